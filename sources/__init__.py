@@ -1,7 +1,7 @@
-"""What can be read: split enumeration and reading (FLIP-27), and the connectors.
+"""Sources of rows: split enumeration and reading (FLIP-27), and the connectors.
 
-pyspark is imported in `sources/spark/` only. What Spark's processes have no use for is imported when it is first used:
-Spark starts one for each stream, and waits for it.
+pyspark is imported in `sources/spark/` only. Modules that Spark's processes do not need are imported on first use,
+because Spark starts a process for each stream and waits for it.
 """
 
 import logging
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .reading.slices import read_slices
     from .testing import SourceBroken, check_source
 
-# As lowmark.integration does: every line of the package goes through this one logger.
+# As in lowmark.integration, because every log line of the package goes through this one logger.
 logging.getLogger("lowmark").addFilter(escape_record)
 
 __all__ = [

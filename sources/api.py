@@ -1,20 +1,20 @@
-"""The roles of FLIP-27, as a micro-batch engine has them: what a source is made of.
+"""The roles of a source: FLIP-27 for a micro-batch engine.
 
-    Source             names the roles, makes them, and knows their formats
-    SplitEnumerator    finds splits and gives them to readers: one a source, on the coordinator's thread, on the driver
+    Source             makes the other roles, and knows their formats
+    SplitEnumerator    finds splits and gives them to readers: one for a source, on the driver's coordinator thread
     SplitPlanner       says how far splits can be read now, and where in a split a time begins: on the driver
-    SourceReader       one a reader slot, on an executor: reads the splits it was given
-    SplitReader        what a reader asks for rows; the only role that most connectors need to write
+    SourceReader       reads the splits of one reader slot, on an executor
+    SplitReader        gives rows to a reader; the only reading role that most connectors need to write
 
-Flink reads a split until it is told to stop and then asks the reader where it is. Spark asks first, how far a batch
-shall go, writes that down, and reads afterwards, perhaps twice. So a **split** here is a range: it carries where to
-go on (`start`) and where it ends (`stop`), and what a batch reads of it is the same split with a `stop`, a *slice*.
-The planner chooses the slices; nothing else in FLIP-27 changes. One law holds all of it: the offset fixes the rows.
-A slice gives the same rows in any process, at any time, and two adjacent slices give what the joined one gives.
-`check_source` is that law as a function.
+Flink reads a split until it is told to stop and then asks the reader for its position. Spark first asks how far a batch
+shall go, writes the answer down, and reads afterwards, perhaps twice. So a **split** here is a range: it has the
+position to go on from (`start`) and its end (`stop`), and a batch reads the split with a `stop`, a *slice*.
+The planner chooses the slices; the rest of FLIP-27 is unchanged. One law governs sources: the offset fixes the rows.
+A slice gives the same rows in any process, at any time, and two adjacent slices give the same rows as the joined slice.
+`check_source` tests this law.
 
-Nothing in this file knows Spark, a clock or a thread. Names are Flink's, in Python's spelling; "checkpoint" is what
-Spark writes into its offset log for every batch, and checkpoint ids grow by one with each.
+Nothing in this file knows Spark, a clock or a thread. Names are Flink's, in Python's spelling; a "checkpoint" is the
+entry of Spark's offset log for a batch, and checkpoint ids grow by one with each batch.
 
 Source: FLIP-27, FLIP-182, FLIP-217, FLIP-309; FLINK-20270, FLINK-22133; `org.apache.flink.api.connector.source`.
 """
@@ -62,7 +62,7 @@ __all__ = [
 
 
 EARLIEST_US = -(2**53)
-"""A time before all rows, in the year 1684: a split that has passed it has passed nothing."""
+"""A time before all rows, in the year 1684: a claim of this time claims nothing."""
 
 
 # -- data ---------------------------------------------------------------------------------------------------------
@@ -72,15 +72,15 @@ EARLIEST_US = -(2**53)
 class SourceSplit:
     """A part of a source that is read on its own, from `start` up to and without `stop`. Connectors add fields.
 
-    Positions are whole numbers that grow along the split: Kafka offsets, row numbers, bytes of a segment. They need
-    not be dense. Only the connector knows what they mean.
+    Positions are whole numbers that grow along the split: Kafka offsets, row numbers, bytes of a segment. Positions may
+    have gaps. Only the connector knows their meaning.
 
     Attributes:
-        split_id: its name, unique in the source, which never changes its meaning. Rows carry it, and watermarks are
-            kept by it.
+        split_id: its name, unique in the source, with a meaning that never changes. Rows carry this id, and watermarks
+            are kept by it.
         start: the position to go on from.
         stop: the position before which it ends, None while it has no end.
-        parents: ids of the splits it carries on, where a source reshards: their rows come before its own.
+        parents: ids of the splits that it continues after a reshard: their rows come before its own.
 
     >>> from dataclasses import replace
     >>> orders = SourceSplit(split_id="orders/0")
@@ -107,7 +107,7 @@ class Boundedness(Enum):
 
 
 class SourceEvent:
-    """What enumerator and readers say to each other beyond splits. Subclass it; events must be picklable."""
+    """A message between enumerator and readers, beside splits. Subclass it; events must be picklable."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ class ReaderInfo:
 
     Attributes:
         subtask: its number, from 0.
-        location: host it runs on, "" if unknown.
+        location: its host, "" if unknown.
     """
 
     subtask: int
@@ -127,7 +127,7 @@ class ReaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class SplitsAssignment(Generic[SplitT]):
-    """Which splits go to which readers.
+    """The splits to give to readers.
 
     Attributes:
         assignment: subtask -> its new splits, in order.
@@ -145,7 +145,7 @@ class SplitsAddition(Generic[SplitT]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval(Generic[SplitT]):
-    """A split reader shall read these splits no more. Splits it does not have are ignored."""
+    """A split reader shall stop reading these splits. Splits that the reader does not have are ignored."""
 
     splits: tuple[SplitT, ...]
 
@@ -158,9 +158,9 @@ class SplitRows:
     """Rows of one split, in order.
 
     Attributes:
-        split_id: which split.
-        rows: of the source's schema; may be empty.
-        position: where to go on after them.
+        split_id: id of the split.
+        rows: the rows, in the source's schema; may be empty.
+        position: the position after the rows.
     """
 
     split_id: str
@@ -170,11 +170,11 @@ class SplitRows:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one `SplitReader.fetch` brought (Flink's `RecordsWithSplitIds`).
+    """The result of one `SplitReader.fetch` (Flink's `RecordsWithSplitIds`).
 
     Attributes:
         batches: rows by split, in order within each split.
-        finished_splits: splits that were read up to their stop; no rows of them follow.
+        finished_splits: splits that were read up to their stop.
     """
 
     batches: tuple[SplitRows, ...] = ()
@@ -186,11 +186,11 @@ class SplitEnd:
     """How far a split can be read now.
 
     Attributes:
-        position: the position after the last row that is there; at least the split's start.
-        rows: how many rows lie before it, from the split's start. An upper bound will do, or an estimate where the
-            system does not count, but 0 only where there are none; None if not known.
-        size_bytes: how many bytes those are, roughly; None if not known.
-        finished: nothing will ever be added: once read up to here, the split is done.
+        position: the position after the last present row; at least the split's start.
+        rows: number of rows from the split's start to `position`. May be an upper bound, or an estimate if the
+            system does not count, but 0 only without rows; None if unknown.
+        size_bytes: rough size of these rows, bytes; None if unknown.
+        finished: whether no row will ever be added, so that the split is done once read up to here.
     """
 
     position: int
@@ -215,7 +215,7 @@ class VersionedSerializer(Protocol[StateT]):
         """Return the value.
 
         Raises:
-            ValueError: data of a later version than `version`, or that is none.
+            ValueError: the data is of a later version than `version`, or invalid.
         """
         ...
 
@@ -224,33 +224,33 @@ class VersionedSerializer(Protocol[StateT]):
 
 
 class SplitEnumeratorContext(Protocol[SplitT]):
-    """What an enumerator may ask of its coordinator. All of it is for the coordinator's thread only."""
+    """The calls of an enumerator to its coordinator, on the coordinator's thread only."""
 
     @property
     def metric_group(self) -> MetricGroup:
-        """Where the enumerator counts; shown as the source's metrics."""
+        """The metrics of the enumerator; shown as the source's metrics."""
         ...
 
     @property
     def num_subtasks(self) -> int:
-        """How many readers there are now. Do not keep it: it may change."""
+        """The present number of readers. Do not keep the number, because it may change."""
         ...
 
     @property
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """The readers that are there, by subtask."""
+        """The registered readers, by subtask."""
         ...
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
-        """Send an event; the future is done when it was handed over.
+        """Send an event; the future is done when the event was handed over.
 
         Raises:
-            ValueError: no such reader is registered.
+            ValueError: the reader is not registered.
         """
         ...
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
-        """Give splits to readers. From the next checkpoint on they are the readers', not the enumerator's.
+        """Give splits to readers. From the next checkpoint on the splits are state of the readers.
 
         Raises:
             ValueError: a reader is not registered; nothing was assigned.
@@ -258,7 +258,7 @@ class SplitEnumeratorContext(Protocol[SplitT]):
         ...
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it will get no more splits; with its last split it is finished.
+        """Tell a reader that it will get no more splits; the reader is finished with its last split.
 
         Raises:
             ValueError: the reader is not registered.
@@ -276,56 +276,55 @@ class SplitEnumeratorContext(Protocol[SplitT]):
 
         Args:
             callable: runs on the worker thread; it must not touch the enumerator's state.
-            handler: gets (result, None) or (None, error) on the coordinator's thread. What it raises fails the
-                enumerator.
-            initial_delay: seconds before the first call; None: none.
-            period: seconds from one call to the next, never two at once; None: it is called once.
+            handler: gets (result, None) or (None, error) on the coordinator's thread. Its errors fail the enumerator.
+            initial_delay: seconds before the first call; None: no delay.
+            period: seconds from one call to the next, never two at once; None: one call only.
         """
         ...
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Run something on the coordinator's thread, after what is queued there."""
+        """Run an action on the coordinator's thread, after the queued actions."""
         ...
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
-        """Say whether the source reads history (FLIP-309): shown, and sent to every reader."""
+        """Say whether the source reads history (FLIP-309); the status shows it, and every reader is told."""
         ...
 
 
 class SplitEnumerator(ABC, Generic[SplitT, StateT]):
-    """Finds splits and assigns them: one a source. Every method runs on the coordinator's single thread.
+    """Finds splits and assigns them; one for each source. Every method runs on the coordinator's single thread.
 
-    What a method raises fails the enumerator: it is restored from its last snapshot, and fails the query if that
+    An error of a method fails the enumerator: it is restored from its last snapshot, and the query fails if restoring
     does not help.
     """
 
     @abstractmethod
     def start(self) -> None:
-        """Begin, before anything else is called; periodic discovery is set up here with `call_async`."""
+        """Begin, before all other calls; set up periodic discovery here with `call_async`."""
 
     @abstractmethod
     def add_reader(self, subtask: int) -> None:
-        """A reader has registered."""
+        """Note that a reader has registered."""
 
     @abstractmethod
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
-        """A reader asks for a split: an enumerator that waits to be asked assigns one here.
+        """Answer a reader that asks for a split: an enumerator that assigns on request assigns a split here.
 
-        Every reader asks before a batch is planned, until nobody gets one any more: a batch takes all splits there are.
+        Every reader asks before a batch is planned, until no reader gets a split any more: a batch takes all splits.
         """
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """Take back splits of a reader that failed. Never called: readers are rows of a plan, none fails by itself."""
+        """Take back splits of a failed reader. Never called, because a reader is a row of a plan and cannot fail."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> StateT:
-        """Return what `Source.restore_enumerator` needs. Splits that are assigned are not part of it."""
+        """Return the state for `Source.restore_enumerator`, without assigned splits."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """A reader sent an event.
+        """Take an event that a reader sent.
 
         Raises:
-            NotImplementedError: the enumerator expects none.
+            NotImplementedError: the enumerator expects no events.
         """
         raise NotImplementedError(
             f"{type(self).__name__} got {event!r} from reader {subtask} and handles no events. "
@@ -333,23 +332,23 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The batch of this checkpoint was committed; of earlier ones too, whether or not they were notified."""
+        """Note that the batches of this checkpoint and of all earlier checkpoints were committed."""
 
     def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
-        """Splits of a reader were planned up to their end. For sources that go on from there: hybrid ones, shards.
+        """Note that splits of a reader were planned up to their end, for sources that continue there: hybrids, shards.
 
-        Flink's connectors send an event of their own for this. It comes before the next `snapshot_state`.
+        Flink's connectors send an event of their own for this. The call comes before the next `snapshot_state`.
         """
 
     def close(self) -> None:
-        """Let go of connections. Called once, on the coordinator's thread unless that hangs."""
+        """Close connections. Called once, on the coordinator's thread unless that thread hangs."""
 
 
 class SplitPlanner(ABC, Generic[SplitT]):
-    """Says how far splits can be read now: the part that FLIP-27 does not have and a micro-batch needs.
+    """Says how far splits can be read now: a role that a micro-batch needs and FLIP-27 lacks.
 
-    It runs on the driver, before every batch, and must not keep what only one process would know: after a restart
-    another planner is asked the same questions. It may keep connections. Blocking calls are fine.
+    A planner runs on the driver, before every batch. It must keep no state beside connections, because after a restart
+    another planner answers the same questions. Blocking calls are fine.
     """
 
     @abstractmethod
@@ -357,14 +356,15 @@ class SplitPlanner(ABC, Generic[SplitT]):
         """Say where each split ends now.
 
         Returns:
-            split id -> its end. A split that is missing cannot be read at present and is asked about again. A split
-            that has a `stop` ends there at the latest, and is `finished` there.
+            split id -> its end. A missing split cannot be read at present and is asked about again. A split
+            with a `stop` ends there at the latest, and is `finished` there.
         """
 
     def after_rows(self, split: SplitT, rows: int, end: SplitEnd) -> int:
         """Return the position after about `rows` rows, more than `split.start` and at most `end.position`.
 
-        At most `rows` rows lie before it, unless a single step of the split holds more. By default a position is a row.
+        At most `rows` rows lie before that position, unless a single step of the split has more rows. By default a
+        position is a row.
         """
         return min(split.start + max(1, rows), end.position)
 
@@ -373,98 +373,101 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return max(0, position - split.start)
 
     def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
-        """Find where in each split a time begins, by the time that the source's `event_time` column holds.
+        """Find the position in each split where a time begins, by the time in the source's `event_time` column.
 
         Args:
-            splits: which; the search is over the whole split, not from its start on.
+            splits: the splits; the whole split is searched, including rows before its start.
             time_us: event time, microseconds since the epoch.
 
         Returns:
-            split id -> the position of its first row at or after `time_us`, which may lie before the split's start;
-            None where there is no such row yet. None instead of a mapping: this source cannot search by time, and
-            slices follow what was observed.
+            split id -> the position of its first row at or after `time_us`, perhaps before the split's start;
+            None if there is no such row yet. None instead of a mapping: this source cannot search by time, and
+            slices follow observed times.
         """
         del splits, time_us
         return None
 
     def claim_us(self, split: SplitT, position: int, time_us: int) -> int:
-        """Say which time a split has passed when it was read up to where `find_time` found a time, or further.
+        """Say which time a split has passed once it is read up to a position that `find_time` found, or further.
 
-        By default that time. A source whose positions hold more than one row has to say less: rows before the time lie
-        beside the one that was found, and are not read yet.
+        By default that time. A source with several rows at one position has to claim an earlier time, because unread
+        rows before `time_us` may lie at the found position.
 
         Args:
-            split: which.
-            position: where it goes on.
-            time_us: what was searched for; its first row lies at `position` or behind it.
+            split: the split.
+            position: the position where it goes on.
+            time_us: the time that was searched for.
 
         Returns:
-            The event time, at most `time_us`, that no row from `position` on is before, the out-of-orderness apart
-            that the strategy allows. `EARLIEST_US` where nothing is known.
+            The event time, at most `time_us`, such that no row from `position` on is earlier, except for the
+            out-of-orderness that the strategy allows. `EARLIEST_US` if nothing is known.
         """
         del split, position
         return time_us
 
     def claims(self, splits: Sequence[SplitT], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
-        """Say which times splits have passed: `claim_us` of all of them together, by default one after the other.
+        """Say which times splits have passed: `claim_us` for all splits, by default one after the other.
 
-        A claim raises the watermark before a row is read, and rows behind a false one are dropped. A source whose
-        search also finds what is no row overrides this, looks at what lies there, and leaves out what is not known;
-        and `find_time` leaves a split out where such a position would be its answer, else it waits for that time.
-        A claim need not be the same when a batch is planned again; each has to be true.
+        A claim raises the watermark before a row is read, and rows behind a false claim are dropped. A source whose
+        search may find a position without a row overrides this method, looks at the row there, and leaves out splits
+        with an unknown claim. Its `find_time` leaves out a split with such an answer, because the split would otherwise
+        wait for that time. A claim may differ when a batch is planned again, but must always be true.
 
         Args:
-            splits: each from where it goes on, which is where `find_time` found `time_us` or a later time, or behind.
-            time_us: what was searched for, microseconds since the epoch.
-            until_us: rows from after this event time are not believed, and prove nothing; None: all are.
+            splits: the splits, each with the `start` where it goes on: a position that `find_time` found for `time_us`,
+                or a later position.
+            time_us: the searched time, microseconds since the epoch.
+            until_us: rows after this event time are not trusted, and prove nothing; None: all rows are trusted.
 
         Returns:
-            split id -> what `claim_us` returns; missing: not known.
+            split id -> its `claim_us`; missing: unknown.
         """
         del until_us
         return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
 
     def passed_us(self, split: SplitT) -> int | None:
-        """Say which event time no row from a split's start on is before, because the system itself promises it.
+        """Return the event time before which no row from a split's start on lies, by a promise of the system.
 
-        Unlike a claim it needs no row behind it, so it holds at the end of a split, too: where writers note the time.
+        Unlike a claim this needs no later row, so it also holds at the end of a split: if writers note the time.
         None, as by default: the system promises nothing.
         """
         del split
         return None
 
     def cut(self, stops: Sequence[tuple[SplitT, int]]) -> Sequence[tuple[SplitT, SplitT]]:
-        """Cut splits where a batch ends: the last thing that is asked before the offset is written.
+        """Cut splits where a batch ends: the last call before the offset is written.
 
-        By default only `stop` and `start` change. A source whose system knows places by more than a whole number (a
-        sequence number of 128 bits, a StreamCut) adds here what fixes the rows: both parts are in the offset before a
-        row is read.
+        By default only `stop` and `start` change. If the system's positions are more than a whole number (a
+        sequence number of 128 bits, a StreamCut), the source adds to both parts the values that fix the rows: both
+        parts are in the offset before a row is read.
 
         Args:
-            stops: (split from where it goes on, the position at which the batch stops reading it, which may be its
-                start), each split once.
+            stops: (split, with the `start` where it goes on; the position before which the batch stops, perhaps that
+                `start`), each split once.
 
         Returns:
-            In the same order: (the slice up to there, the split from there on). Their `start` and `stop` are as asked.
+            In the same order: (the slice up to the stop, the split from the stop on). Their `start` and `stop` are as
+            asked.
         """
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
-        """A batch was committed: rows before these splits are not read again. For systems that keep unread rows.
+        """Note that a batch was committed, so that rows before these splits are not read again.
+
+        For systems that keep unread rows. A batch may be told twice, or not at all.
 
         Args:
-            splits: the splits that are not finished; `start` is where the next batch begins. A batch may be told twice,
-                or not at all.
+            splits: the unfinished splits; `start` is where the next batch begins.
         """
 
     def metric_values(self) -> Mapping[str, float]:
-        """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""
+        """Return the planner's counts by name; they are shown with the enumerator's as metrics of the source."""
         return {}
 
     def trouble(self) -> str | None:
-        """Say in words which splits `latest` left out the last time, since when and why; None: none.
+        """Say in words which splits the last `latest` left out, since when and why; None: no split.
 
-        It stands in the status of the stream while it lasts, so that waiting is seen. Without secrets.
+        The status of the stream shows this text, so that people see the waiting. It has no secrets.
         """
         return None
 
@@ -477,13 +480,13 @@ class SplitPlanner(ABC, Generic[SplitT]):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How the slices of a task are fetched (FLIP-27's threading models). Rows are the same in all of them.
+    """How the slices of a task are fetched (FLIP-27's threading models). All models give the same rows.
 
     Attributes:
-        threads: how many read ahead, each with a split reader of its own; 0: none, the task's own thread reads. What
-            comes out is in the order of the slices either way.
-        splits_at_once: how many slices a split reader has at once; None: all of them.
-        ahead_bytes: how much is read ahead in a task at most, and one fetch.
+        threads: number of threads that read ahead, each with its own split reader; 0: the task's own thread reads. The
+            rows come in the order of the slices in any case.
+        splits_at_once: how many slices a split reader has at once; None: all slices.
+        ahead_bytes: the largest size that a task reads ahead, beside one fetch, bytes.
 
     Raises:
         ValueError: a number is too small.
@@ -507,44 +510,44 @@ class Fetching:
 
     @classmethod
     def one_by_one(cls) -> Fetching:
-        """One slice after the other: for a system that is best asked for one thing at a time."""
+        """Read one slice after the other, for systems that answer one question at a time best."""
         return cls(splits_at_once=1)
 
     @classmethod
     def multiplexed(cls) -> Fetching:
-        """All slices by one split reader, which knows best what to ask for next: Kafka's consumer."""
+        """Read all slices by one split reader that chooses the next request itself, such as Kafka's consumer."""
         return cls()
 
     @classmethod
     def side_by_side(cls, threads: int) -> Fetching:
-        """Each slice by itself, some at a time: for a system in which an answer takes long and splits do not share
-        their limits, such as shards that may be asked five times a second.
+        """Read each slice by itself, some at a time, for systems with slow answers and a limit for each split, such as
+        shards with five requests a second.
         """
         return cls(threads=threads, splits_at_once=1)
 
 
 class SplitReader(ABC, Generic[SplitT]):
-    """Reads rows of the splits it has; one thread calls it, `wake_up` apart."""
+    """Reads rows of its splits. One thread makes all calls except `wake_up`."""
 
     @abstractmethod
     def fetch(self) -> Fetched:
-        """Return the next rows; may block until there are some, and returns early when woken up.
+        """Return the next rows; may block until there are rows, and returns early when woken up.
 
-        Every split with a stop appears in `finished_splits` exactly once, also when its last positions hold no row.
+        Every split with a stop appears in `finished_splits` exactly once, even if its last positions have no row.
         """
 
     @abstractmethod
     def handle_splits_changes(self, change: SplitChange[SplitT]) -> None:
-        """Take or drop splits; called before the `fetch` that shall follow it."""
+        """Take or drop splits; the next `fetch` follows the change."""
 
     @abstractmethod
     def wake_up(self) -> None:
-        """Make a blocking `fetch` return soon, with what it has. Called from another thread."""
+        """Make a blocking `fetch` return soon, with the rows that it has. Called from another thread."""
 
     def metric_values(self) -> Mapping[str, float]:
-        """Return what it counts, by name. It is asked once, after its last fetch.
+        """Return the reader's counts by name. Called once, after its last fetch.
 
-        The counts of all readers are added to what the planner shows under the same name.
+        The counts of all readers are added to the planner's counts of the same names.
         """
         return {}
 
@@ -553,7 +556,7 @@ class SplitReader(ABC, Generic[SplitT]):
 
 
 class InputStatus(Enum):
-    """What `SourceReader.poll_next` knows of what follows."""
+    """The result of `SourceReader.poll_next`: whether rows follow."""
 
     MORE_AVAILABLE = "more available"
     NOTHING_AVAILABLE = "nothing available"
@@ -561,19 +564,19 @@ class InputStatus(Enum):
 
 
 class ReaderOutput(Protocol):
-    """Where a reader puts rows."""
+    """Takes the rows of a reader."""
 
     def collect(self, split_id: str, rows: pa.RecordBatch) -> None:
         """Take rows of one split."""
         ...
 
     def release(self, split_id: str) -> None:
-        """A split is finished: it holds no watermark back any more."""
+        """Note that a split is finished and must not hold the watermark back."""
         ...
 
 
 class SourceReaderContext(Protocol):
-    """What a reader may ask of the task it runs in."""
+    """The calls of a reader to its task."""
 
     @property
     def subtask(self) -> int:
@@ -582,7 +585,7 @@ class SourceReaderContext(Protocol):
 
     @property
     def metric_group(self) -> MetricGroup:
-        """Where the reader counts."""
+        """The metrics of the reader."""
         ...
 
     def send_split_request(self) -> None:
@@ -590,20 +593,20 @@ class SourceReaderContext(Protocol):
         ...
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
-        """Send the enumerator an event; it arrives after the batch that the reader is in."""
+        """Send the enumerator an event; the event arrives after the present batch."""
         ...
 
 
 class SourceReader(ABC, Generic[SplitT]):
-    """Reads the splits of one reader slot, where a `SplitReader` is not enough; see `Source.create_reader`."""
+    """Reads the splits of one reader slot, if a `SplitReader` is not enough; see `Source.create_reader`."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin; splits of a checkpoint were added before (FLINK-30514)."""
+        """Begin, after the splits of a checkpoint were added (FLINK-30514)."""
 
     @abstractmethod
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Put the next rows into the output without blocking, and say what follows."""
+        """Put the next rows into the output without blocking, and say whether more follow."""
 
     @abstractmethod
     def is_available(self) -> Future[None]:
@@ -611,48 +614,48 @@ class SourceReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Read these too."""
+        """Read these splits too."""
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """No more splits will come: with the last split the input ends."""
+        """Note that no more splits will come, so that the input ends with the last split."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Sequence[SplitT]:
-        """Return the splits that are not finished, each with `start` after the rows that were put out."""
+        """Return the unfinished splits, each with `start` after its last row in the output."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint was committed."""
+        """Note that the checkpoint was committed."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """The enumerator sent an event.
+        """Take an event that the enumerator sent.
 
         Raises:
-            NotImplementedError: the reader expects none.
+            NotImplementedError: the reader expects no events.
         """
         raise NotImplementedError(f"{type(self).__name__} got {event!r} and handles no events.")
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """End threads and close connections."""
 
 
 class ExternallyInducedSourceReader(SourceReader[SplitT]):
-    """A reader whose system decides when a checkpoint is (FLINK-20270): a Pravega reader group, say.
+    """A reader whose system decides the checkpoints (FLINK-20270), such as a Pravega reader group.
 
-    Spark fixes a batch before it is read, so such a reader is asked on the driver: when it answers with a checkpoint
-    id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. A
-    split of the snapshot is finished when its `start` is its `stop`; the reader may set that `stop` first there. It
-    hears of that id again when the batch is committed, unless the process was restarted in between; everybody
-    else goes by the number of the batch.
+    Spark fixes a batch before reading, so such a reader is asked on the driver: when it answers with a checkpoint
+    id, the batch ends at the `snapshot_state` of that id, for any size of the batch and without alignment. A
+    split of the snapshot is finished when its `start` is its `stop`; the reader may set that `stop` in the snapshot.
+    The reader is told the same id when the batch is committed, unless the process was restarted in between; all other
+    parts use the number of the batch as checkpoint id.
     """
 
     @abstractmethod
     def should_trigger_checkpoint(self) -> int | None:
-        """Return the id of a checkpoint that is due now, larger than any before; None if none is."""
+        """Return the id of a checkpoint that is due now, larger than all earlier ids; None if no checkpoint is due."""
 
     def trouble(self) -> str | None:
-        """Say in words what its system's checkpoint waits for; None: nothing. As `SplitPlanner.trouble`."""
+        """Say in words what delays the system's checkpoint; None: no delay. As `SplitPlanner.trouble`."""
         return None
 
 
@@ -660,10 +663,10 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
 
 
 class Source(ABC, Generic[SplitT, StateT]):
-    """What can be read. A factory of the roles: it holds options, no connection, and must be picklable.
+    """A source of rows, and the factory of its roles. It has options, no connection, and must be picklable.
 
     Attributes:
-        fetching: in which threads a task reads its slices, and how many of them at once.
+        fetching: how the threads of a task read its slices.
         externally_induced: whether `create_reader` makes an `ExternallyInducedSourceReader`, which decides where
             batches end.
     """
@@ -674,16 +677,16 @@ class Source(ABC, Generic[SplitT, StateT]):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns of its rows. Times are `timestamp("us", tz="UTC")`."""
+        """The schema of its rows. Times are `timestamp("us", tz="UTC")`."""
 
     @property
     def event_time(self) -> str | None:
-        """The column with the time that the system keeps for each row, None if it keeps none."""
+        """The column with the system's own time of each row, None if the system keeps no time."""
         return None
 
     @property
     def boundedness(self) -> Boundedness:
-        """Whether it ends by itself."""
+        """Whether the source ends by itself."""
         return Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
@@ -698,18 +701,18 @@ class Source(ABC, Generic[SplitT, StateT]):
 
     @property
     def event_serializer(self) -> VersionedSerializer[Any] | None:
-        """The format of the events that readers send to the enumerator; None: they send none."""
+        """The format of the events that readers send to the enumerator; None: readers send no events."""
         return None
 
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, StateT]:
-        """Make the enumerator of a source that is read for the first time."""
+        """Make the enumerator of a new source."""
 
     @abstractmethod
     def restore_enumerator(
         self, context: SplitEnumeratorContext[SplitT], state: StateT
     ) -> SplitEnumerator[SplitT, StateT]:
-        """Make the enumerator that goes on from a snapshot."""
+        """Make an enumerator that goes on from a snapshot."""
 
     @abstractmethod
     def create_planner(self) -> SplitPlanner[SplitT]:
@@ -720,8 +723,9 @@ class Source(ABC, Generic[SplitT, StateT]):
         """Make a split reader, on an executor."""
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT] | None:
-        """Make a reader of one slot, where the source has its own: one that takes or sends events, or that decides when
-        a checkpoint is. None, as by default: the slot's slices are read by `create_split_reader` and `fetching`.
+        """Make a reader of one slot, if the source has its own: a reader with events, or one that decides checkpoints.
+
+        None, as by default: the slot's slices are read by `create_split_reader` and `fetching`.
         """
         del context
         return None

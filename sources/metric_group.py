@@ -1,4 +1,4 @@
-"""Counters and gauges that enumerators and readers keep, by name: numbers here, Prometheus elsewhere."""
+"""Counters and gauges of enumerators and readers, by name, without Prometheus."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class MetricGroup:
         self._gauges: dict[str, Callable[[], float]] = {}
 
     def counter(self, name: str) -> Counter:
-        """Return the counter of that name, a new one the first time."""
+        """Return the counter of that name; the first call makes it."""
         return self._counters.setdefault(name, Counter())
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Show what `read` returns under that name; a later one of the name replaces it."""
+        """Show the results of `read` under that name; a later gauge of the same name replaces it."""
         self._gauges[name] = read
 
     def values(self) -> dict[str, float]:

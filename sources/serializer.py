@@ -15,14 +15,14 @@ ValueT = TypeVar("ValueT")
 class UnreadableState(LowmarkError, ValueError):
     """Bytes of a checkpoint that are not the split or state they should be."""
 
-    kind: str  # what they should be
-    fact: str  # what is wrong with them
-    hint: str = "is this the checkpoint of another source?"  # what to do about it
+    kind: str  # the expected type
+    fact: str  # the fault
+    hint: str = "is this the checkpoint of another source?"  # what to do
     _fact = "{kind}: {fact}"
 
     @classmethod
     def newer(cls, kind: str, version: int, newest: int) -> UnreadableState:
-        """The error for data of a version that is not known yet."""
+        """The error for data of a newer version."""
         return cls(
             kind,
             f"the data are of version {version}, and this version of lowmark knows up to {newest}",
@@ -36,17 +36,17 @@ class UnreadableState(LowmarkError, ValueError):
 
 
 def described(error: Exception) -> str:
-    """What reading raised, in words: a ValueError says it itself, of others the type says more than the text."""
+    """Describe an error of reading: the text of a ValueError, because it is clear, otherwise also the type."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 class DataclassSerializer(Generic[ValueT]):
     """Serializes values of one type, usually a frozen dataclass of plain fields.
 
-    A field that is added with a default does not need a new version: older data are read with the default.
+    A new field with a default needs no new version, because older data are read with the default.
 
     Args:
-        kind: their type, as `msgspec` understands it.
+        kind: the type, as `msgspec` understands it.
         version: the version that is written, 1 or more.
 
     >>> from lowmark.sources import SourceSplit

@@ -1,7 +1,7 @@
-"""A thread that never ends unseen: whoever waits for its work hears that it ended, and why.
+"""A thread that never ends unseen: callers that wait for its work get its last error.
 
-A thread of Python's that raises prints a traceback and is gone. Who waits for its work waits for ever, and who asks how
-it is doing is told what was true before. A `Worker` keeps the error, and raises it for everybody.
+A plain Python thread that raises prints a traceback and ends. Callers then wait for its work for ever, or see an old
+status. A `Worker` keeps the error and raises it for every caller.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lowmark.watermark import LowmarkError
 __all__ = ["Worker", "WorkerDied", "described"]
 
 _log = logging.getLogger("lowmark")
-_LOOK_SECONDS = 0.1  # how soon whoever waits hears that the thread has ended
+_LOOK_SECONDS = 0.1  # how soon a waiting caller hears that the thread has ended
 
 Result = TypeVar("Result")
 
 
 class WorkerDied(LowmarkError, RuntimeError):
-    """A thread has ended that was needed for something. The error that ended it, if one did, is the `__cause__`."""
+    """A needed thread has ended. Its `__cause__` is the error that ended the thread, if any."""
 
     worker: str  # name of the thread
-    action: str  # what it was needed for
+    action: str  # the action that needed the thread
     cause: str  # type and text of the error; "" if the thread was stopped
     _fact = "cannot {action}: the thread {worker} {_how}"
     _hint = "{_next}"
@@ -52,9 +52,9 @@ class Worker:
     """One thread that runs one function.
 
     Args:
-        name: of the thread.
-        run: what the thread runs; when it returns, the thread ends in good order.
-        died: called with the error that ended `run`, on the thread, after everybody can know of it.
+        name: name of the thread.
+        run: the function of the thread; when it returns, the thread ends in good order.
+        died: called on the thread with the error that ended `run`, after the error is visible to callers.
 
     >>> done = Future()
     >>> worker = Worker("example", lambda: done.set_result(6 * 7))
@@ -72,19 +72,19 @@ class Worker:
         self._thread = threading.Thread(target=self._supervise, name=name, daemon=True)
 
     def start(self) -> None:
-        """Let the thread begin. Raises RuntimeError where the system has no thread left."""
+        """Start the thread. Raises RuntimeError if the system has no thread left."""
         self._thread.start()
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that ended the thread; None while it runs, and if it ended in good order."""
+        """The error that ended the thread; None while the thread runs, and if it ended in good order."""
         if self._error is None and self.ended and not self._returned:
-            return RuntimeError("it ended without a word")  # the error came before this class could take it
+            return RuntimeError("it ended without a word")  # the error came before `_supervise` could keep it
         return self._error
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has begun and does not run `run` any more, for whatever reason."""
+        """Whether the thread has begun and `run` has ended, for any reason."""
         return self._error is not None or (self._thread.ident is not None and not self._thread.is_alive())
 
     @property
@@ -103,16 +103,16 @@ class Worker:
             raise WorkerDied(self.name, action, "" if error is None else described(error)) from error
 
     def wait(self, done: Future[Result], action: str, *, seconds: float) -> Result:
-        """Wait for a result that this thread is to bring, and return it.
+        """Wait for a result of this thread, and return it.
 
         Args:
-            done: it holds the result, or what is to be raised.
-            action: what it is for, for errors.
+            done: gets the result, or an error to raise.
+            action: the action that needs the result, for errors.
             seconds: how long to wait.
 
         Raises:
             WorkerDied: the thread has ended, so there will be no result.
-            TimeoutError: of `concurrent.futures`, where there is none in time.
+            TimeoutError: of `concurrent.futures`, if there is no result in time.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -122,13 +122,13 @@ class Worker:
             except FutureTimeout:
                 if done.done():
                     raise  # the work itself timed out
-                if ended:  # before it was asked for the result
+                if ended:  # the thread had ended before this look at the result
                     self.check(action)
                 if left <= 0:
                     raise
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread to end, unless it is the caller's; say whether it has."""
+        """Wait for the thread to end, unless the caller runs on it; return whether it has ended."""
         if not self.is_current and self._thread.ident is not None:
             self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
@@ -137,7 +137,7 @@ class Worker:
         try:
             self._run()
             self._returned = True
-        except BaseException as error:  # noqa: BLE001  # whatever it is, everybody is to know
+        except BaseException as error:  # noqa: BLE001  # callers must know of every error
             self._error = error
             try:
                 _log.critical("the thread %s was ended by an error: %s", self.name, described(error), exc_info=error)

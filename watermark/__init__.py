@@ -1,9 +1,9 @@
 """Low watermarks for streams of many splits: the theory, in pure Python.
 
-Importing this package imports no Spark, reads no clock and starts nothing. Here is what users, listeners and
-connectors need: ``WatermarkStrategy`` says how a watermark is made, ``LowWatermarkCoordinator`` makes one of those of
-many tasks, ``StreamStatus`` tells where a stream stands. The rest is imported from where it is: ``splits.stream`` has
-the coordinator of one stream (events in, effects out), ``splits.events`` what goes into it and comes out.
+Importing this package imports no Spark, reads no clock and starts nothing. It exports the names that users, listeners
+and connectors need: ``WatermarkStrategy`` says how a watermark is made, ``LowWatermarkCoordinator`` combines the low
+watermarks of many tasks, ``StreamStatus`` is the status of a stream. Other names are imported from their modules:
+``splits.stream`` has the coordinator of one stream (events in, effects out), ``splits.events`` its events and effects.
 """
 
 from .duration import duration_us, format_duration_us

@@ -1,8 +1,8 @@
-"""Lengths of time at the user's edge: Spark's, ISO's and our own spelling in, microseconds inside.
+"""Durations given by users: converts Spark's, ISO's and our own spelling to microseconds.
 
-Every text is converted here, once. Accepted is what Spark accepts for ``withWatermark`` and triggers
-(``IntervalUtils.stringToInterval``), ISO-8601 (``java.time.Duration``), ``timedelta``, and what `format_duration_us`
-prints, because users paste it.
+Every text is converted here, once. The accepted forms are Spark's for ``withWatermark`` and triggers
+(``IntervalUtils.stringToInterval``), ISO-8601 (``java.time.Duration``), ``timedelta``, and the output of
+`format_duration_us`, because users paste that output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNIT_US = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-# From so long on, so much does not matter to a person.
+# From a duration of the first length on, people do not need differences below the second length.
 _ROUGH_US = (
     (_UNIT_US["day"], _UNIT_US["hour"]),
     (_UNIT_US["hour"], _UNIT_US["minute"]),
@@ -54,9 +54,9 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
 
     Args:
         value: a ``timedelta``, a Spark interval ("10 seconds", "interval 1 minute 30 seconds", "1.5 seconds";
-            any case, singular or plural, week to microsecond), an ISO-8601 duration ("PT10S", "P1DT2H"), or one as
-            it is printed ("1m 30s", "200ms"; d, h, m, s, ms or us directly behind the number).
-        what: the setting it is for; the error names it.
+            any case, singular or plural, week to microsecond), an ISO-8601 duration ("PT10S", "P1DT2H"), or a printed
+            duration ("1m 30s", "200ms"; d, h, m, s, ms or us directly behind the number).
+        what: the setting of the duration, for the error.
 
     Returns:
         Microseconds, 0 or more. Parts of a microsecond are cut off, as Spark does.
@@ -70,7 +70,7 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
     >>> duration_us("PT0.5S", what="idleness"), duration_us(format_duration_us(500_000), what="idleness")
     (500000, 500000)
     """
-    given: object = value  # whatever the types say, users write 10
+    given: object = value  # users write 10 in spite of the types
     if isinstance(given, timedelta):
         total_us = given // timedelta(microseconds=1)
     elif isinstance(given, str):
@@ -88,7 +88,7 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
 
 
 def format_duration_us(us: int) -> str:
-    """A duration as a person writes it, exact to the microsecond.
+    """Format a duration for people, exact to the microsecond.
 
     >>> format_duration_us(603_500_000)
     '10m 3.5s'
@@ -106,7 +106,7 @@ def format_duration_us(us: int) -> str:
 
 
 def rough_duration_us(us: int) -> str:
-    """A measured duration as a person wants to read it: its two largest units, and nothing that would only flicker.
+    """Format a measured duration for people: at most its two largest units, so that the text changes rarely.
 
     >>> [rough_duration_us(us) for us in (26_035_738, 603_500_000, 28_090_123_456_789, -4_000_000)]
     ['26s', '10m 3s', '325d 2h', '-4s']

@@ -1,26 +1,26 @@
-"""Everything this package raises on purpose.
+"""The errors that this package raises on purpose.
 
     LowmarkError
     ├── InvalidDuration   (ValueError)    a text or object that is no length of time
     ├── InvalidStrategy   (ValueError)    settings of a WatermarkStrategy that make no sense
     ├── InvalidSplitId    (ValueError)    an id that is neither a 64-bit number nor a name, or both in one stream
     ├── InvalidWatermark  (ValueError)    a watermark that does not fit 64 bits
-    ├── InvalidReshard    (ValueError)    a split that would descend from itself, or from nobody
+    ├── InvalidReshard    (ValueError)    a split that would descend from itself, or from no split
     ├── DuplicateSplit    (ValueError)    a split assigned twice
-    ├── UnknownSplit      (LookupError)   a report about a split nobody assigned
-    ├── FinishedSplit     (RuntimeError)  a report after the split said it was done
+    ├── UnknownSplit      (LookupError)   a report of a split that was never assigned
+    ├── FinishedSplit     (RuntimeError)  a report of a split that had finished
     ├── CorruptSnapshot   (ValueError)    a snapshot that cannot be restored
     ├── DisagreeingGroup  (ValueError)    two members of one alignment group with different parameters
     ├── UnknownTask       (LookupError)   a report of a task that never joined, or left
     ├── StaleRun          (RuntimeError)  a message of a run of a task that was replaced, or is over
-    ├── TooManyTasks      (RuntimeError)  a registration beyond what one coordinator takes
-    ├── TaskNotAway       (RuntimeError)  a task that is to be forgotten, and is not away
-    └── InvalidMessage    (ValueError)    a message with a field that cannot be
+    ├── TooManyTasks      (RuntimeError)  a registration beyond the limit of one coordinator
+    ├── TaskNotAway       (RuntimeError)  a task that shall be forgotten, but is not away
+    └── InvalidMessage    (ValueError)    a message with an invalid field
 
-Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
-own: what is wrong, what was expected, and a hint. Every error survives pickling, whatever its constructor takes.
+Spark carries only the *text* of an error from a Python worker to the driver, so every message is complete: the fault,
+the expected value, and a hint. Every error survives pickling, for any constructor.
 """
-# An error is named after the fact it states; LowmarkError is the one to catch.
+# An error is named after the fact that it states; users catch LowmarkError.
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING or sys.version_info >= (3, 11):
 else:
 
     def dataclass_transform(**_: Any) -> Any:
-        """Tell type checkers what is made of a class, which `typing` has from Python 3.11 on."""
+        """Stand in for the decorator of `typing` before Python 3.11; type checkers read it."""
         return lambda kind: kind
 
 
-# Looking for a similar name is a courtesy; among this many it stays instant.
+# A similar name is searched among at most this number of names, which takes no noticeable time.
 _NAMES_COMPARED = 1_000
 _LONGEST_SHOWN = 80  # characters of a bad value in an error
 _LONGEST_LOOKED_THROUGH = 4_096
@@ -54,7 +54,7 @@ _LOGIN = re.compile(
 
 
 def without_login(text: str) -> str:
-    """A text without users and passwords in addresses.
+    """Remove users and passwords from the addresses in a text.
 
     >>> without_login("cannot read s3://AKIA:s3/cr3t@bucket/orders, nor https://me:p@ss@host:443")
     'cannot read s3://bucket/orders, nor https://host:443'
@@ -65,27 +65,27 @@ def without_login(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A bad value as an error shows it: its ``repr``, without a password, cut. Of a number too long to write, the type.
+    """Format a bad value for an error: its ``repr``, without a password, cut; for a very long number, its type.
 
     >>> shown("7 parsecs"), shown(10**5_000), len(shown("x" * 1_000_000))
     ("'7 parsecs'", 'a very long int', 83)
     """
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  # it must not hide what is wrong with the value
+    except Exception:  # noqa: BLE001  # a failing ``repr`` must not hide the error about the value
         return f"a very long {type(value).__name__}"
-    text = without_login(text[:_LONGEST_LOOKED_THROUGH])  # before it is cut: half a password is one, too
+    text = without_login(text[:_LONGEST_LOOKED_THROUGH])  # before the cut, because half a password is secret too
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 @dataclass_transform(eq_default=False)
 class LowmarkError(Exception):
-    """Base of this library's errors: catch this one to catch them all.
+    """The base of all errors of this library.
 
-    An error is declared like a dataclass: its fields, in the order of its constructor's arguments, which are its `args`
-    too, and its text. `_fact` says what happened, where, and what was expected; `_hint` what to do. Both are templates
-    of `str.format`, filled with the error's attributes. A class with a constructor of its own gets nothing from here.
-    Addresses in it, in its fields and in its text, are without users and passwords.
+    An error is declared like a dataclass, by its fields and its text. The fields, in their order, are the arguments of
+    its constructor and its `args`. `_fact` says what happened, where, and what was expected; `_hint` says what to do.
+    Both are templates of `str.format`, filled with the error's attributes. A class with its own constructor handles its
+    arguments itself. Users and passwords are removed from addresses in the fields and the text.
 
     >>> class DoorLocked(LowmarkError, OSError):
     ...     door: str
@@ -99,8 +99,8 @@ class LowmarkError(Exception):
     """
 
     _fact: ClassVar[str | None] = None
-    _hint: ClassVar[str] = "{hint}"  # a field of that name; "" for none
-    # Whether the text ends with the hint of a cause that is told in it: the cause knows best what to do.
+    _hint: ClassVar[str] = "{hint}"  # the field "hint"; "" for no hint
+    # Whether the text ends with the hint of the cause that it mentions, because the cause has the better hint.
     _cause_knows_best: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -126,13 +126,13 @@ class LowmarkError(Exception):
         return f"{fact}. Hint: {hint}" if hint else fact
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the constructor: what it takes is not what `args` holds where it composes a text, has arguments by
-        # name, or an OSError, which cuts `args` short.
+        # Pickle without the constructor, because its arguments differ from `args` if it composes a text, has keyword
+        # arguments, or is of an OSError, which shortens `args`.
         return _unpickled, (type(self), self.args), vars(self)
 
 
 class _Attributes:
-    """The attributes of an error by name, for its templates: fields, and properties that make a part of the text."""
+    """The attributes of an error by name, for its templates: fields, and properties with parts of the text."""
 
     def __init__(self, error: LowmarkError) -> None:
         self._error = error
@@ -150,10 +150,10 @@ def _unpickled(kind: type[LowmarkError], args: tuple[Any, ...]) -> LowmarkError:
 class InvalidDuration(LowmarkError, ValueError):
     """A value that is no length of time."""
 
-    what: str  # the setting it was given for, such as "max drift"
+    what: str  # the setting of the duration, such as "max drift"
     got: str  # the value as the caller wrote it (``repr``)
-    reason: str  # what is wrong with it
-    hint: str  # what to write instead
+    reason: str  # the fault of the value
+    hint: str  # a correct value
     _fact = "{what}: {got} is not a duration: {reason}"
 
 
@@ -162,7 +162,7 @@ class InvalidStrategy(LowmarkError, ValueError):
 
     setting: str  # the method or field concerned
     got: str  # the value as the caller wrote it
-    expected: str  # what would have been accepted
+    expected: str  # the accepted values
     hint: str  # what to do
     _fact = "{setting}: expected {expected}, got {got}"
 
@@ -171,7 +171,7 @@ class InvalidSplitId(LowmarkError, ValueError):
     """A split id of the wrong kind."""
 
     split: str  # the id (``repr``)
-    expected: str  # what ids this stream takes
+    expected: str  # the ids that the stream takes
     _fact = "split id {split}: expected {expected}"
     _hint = "use either names (str) or hashes (int) for all the splits of one stream."
 
@@ -223,10 +223,10 @@ class FinishedSplit(LowmarkError, RuntimeError):
 
 
 class CorruptSnapshot(LowmarkError, ValueError):
-    """Bytes that are not a snapshot this version can restore."""
+    """Bytes that are no snapshot for this version."""
 
-    reason: str  # what is wrong with them
-    size: int  # how many bytes there were
+    reason: str  # the fault of the bytes
+    size: int  # number of bytes
     _fact = "cannot restore a coordinator from {size} bytes: {reason}"
     _hint = "pass the bytes of snapshot() unchanged, to the version of lowmark that wrote them."
 
@@ -235,20 +235,20 @@ class DisagreeingGroup(LowmarkError, ValueError):
     """A task asked for other alignment parameters than its group has."""
 
     group: str  # the group's name
-    task: str  # who asked
-    wanted: str  # for what
-    member: str  # who is in the group already
-    present: str  # with what
+    task: str  # the task that asked
+    wanted: str  # the parameters that the task asked for
+    member: str  # a task that is in the group already
+    present: str  # the parameters of that member
     _fact = "alignment group {group!r}: task {task} asks for {wanted}, but task {member} joined with {present}"
     _hint = "give every stream of the group the same parameters, or this one another group."
 
 
 class UnknownTask(LowmarkError, LookupError):
-    """A message of a task that is not known here: it never joined, or it left."""
+    """A message of an unknown task: the task never joined, or left."""
 
-    task: str  # who sent it
-    where: str  # the group or coordinator that does not know it
-    known: int  # how many tasks it does know
+    task: str  # the task that sent the message
+    where: str  # the group or coordinator that does not know the task
+    known: int  # number of tasks known there
     _fact = "task {task} is not known to {where} ({known} tasks are)"
     _hint = "a task joins before it reports, and joins again after its lease ran out."
 
@@ -256,47 +256,47 @@ class UnknownTask(LowmarkError, LookupError):
 class InvalidReshard(LowmarkError, ValueError):
     """A reshard that cannot have happened."""
 
-    parents: str  # the splits that were said to end (``repr``)
-    children: str  # the splits that were said to go on (``repr``)
-    expected: str  # what would have been accepted
+    parents: str  # the splits that should end (``repr``)
+    children: str  # the splits that should go on (``repr``)
+    expected: str  # the accepted splits
     _fact = "reshard of {parents} into {children}: expected {expected}"
     _hint = "name the ids as the source does; the id of a split that ended is not used again."
 
 
 class StaleRun(LowmarkError, RuntimeError):
-    """A message of an older run of a task than the one that is registered, or of one that is over."""
+    """A message of an older run than the registered run of a task, or of a run that is over."""
 
-    task: str  # who sent it
+    task: str  # the task that sent the message
     run: str  # the token in the message
-    what: str  # what the token is, completing "run r of task t <what>"
+    what: str  # the kind of the token, completing "run r of task t <what>"
     _fact = "run {run!r} of task {task} {what}; its message was not counted"
     _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
 
 
 class TaskNotAway(LowmarkError, RuntimeError):
-    """A task is to be forgotten because it is away for good, and it is not away."""
+    """A task that shall be forgotten is not away."""
 
-    task: str  # who
-    fact: str  # what it is instead, one sentence without its full stop
+    task: str  # the task
+    fact: str  # the state of the task, one sentence without its full stop
     _fact = "task {task} is not away: {fact}"
     _hint = "`lowmark status --coordinator` shows who is away; a query that runs is stopped first."
 
 
 class TooManyTasks(LowmarkError, RuntimeError):
-    """A task wants to register, and there is no room for another."""
+    """A task cannot register, because the coordinator is full."""
 
-    task: str  # who
-    most: int  # how many a coordinator takes
+    task: str  # the task
+    most: int  # the largest number of tasks of a coordinator
     _fact = "task {task} was not registered: the coordinator has {most:,} tasks, which is all it takes"
     _hint = "look in its status for tasks that nobody needs; else serve some of the jobs by another coordinator."
 
 
 class InvalidMessage(LowmarkError, ValueError):
-    """A message that cannot have been meant."""
+    """A message with an invalid field."""
 
-    message: str  # its type
-    field: str  # the field at fault
-    got: str  # what it held (``repr``, cut)
-    expected: str  # what would have been accepted
+    message: str  # the type of the message
+    field: str  # the invalid field
+    got: str  # the value of the field (``repr``, cut)
+    expected: str  # the accepted values
     _fact = "{message}.{field}: expected {expected}, got {got}; the message was not counted"
     _hint = "times are integers, microseconds since the epoch, and names are not empty."

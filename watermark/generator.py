@@ -1,6 +1,6 @@
-"""From the event times of one split to its watermark: Flink's generators.
+"""Makes the watermark of one split from its event times: Flink's generators.
 
-A watermark ``W`` says: no row with an event time of ``W`` or less is expected any more.
+A watermark ``W`` says that no further row with an event time of ``W`` or less is expected.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def bounded_watermark_us(max_us: int, bound_us: int) -> int:
     """The watermark after event time ``max_us`` was seen, if rows come at most ``bound_us`` late.
 
     A row whose time *equals* the watermark is late in Spark, so 1 ms is taken off; Spark's watermark counts
-    milliseconds, so the result is rounded down to a multiple of 1,000 us. It saturates at the bottom of a
-    64-bit timestamp.
+    milliseconds, so the result is rounded down to a multiple of 1,000 us. The result is at least ``LOWEST_US``.
 
     Source: Flink's ``BoundedOutOfOrdernessWatermarks``; Spark's ``LessThanOrEqual`` late test.
 
@@ -34,7 +33,7 @@ def bounded_watermark_us(max_us: int, bound_us: int) -> int:
 
 
 def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.NDArray[np.int64]:
-    """What ``bounded_watermark_us`` says of many splits at once; shape (n,) in, shape (n,) out.
+    """Do ``bounded_watermark_us`` for many splits at once; shape (n,) in, shape (n,) out.
 
     >>> bounded_watermarks_us(np.array([1_337_000, -(2**63)]), 10_000).tolist()
     [1326000, -9223372036854775000]
@@ -45,9 +44,9 @@ def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.N
 
 def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
     """The first event time that brings the watermark beyond ``watermark_us``: a reader that may get as far as that
-    watermark reads all rows before this time, and none from it on.
+    watermark reads the rows before this time, and no later rows.
 
-    The inverse of ``bounded_watermark_us``, with its millisecond and its rounding; it stays within 64 bits.
+    The inverse of ``bounded_watermark_us``, including the millisecond and the rounding; the result fits 64 bits.
 
     >>> first_time_beyond_us(1_326_000, 10_000)
     1338000
@@ -75,11 +74,11 @@ class WatermarkGenerator(Protocol):
     """Makes the watermarks of one split. One instance per split; it may keep state."""
 
     def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
-        """See one row. A punctuated generator emits here."""
+        """Take one row. A punctuated generator emits here."""
         ...
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit what is known: called after each batch."""
+        """Emit the watermark. Called after each batch."""
         ...
 
 
@@ -112,7 +111,7 @@ class BoundedOutOfOrderness:
 
 
 class NoWatermarks:
-    """A generator that never emits: for streams whose event time nobody waits for."""
+    """A generator that never emits, for streams without a watermark."""
 
     def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
         """Nothing."""

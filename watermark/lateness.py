@@ -1,7 +1,7 @@
-"""How late rows are, counted in buckets: memory that is bounded whatever comes, quantiles that never say too little.
+"""Counts the lateness of rows in buckets: memory is bounded for any input, and quantiles are never too small.
 
-A bucket spans a sixteenth of a power of two, so a quantile is at most 6.25 % above the value it stands for, and never
-below it. Up to 31 us every value has a bucket of its own.
+A bucket spans a sixteenth of a power of two, so a quantile is at most 6.25 % above the true value, and never
+below. Up to 31 us every value has a bucket of its own.
 
 Source: the layout of HdrHistogram (Gil Tene), with 4 bits of precision.
 """
@@ -18,10 +18,10 @@ _STEPS = 1 << _BITS
 
 
 def buckets_of(values_us: Micros) -> npt.NDArray[np.intp]:
-    """In which bucket each value is; shape (n,) in and out.
+    """The bucket of each value; shape (n,) in and out.
 
     Args:
-        values_us: microseconds; a negative one counts as 0.
+        values_us: microseconds; a negative value counts as 0.
 
     >>> buckets_of(np.array([-5, 0, 1, 31, 32, 1_000_000])).tolist()
     [0, 0, 1, 31, 32, 270]
@@ -55,10 +55,10 @@ def lower_edges(buckets: npt.NDArray[np.intp]) -> Micros:
 
 
 class SliceLateness:
-    """The rows of one split that one task reads, in the order in which it reads them.
+    """Counts the rows of one split that one task reads, in the order of reading.
 
-    A task knows the largest time before a row only as far as its own slice goes. So it also counts rows by their time,
-    and who knows what came in the batches before finds how far the rows lie behind that.
+    A task knows the largest time before a row only within its own slice. So it also counts rows by their time, from
+    which the coordinator finds how far the rows lie behind earlier batches.
 
     >>> rows = SliceLateness()
     >>> rows.add(np.array([1_000_000, 3_000_000, 2_000_000]))
@@ -72,7 +72,7 @@ class SliceLateness:
 
     def __init__(self) -> None:
         self.behind: dict[int, int] = {}
-        """Rows by bucket of how far they lie behind the largest before them."""
+        """Rows by bucket of their distance behind the largest time before them."""
         self.times: dict[int, int] = {}
         """Rows by event time, microseconds, rounded down by a share of the distance to the first row."""
         self._first_us: int | None = None
@@ -98,7 +98,7 @@ def _count(counted: dict[int, int], values: npt.NDArray[np.intp] | Micros) -> No
 
 
 class LatenessHistogram:
-    """Rows by how late they are, and the largest lateness exactly.
+    """Rows by lateness, and the exact largest lateness.
 
     >>> lateness = LatenessHistogram()
     >>> lateness.add(np.array([0] * 98 + [5_000_000, 60_000_000]))
@@ -113,7 +113,7 @@ class LatenessHistogram:
     def __init__(self) -> None:
         self._counts = np.zeros(0, np.int64)  # as long as the highest bucket in use
         self.rows = 0
-        """Rows that were counted."""
+        """Number of counted rows."""
         self.largest_us = 0
         """The largest lateness, 0 before the first row."""
 
@@ -141,12 +141,12 @@ class LatenessHistogram:
         return min(int(upper_edges(np.array([bucket]))[0]), self.largest_us)
 
     def rows_above(self, bound_us: int) -> int:
-        """How many rows are certainly later than this: those in its own bucket are not counted."""
+        """How many rows are certainly later than the bound: rows in the bucket of the bound are not counted."""
         bucket = int(buckets_of(np.array([bound_us]))[0])
         return int(self._counts[bucket + 1 :].sum())
 
     def merge(self, other: LatenessHistogram) -> None:
-        """Take in what another one counted."""
+        """Add the counts of another histogram."""
         length = max(len(self._counts), len(other._counts))
         counts = np.zeros(length, np.int64)
         counts[: len(self._counts)] += self._counts

@@ -1,7 +1,7 @@
-"""A log record whose values do nothing to a terminal, and make no line that nobody logged.
+"""Escapes the values of a log record, so that they do not control a terminal or forge a log line.
 
-Names of splits, tasks and applications, and what other processes answer, come from outside and may hold anything.
-The owner of a logger puts ``escape_record`` on it as a filter; here nothing is logged.
+Names of splits, tasks and applications, and answers of other processes, come from outside and may have any characters.
+The owner of a logger adds ``escape_record`` to it as a filter; this module logs nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _INDENT = "    "
 
 
 class Lines(str):
-    """A value that has several lines on purpose, such as a stack. Each is escaped for itself, and indented."""
+    """A value with several lines on purpose, such as a stack. Each line is escaped by itself and indented."""
 
     __slots__ = ()
 
 
 class _Record(Protocol):
-    """What is needed of a ``logging.LogRecord``."""
+    """The fields of ``logging.LogRecord`` that are used here."""
 
     args: Any
     exc_info: Any
@@ -34,7 +34,7 @@ class _Record(Protocol):
 
 
 class _Escaped:
-    """A value as it is shown, whichever conversion the log line asks for."""
+    """A value with its escaped text, for every conversion of the log line."""
 
     __slots__ = ("_value",)
 
@@ -49,7 +49,7 @@ class _Escaped:
 
 
 def escape_record(record: _Record) -> Literal[True]:
-    r"""Escape the values of a log line in place, and indent its traceback; the line itself is ours. Keeps every record.
+    r"""Escape the values of a log line in place, and indent its traceback; the template is ours. Keeps every record.
 
     >>> import logging
     >>> record = logging.LogRecord("lowmark", logging.INFO, "", 0, "task %s came, %d", ("a\nERROR\x1b[2J", 7), None)
@@ -63,14 +63,14 @@ def escape_record(record: _Record) -> Literal[True]:
     error: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | None
     error = record.exc_info
     if error and error[1] is not None and record.exc_text is None:
-        # Handlers show this text where there is one. Indented, as a message of several lines could look like log lines.
+        # Handlers show this text, if any. It is indented, because its lines could look like log lines.
         text = "".join(traceback.format_exception(*error)).rstrip("\n")
         record.exc_text = _INDENT + _shown(text, lines=True)
     return True
 
 
 def _escaped(value: object) -> object:
-    # Most values need nothing: they stay what they are, for handlers that look at them.
+    # Most values need no escape and keep their type, for handlers that look at values.
     if value is None or isinstance(value, Number) or (type(value) is str and value.isprintable()):
         return value
     return _Escaped(value)

@@ -1,4 +1,4 @@
-"""What a name that a user gives may hold."""
+"""Checks the characters of names that users give."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _UNFIT = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, l
 
 
 def unfit_character(name: str) -> str | None:
-    r"""The first character that no name may have, as it is written in Python; None for a name that is fit.
+    r"""The first forbidden character of a name, as written in Python; None for a name without one.
 
-    A name stands in log lines, metrics and tables, where such a character would end a line or act on a terminal.
+    Names stand in log lines, metrics and tables, where such a character would end a line or act on a terminal.
 
     >>> unfit_character("orders\n"), unfit_character("bestellungen-süd 2")
     ("'\\n'", None)

@@ -1,22 +1,22 @@
-"""Deflated bytes, unpacked within a bound: three megabytes of a damaged checkpoint may stand for gigabytes."""
+"""Deflates bytes, and unpacks them up to a limit: three megabytes of a damaged checkpoint may unpack to gigabytes."""
 
 from __future__ import annotations
 
 import zlib
 
 MOST_BYTES = 1 << 28
-"""The most that is packed, and unpacked again, bytes: 256 MiB, some millions of splits."""
+"""The largest size that is packed and unpacked, bytes: 256 MiB, some millions of splits."""
 
 
 def pack(data: bytes, level: int) -> bytes:
-    """The bytes, deflated.
+    """Deflate bytes.
 
     Args:
         data: up to ``MOST_BYTES``.
         level: of zlib, 1 (fast) to 9 (small).
 
     Raises:
-        ValueError: there are more, which could not be unpacked again.
+        ValueError: there are more bytes, which could not be unpacked again.
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data)} bytes of state, expected {MOST_BYTES} at most")
@@ -24,14 +24,14 @@ def pack(data: bytes, level: int) -> bytes:
 
 
 def unpack(data: bytes, most_bytes: int | None = None) -> bytes:
-    """What ``pack`` was given, in no more memory than it may need.
+    """Unpack bytes that ``pack`` deflated, with limited memory.
 
     Args:
-        data: the deflated bytes, all of them.
-        most_bytes: what they may unpack to; None: ``MOST_BYTES``.
+        data: all of the deflated bytes.
+        most_bytes: the largest unpacked size; None: ``MOST_BYTES``.
 
     Raises:
-        ValueError: they are damaged, cut off, followed by others, or unpack to more; says which.
+        ValueError: the bytes are damaged, cut off, followed by others, or unpack to more; the text says which.
 
     >>> unpack(pack(b"state", 1))
     b'state'

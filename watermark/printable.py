@@ -1,10 +1,10 @@
-"""Names as they may be shown: whatever they hold, they do nothing to a terminal and end no line."""
+"""Makes names safe to show: no character of a name controls a terminal or ends a line."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""The text with escapes for what a terminal would act upon: names of splits come from data, and may hold anything.
+    r"""Escape the unprintable characters of a text, because names of splits come from data.
 
     >>> print(printable("orders/3\x1b[2J\n"))
     orders/3\x1b[2J\n

@@ -1,12 +1,12 @@
 """The messages of FLINK-4576, and the two roles that speak them.
 
 In a round the coordinator sends ``RetrieveLowWatermark``, every task answers ``ReplyLowWatermark``, and when
-the aggregate rose all hear ``NotifyNewLowWatermark``. A task without splits emits what it was notified of, so
+the minimum rose all tasks hear ``NotifyNewLowWatermark``. A task without splits emits the notified low watermark, so
 that windows downstream go on and a split may still be given to it later. Times are microseconds since the
 epoch, UTC.
 
-Around the rounds a task comes and goes: ``TaskRegistered``, ``LeaseRenewed``, ``TaskDeregistered``. Every registration
-brings a new run token, and what carries an older one is refused, so that no message of a process that was replaced is
+Beside the rounds a task comes and goes: ``TaskRegistered``, ``LeaseRenewed``, ``TaskDeregistered``. Every registration
+brings a new run token, and messages with an older token are refused, so that no message of a replaced process is
 ever counted.
 
 Source: FLINK-4576 "Low Watermark Service", which Flink itself never built; run tokens are the sequencers of
@@ -24,7 +24,7 @@ from .strategy import AlignmentParams
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """Who a task is: unique, where a name alone is not (two jobs may both read a stream "orders").
+    """The id of a task, unique even if two jobs both read a stream "orders".
 
     >>> print(TaskId("billing", "orders", "0"))
     billing/orders/0
@@ -32,7 +32,7 @@ class TaskId:
     Attributes:
         job_id: the application, or the query.
         source_id: the stream's name.
-        task_id: the task, unique within these.
+        task_id: the task, unique within the job and the stream.
     """
 
     job_id: str
@@ -44,7 +44,7 @@ class TaskId:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """Its fields: a sort key that is fast, and what JSON takes."""
+        """The fields as a tuple: a fast sort key, and the form in JSON."""
         return self.job_id, self.source_id, self.task_id
 
 
@@ -56,7 +56,7 @@ class RetrieveLowWatermark:
         job_id: the application, or the query.
         source_id: the stream's name.
         task_id: the task asked.
-        timestamp: when it was asked, microseconds since the epoch.
+        timestamp: the time of the question, microseconds since the epoch.
     """
 
     job_id: str
@@ -73,9 +73,9 @@ class RetrieveLowWatermark:
 class LeftOut(Enum):
     """Why a task asks to be left out of the minimum.
 
-    WITHOUT_SPLITS: it has none yet. IDLE: it has some, and they are quiet and caught up; if it is patient, it is waited
-        for until others delivered meanwhile. FINISHED: all its splits have ended, and no others come, so nobody waits
-        for the task when it is away, either.
+    WITHOUT_SPLITS: the task has no split yet. IDLE: the splits of the task are quiet and caught up; with a patience the
+        task still counts until others delivered for that long. FINISHED: all splits of the task have ended and no other
+        splits come, so others do not wait for the task when it is away, either.
     """
 
     WITHOUT_SPLITS = "without splits"
@@ -85,23 +85,24 @@ class LeftOut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplyLowWatermark:
-    """A task's answer, or what it says unasked.
+    """A task's answer, or a report without a question.
 
-    The values of one run of a task do not go back. The rest goes by the newest reply: largest ``sequence``, then
-    largest ``timestamp``. So replies may come twice, late, or in any order.
+    The low watermarks of one run of a task do not go back. For other fields the newest reply counts: largest
+    ``sequence``, then largest ``timestamp``. So replies may come twice, late, or in any order.
 
     Attributes:
-        job_id, source_id, task_id: who answers.
-        timestamp: of the round that is answered: the question's. Unasked: when it is said.
-        current_low_watermark: microseconds of event time; None while the task knows none (a split of it is
-            silent so far, which holds; or it has no split, see ``left_out``).
-        run: the token it registered with.
-        left_out: why it is to be left out until it replies otherwise; None: it takes part.
-        next_wanted_us: the watermark it would have after its next row, for alignment; None if it does not know.
+        job_id, source_id, task_id: the id of the task.
+        timestamp: the timestamp of the answered question; without a question, the time of the report.
+        current_low_watermark: microseconds of event time; None while the task has none (because a split is
+            silent so far, which holds; or because the task has no split, see ``left_out``).
+        run: the token of its registration.
+        left_out: why it shall be left out until it replies otherwise; None: it takes part.
+        next_wanted_us: its watermark after its next row, for alignment; None if unknown.
         sequence: grows with every reply of one run; a task that only answers questions may leave it 0.
-        silent_us: how long ago it had rows, microseconds, 0 or more; None: now, or nobody knows if it is left out.
-        patience_us: how long others are to deliver since then before it is left out as IDLE, microseconds, more than
-            0; None: it is left out at once.
+        silent_us: how long ago it had rows, microseconds, 0 or more; None: it has rows now, or, if it is left out,
+            that time is unknown.
+        patience_us: how long others must deliver after its last rows before it is left out as IDLE, microseconds, more
+            than 0; None: it is left out at once.
     """
 
     job_id: str
@@ -118,7 +119,7 @@ class ReplyLowWatermark:
 
     @property
     def task(self) -> TaskId:
-        """Who answers."""
+        """The task that answers."""
         return TaskId(self.job_id, self.source_id, self.task_id)
 
 
@@ -127,7 +128,7 @@ class NotifyNewLowWatermark:
     """The low watermark of the stream rose.
 
     Attributes:
-        new_low_watermark: microseconds of event time; larger in every message than in the one before.
+        new_low_watermark: microseconds of event time; larger than in every earlier message.
     """
 
     job_id: str
@@ -147,18 +148,18 @@ class NotifyNewLowWatermark:
 
 @dataclass(frozen=True, slots=True)
 class TaskRegistered:
-    """A task begins a run. Until it says more it counts with the low watermark it restored, or holds.
+    """A task begins a run. Until its first report it counts with its restored low watermark, or holds.
 
     Attributes:
-        task: who.
-        run: a new token for every run of the task; the same token again is the same registration again.
-        low_watermark_us: what it restored from its checkpoint; None: it begins without one, and holds.
-        alignment: the group it takes part in, or None.
+        task: the id of the task.
+        run: a new token for every run of the task; the same token again repeats the registration.
+        low_watermark_us: the low watermark restored from its checkpoint; None: it begins without one, and holds.
+        alignment: its alignment group, or None.
         throttled: whether it obeys the group's cap.
-        expected_tasks: how many tasks its source has in all. While fewer live, those that are away are waited for, and
-            nothing is published before so many have come.
+        expected_tasks: how many tasks its source has in all. While fewer tasks live, the source waits for tasks that
+            are away, and before that number of tasks has come nothing is published.
         away_limit_us: how long others wait for it when it is away, microseconds, 0 or more; None: until it is back.
-            Time in which nobody waits, or the coordinator does not run, is not counted.
+            Time without a waiting task, or without the coordinator, does not count.
     """
 
     task: TaskId
@@ -172,13 +173,13 @@ class TaskRegistered:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """A task is alive. Every reply says so too.
+    """A task is alive. Every reply renews the lease too.
 
     Attributes:
-        task: who.
-        run: the token it registered with.
-        heard_low_us: the newest low watermark it was notified of: it is told again if there is a newer one, for
-            notifications may be lost.
+        task: the id of the task.
+        run: the token of its registration.
+        heard_low_us: the newest low watermark of which it was notified. If there is a newer low watermark, the
+            coordinator notifies it again, because notifications may be lost.
     """
 
     task: TaskId
@@ -188,7 +189,7 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeregistered:
-    """This run of the task is over: its query was stopped. Registering again begins a new one."""
+    """The run of a task is over, because its query was stopped. A new registration begins a new run."""
 
     task: TaskId
     run: str = ""
@@ -196,10 +197,10 @@ class TaskDeregistered:
 
 @dataclass(frozen=True, slots=True)
 class TaskForgotten:
-    """A person says of a task that is away: it is gone for good, nobody is to wait for it.
+    """A person says that a task that is away will not come back, so that others stop waiting for it.
 
     Attributes:
-        task: who. It may come back all the same, and then takes its place.
+        task: the id of the task. If the task comes back all the same, it takes its place.
     """
 
     task: TaskId
@@ -207,10 +208,10 @@ class TaskForgotten:
 
 @dataclass(frozen=True, slots=True)
 class TaskLost:
-    """A task was given up: its lease ran out. It is away, and has to register again.
+    """A task was given up because its lease ran out. The task is away, and has to register again.
 
     Attributes:
-        task: who.
+        task: the id of the task.
         why: completes the sentence "task x was lost: <why>".
     """
 
@@ -220,11 +221,11 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True)
 class TaskReturnedLate:
-    """A task that was left out, or is new, came in below the low watermark: its rows below that are late.
+    """A new task, or a task that was left out, came in below the low watermark, so that its rows may be late.
 
     Attributes:
-        task: who.
-        behind_us: how far below, event time, more than 0.
+        task: the id of the task.
+        behind_us: how far below the low watermark it came in, event time, more than 0.
         why: why the low watermark went past it, completing "task x came in below the low watermark: <why>".
     """
 
@@ -237,7 +238,7 @@ class TaskReturnedLate:
 
 
 class LowWatermarkCooperatingTask(Protocol):
-    """A task that can say how far it is."""
+    """A task that can report its low watermark."""
 
     def retrieve_low_watermark(self, message: RetrieveLowWatermark) -> ReplyLowWatermark:
         """Answer at once, from memory."""
@@ -245,8 +246,8 @@ class LowWatermarkCooperatingTask(Protocol):
 
 
 class LowWatermarkListener(Protocol):
-    """Anyone who wants every new low watermark."""
+    """A listener that wants every new low watermark."""
 
     def on_new_low_watermark(self, message: NotifyNewLowWatermark) -> None:
-        """Hear of a rise. Must not block."""
+        """Take a rise. Must not block."""
         ...

@@ -1,17 +1,17 @@
-"""The states of a split, and everything that follows from them, as two tables.
+"""The states of a split, with their effects on the minimum and their transitions, as two tables.
 
     state      what it means                      effect on the minimum
     PENDING    known, silent so far               ABSORB     the low watermark stays where it is
-    ACTIVE     has a watermark                    TAKE_PART  it is one of the values
-    PAUSED     held back by alignment             TAKE_PART  and no silence makes it idle
+    ACTIVE     has a watermark                    TAKE_PART  its watermark is one of the values
+    PAUSED     held back by alignment             TAKE_PART  likewise, and no silence makes it idle
     IDLE       quiet and caught up                IDENTITY   left out until it reports again
     FINISHED   will never deliver again           IDENTITY   left out for good
 
 A split is in exactly one state, so "idle" and "paused" cannot contradict each other (in Flink they are two
 flags, and their combinations were bugs: FLINK-32496, 35886, 39073, 40093). A split that takes part but has no
-value yet absorbs: the minimum with an unknown is unknown. Signals about a split are advisory: one that makes
-no sense in its state changes nothing (FLINK-39728). The exception is a report of a finished split, which
-contradicts what "finished" says.
+watermark yet absorbs: the minimum with an unknown is unknown. Signals about a split are advisory: a signal that makes
+no sense in the present state changes nothing (FLINK-39728). The exception is a report of a finished split, because it
+contradicts that state.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from enum import Enum
 from types import MappingProxyType
 
 SplitId = int | str
-"""A split's identity: a 63-bit hash where Spark measures, a name where a source knows it. One kind per
-stream."""
+"""A split's identity: a 63-bit hash if Spark measures, a name if a source gives it. One kind per stream."""
 
 
 class SplitState(Enum):
-    """What a split is doing; see the table above."""
+    """The state of a split; see the table above."""
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -38,7 +37,7 @@ class SplitState(Enum):
 
 
 class Influence(Enum):
-    """What a state does to the minimum over the splits."""
+    """The effect of a state on the minimum over the splits."""
 
     ABSORB = "absorb"
     TAKE_PART = "take part"
@@ -46,7 +45,7 @@ class Influence(Enum):
 
 
 class Signal(Enum):
-    """What can happen to a split."""
+    """An event of a split."""
 
     REPORT = "report"  # it delivered rows
     IDLE = "idle"  # it was quiet for long enough
@@ -59,10 +58,10 @@ class Signal(Enum):
 
 
 class AllIdle(Enum):
-    """What the low watermark does while every live split is idle.
+    """The policy for the low watermark while every live split is idle.
 
-    HOLD: it stays. ADVANCE: it follows processing time at a distance, up to when the sources were read. MAX: it
-        jumps to the largest watermark seen.
+    HOLD: the low watermark stays. ADVANCE: the low watermark follows processing time at a distance, up to when the
+        sources were read. MAX: the low watermark jumps to the largest watermark seen.
     """
 
     HOLD = "hold"
@@ -71,10 +70,10 @@ class AllIdle(Enum):
 
 
 class IdleClock(Enum):
-    """Which time counts as a split's silence, of the time in which it could be read.
+    """The part of a split's readable time that counts as its silence.
 
-    FLOW: only time in which splits of the stream delivered, so that the silence of all is no evidence against any.
-    TIME: all of it, as in Flink: a split is idle after the timeout, whatever the others do.
+    FLOW: only time in which splits of the stream delivered, so that a silence of all splits makes no split idle.
+    TIME: all of that time, as in Flink: a split is idle after the timeout, even if all splits are silent.
     """
 
     FLOW = "flow"
@@ -93,8 +92,8 @@ INFLUENCE: Mapping[SplitState, Influence] = MappingProxyType(
     }
 )
 
-# Every pair is listed except the forbidden one, a report of a finished split. Where ACTIVE is said of a split
-# that has no watermark yet, it is PENDING instead. Alignment does not pause an idle split: it holds nobody
+# Every pair is listed except the forbidden pair, a report of a finished split. A split without a watermark becomes
+# PENDING where the table says ACTIVE. Alignment does not pause an idle split, because an idle split holds nothing back
 # (FLINK-39073).
 TRANSITIONS: Mapping[SplitState, Mapping[Signal, SplitState]] = MappingProxyType(
     {
@@ -142,12 +141,12 @@ TRANSITIONS: Mapping[SplitState, Mapping[Signal, SplitState]] = MappingProxyType
 
 
 def next_state(state: SplitState, signal: Signal, *, spoken: bool) -> SplitState | None:
-    """The state after ``signal``, or None where the signal is forbidden.
+    """The state after ``signal``, or None if the signal is forbidden.
 
     Args:
         state: the state before.
-        signal: what happened.
-        spoken: whether the split has a watermark (after the report, if the signal is one).
+        signal: the event.
+        spoken: whether the split has a watermark (for a report: after the report).
 
     >>> next_state(SplitState.IDLE, Signal.WAKE, spoken=False)
     <SplitState.PENDING: 'pending'>
@@ -159,5 +158,5 @@ def next_state(state: SplitState, signal: Signal, *, spoken: bool) -> SplitState
 
 
 def split_order(split: SplitId) -> tuple[bool, SplitId]:
-    """Sort key of split ids: numbers by value, names alphabetically; for output that must not vary."""
+    """Sort key of split ids, for deterministic output: numbers by value, names alphabetically."""
     return isinstance(split, str), split

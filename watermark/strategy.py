@@ -1,7 +1,7 @@
-"""How a stream's watermark is to be made: Flink's ``WatermarkStrategy``, as frozen data.
+"""How a stream's watermark is made: Flink's ``WatermarkStrategy``, as frozen data.
 
-Every ``with_`` method returns a new strategy, and their order does not matter. Durations are ``timedelta`` or
-what Spark and ISO-8601 write ("10 seconds", "PT10S"); the fields hold microseconds.
+Every ``with_`` method returns a new strategy, and the order of the methods does not matter. Durations are ``timedelta``
+or texts as in Spark and ISO-8601 ("10 seconds", "PT10S"); the fields hold microseconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .names import unfit_character
 from .state import AllIdle, IdleClock
 
 Duration = str | timedelta
-# Any, not object: a user's function names the row type it takes, and is accepted.
+# Any, not object, so that type checkers accept a function of the user with a narrower row type.
 TimestampAssigner = Callable[[Any, int | None], int]
 GeneratorFactory = Callable[[], WatermarkGenerator]
 
@@ -45,7 +45,7 @@ class AlignmentParams:
     """Splits and streams of one group stay within a drift of each other.
 
     Attributes:
-        group: its name; every stream that names it takes part.
+        group: the group's name; every stream with this name takes part.
         max_drift_us: how far ahead of the group's minimum a split may be read, microseconds, 0 or more.
         update_interval_us: how often the cap is announced, microseconds, more than 0.
 
@@ -58,20 +58,20 @@ class AlignmentParams:
     update_interval_us: int
 
     def __post_init__(self) -> None:
-        _check_alignment(self)  # they may come from a message, and meet no strategy
+        _check_alignment(self)  # checked here too, because they may come from a message without a strategy
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveBound:
-    """A bound that follows what is seen of each split.
+    """A bound that follows the measured lateness of each split.
 
     Attributes:
-        coverage: the share of it that shall be in time, more than 0, less than 1.
-        at_least_us: no bound is smaller, whole milliseconds.
-        at_most_us: no bound is larger, whole milliseconds.
+        coverage: the share of rows that shall be in time, more than 0, less than 1.
+        at_least_us: the smallest bound, whole milliseconds.
+        at_most_us: the largest bound, whole milliseconds.
 
     Raises:
-        InvalidStrategy: a value is out of range, or the least is more than the most.
+        InvalidStrategy: a value is out of range, or the smallest bound is more than the largest.
     """
 
     coverage: float
@@ -79,7 +79,7 @@ class AdaptiveBound:
     at_most_us: int
 
     def __post_init__(self) -> None:
-        given: object = self.coverage  # whatever the types say
+        given: object = self.coverage  # callers may ignore the types
         setting = "for_adaptive_out_of_orderness"
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1:
             expected = "more than 0, less than 1"
@@ -100,8 +100,8 @@ class ProgressiveIdleness:
     """An idle timeout that is short when a stream begins and grows evenly with its age.
 
     Attributes:
-        at_start_us: what it is in the beginning, microseconds, more than 0.
-        over_us: the age at which it is the whole timeout, and stays that; microseconds, more than 0.
+        at_start_us: the timeout of a new stream, microseconds, more than 0.
+        over_us: the age from which on the timeout is the whole timeout; microseconds, more than 0.
 
     Source: Confluent's progressive idleness for Flink.
     """
@@ -130,24 +130,24 @@ class WatermarkStrategy:
     (60000000, 30000000, 10000)
 
     Attributes:
-        out_of_orderness_us: how late a row may be; also what ``dropDuplicatesWithinWatermark`` goes by.
-        generator: makes the generator of a split, or None for the built-in one.
-        timestamp_assigner: finds the event time of a row, or None for the row's own.
+        out_of_orderness_us: how late a row may be; ``dropDuplicatesWithinWatermark`` uses this delay too.
+        generator: makes the generator of a split, or None for the built-in generator.
+        timestamp_assigner: finds the event time of a row, or None for the row's own event time.
         idle_timeout_us: silence after which a split is left out, or None for never.
-        progressive: how the idle timeout grows with the age of the stream, or None: it is the same all along.
-        adaptive: how each split's bound is found; `out_of_orderness_us` is then the least; None: it is the bound.
+        progressive: how the idle timeout grows with the age of the stream, or None for a constant timeout.
+        adaptive: how each split's bound is found, with `out_of_orderness_us` as the smallest; None: it is the bound.
         idle_clock: which time counts as silence; None: FLOW while the low watermark holds when all are idle, else TIME.
         future_guard_us: how far ahead of the clock an event time may be and still count, or None for any.
-        alignment: or None, not aligned.
-        grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
+        alignment: the alignment group, or None for no alignment.
+        grace_us: how long a silent new split may hold; None: 1 minute if it is known to be empty, else for ever.
         all_idle: what the low watermark does while all splits are idle.
         all_idle_delay_us: how far ``advance`` stays behind the time up to which the sources were read.
-        quorum: share of the splits that must take part before idle ones are left out, or None for any.
-        percentile: share of the splits that the low watermark waits for, in per cent, more than 1, or None for all of
-            them.
+        quorum: share of the splits that must take part before idle splits are left out, or None for any share.
+        percentile: share of the splits that the low watermark waits for, in per cent, more than 1, or None for all
+            splits.
 
     Raises:
-        InvalidStrategy: a value is out of range, or a setting lacks the one it needs.
+        InvalidStrategy: a value is out of range, or a setting lacks another setting that it needs.
     """
 
     out_of_orderness_us: int = 0
@@ -205,30 +205,30 @@ class WatermarkStrategy:
                 "one goes on when no split takes part, and the other forbids that.",
             )
 
-    # -- which watermark
+    # -- the kind of watermark
 
     @classmethod
     def for_bounded_out_of_orderness(cls, bound: Duration) -> WatermarkStrategy:
-        """Rows come at most ``bound`` late: the watermark is the largest event time - bound - 1 ms."""
+        """Expect rows at most ``bound`` late: the watermark is the largest event time - bound - 1 ms."""
         return cls(out_of_orderness_us=duration_us(bound, what="out-of-orderness"))
 
     @classmethod
     def for_adaptive_out_of_orderness(
         cls, coverage: float = 0.999, at_least: Duration = "1 second", at_most: Duration = "10 minutes"
     ) -> WatermarkStrategy:
-        """Rows come as late as they were seen to come: each split has a bound of its own, which follows what it does.
+        """Measure the lateness of rows: each split has a bound of its own, which follows its rows.
 
         Until some hundred rows of a split were seen its bound is ``at_most``. A stream that our sources read is counted
-        row by row: all but a share of 1 - ``coverage`` of a split's rows lie behind an earlier one by no more than its
-        bound. Of a wrapped stream Spark says the earliest row of each batch: ``coverage`` is then the share of rows in
-        batches that are in time as a whole, and measuring it costs about a quarter more per row, as ``detail=True``
-        does. What comes late for a while, and again after some thousand batches, is forgotten meanwhile.
-        ``dropDuplicatesWithinWatermark`` goes by ``at_most``.
+        row by row: at most a share of 1 - ``coverage`` of a split's rows is later than its bound. In a wrapped stream
+        Spark gives only the earliest row of each batch: ``coverage`` is then the share of rows in batches without a
+        late row, and measuring it costs about a quarter more per row, as ``detail=True`` does. Lateness that comes back
+        only after some thousand batches is forgotten meanwhile. ``dropDuplicatesWithinWatermark`` uses ``at_most`` as
+        its delay.
 
         Args:
-            coverage: more than 0, less than 1.
-            at_least: no bound is smaller; whole milliseconds.
-            at_most: no bound is larger; whole milliseconds.
+            coverage: the share of rows that shall be in time, more than 0, less than 1.
+            at_least: the smallest bound; whole milliseconds.
+            at_most: the largest bound; whole milliseconds.
 
         Raises:
             InvalidStrategy: a value is out of range.
@@ -245,12 +245,12 @@ class WatermarkStrategy:
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Every split's event times rise: a bound of 0."""
+        """Expect rising event times in every split: a bound of 0."""
         return cls()
 
     @classmethod
     def for_generator(cls, factory: GeneratorFactory, out_of_orderness: Duration = "0 seconds") -> WatermarkStrategy:
-        """Watermarks made in Python, by one generator per split.
+        """Make watermarks in Python, by one generator per split.
 
         Args:
             factory: called once per split; must be picklable where executors run it.
@@ -261,15 +261,13 @@ class WatermarkStrategy:
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy:
-        """The stream has no watermark: nothing waits for its event time."""
+        """Give the stream no watermark, so that nothing waits for its event time."""
         return cls(generator=NoWatermarks)
 
-    # -- what else
+    # -- other settings
 
     def with_timestamp_assigner(self, assigner: TimestampAssigner) -> WatermarkStrategy:
-        """Find the event time of a row in Python: ``assigner(row, row's own time or None)`` gives
-        microseconds, UTC.
-        """
+        """Find the event time of a row in Python: ``assigner(row, own time or None)`` returns microseconds, UTC."""
         return replace(self, timestamp_assigner=assigner)
 
     def with_idleness(
@@ -280,25 +278,24 @@ class WatermarkStrategy:
         at_start: Duration | None = None,
         over: Duration | None = None,
     ) -> WatermarkStrategy:
-        """Leave a split out that is silent for longer than ``timeout`` and has no backlog. Off unless asked
-        for.
+        """Leave a split out that is silent for longer than ``timeout`` and has no backlog. Off by default.
 
         Args:
             timeout: more than 0.
-            clock: which time counts. "flow": only time in which other splits of the stream deliver. A gap between
-                deliveries that is longer than half the timeout is a silence of all, and counts for a quarter of it.
-                So in a pause none becomes idle, and after it their rows have three quarters of the timeout to arrive
-                everywhere, less the time for which a split was silent before it. "time": all of it, as in Flink. By
-                default "flow", and "time" where ``with_all_idle`` says that the low watermark goes on then.
-            at_start: progressive idleness: what the timeout is when the stream begins; from there it grows evenly
-                with the stream's age, so a new query soon shows something and an old one is not hasty. A restart
-                makes no stream young. None: it is ``timeout`` from the beginning.
-            over: the age at which it is ``timeout``, and stays that; at least ``timeout``. By default 1 hour, or
-                ``timeout`` where that is longer.
+            clock: the time that counts as silence. "flow": only time in which other splits of the stream deliver. A gap
+                between deliveries longer than half the timeout is a silence of all splits, and counts for a quarter of
+                the timeout. So no split becomes idle in a pause, and after the pause the rows of each split have three
+                quarters of the timeout to arrive, less the silence of the split before the pause. "time": all time, as
+                in Flink. By default "flow"; "time" if ``with_all_idle`` lets the low watermark go on.
+            at_start: progressive idleness: the timeout when the stream begins. From there the timeout grows evenly
+                with the stream's age, so that a new query soon shows results and an old query is patient. A restart
+                makes no stream young. None: always ``timeout``.
+            over: the age from which on the timeout is ``timeout``; at least ``timeout``. By default 1 hour, or
+                ``timeout`` if that is longer.
 
         Raises:
-            InvalidStrategy: no such clock, "flow" beside an ``with_all_idle`` other than "hold", ``at_start`` of 0
-                or more than ``timeout``, or ``over`` without it or less than ``timeout``.
+            InvalidStrategy: an unknown clock, "flow" with a ``with_all_idle`` other than "hold", ``at_start`` of 0
+                or more than ``timeout``, or ``over`` without ``at_start`` or less than ``timeout``.
 
         >>> strategy = WatermarkStrategy().with_idleness("5 minutes", at_start="15 seconds", over="1 hour")
         >>> [strategy.progressive.timeout_us(strategy.idle_timeout_us, age_us) for age_us in (0, 1_800_000_000)]
@@ -326,7 +323,7 @@ class WatermarkStrategy:
         return replace(self, idle_timeout_us=timeout_us, idle_clock=counts, progressive=progressive)
 
     def with_future_guard(self, ahead: Duration | None) -> WatermarkStrategy:
-        """Let no row further ahead of the clock than this move the watermark; None switches the guard off."""
+        """Let rows further ahead of the clock than ``ahead`` not move the watermark; None switches the guard off."""
         return replace(self, future_guard_us=None if ahead is None else duration_us(ahead, what="future guard"))
 
     def with_watermark_alignment(
@@ -353,7 +350,7 @@ class WatermarkStrategy:
         drift_us = duration_us(max_drift, what="max drift")
         interval_us = duration_us(update_interval, what="update interval")
         aligned = replace(self, alignment=AlignmentParams(group, drift_us, interval_us))
-        # Here and not in AlignmentParams: a coordinator goes on with the names that are in its journal.
+        # Not checked in AlignmentParams, because a coordinator goes on with the names in its journal.
         if (unfit := unfit_character(group)) is not None:
             setting, expected = "with_watermark_alignment(group=)", f"a name without {unfit}"
             raise InvalidStrategy(setting, repr(group), expected, "the name stands in log lines and metrics.")
@@ -364,19 +361,17 @@ class WatermarkStrategy:
         return replace(self, alignment=None)
 
     def with_grace(self, grace: Duration | None) -> WatermarkStrategy:
-        """Bound how long a silent new split may hold the low watermark, whether it has rows waiting or
-        not.
-        """
+        """Limit how long a silent new split may hold the low watermark, with or without rows waiting."""
         return replace(self, grace_us=None if grace is None else duration_us(grace, what="grace"))
 
     def with_all_idle(self, what: str | AllIdle, delay: Duration | None = None) -> WatermarkStrategy:
         """Say what the low watermark does while all splits are idle.
 
         Args:
-            what: "hold" (it stays), "max" (it jumps to the largest watermark seen) or "advance" (it follows
-                processing time at a distance of ``delay``, up to when the sources were read: not while a batch runs,
-                and not after a restart before they were asked).
-            delay: needed for "advance", refused otherwise.
+            what: "hold" (the low watermark stays), "max" (it jumps to the largest watermark seen) or "advance" (it
+                follows processing time at a distance of ``delay``, up to when the sources were read: not while a batch
+                runs, and after a restart not before the sources were asked).
+            delay: required for "advance", refused otherwise.
         """
         try:
             policy = AllIdle(what)
@@ -387,17 +382,17 @@ class WatermarkStrategy:
         return replace(self, all_idle=policy, all_idle_delay_us=delay_us)
 
     def with_quorum(self, share: float) -> WatermarkStrategy:
-        """Leave idle splits out only while at least this share of the splits that are not finished takes part.
+        """Leave idle splits out only while at least this share of the unfinished splits takes part.
 
-        Guards against an outage that silences most splits and would let the few others run ahead. What it gives
-        up: with fewer than the quorum taking part, every idle split holds with the watermark it has, as if idleness
-        were off, and one that never spoke holds altogether.
+        Guards against an outage that silences most splits and would let the few other splits run ahead. The price:
+        while fewer splits than the quorum take part, every idle split holds with its watermark, as if idleness were
+        off, and a split that never spoke stops the low watermark.
 
         Args:
             share: more than 0, at most 1; 1 leaves no idle split out.
 
         Raises:
-            InvalidStrategy: the share is out of range, or ``with_all_idle`` says to go on without any split.
+            InvalidStrategy: the share is out of range, or ``with_all_idle`` is not "hold".
 
         Source: Samza's ``WatermarkStates``.
         """
@@ -406,13 +401,13 @@ class WatermarkStrategy:
     def with_percentile(self, percentile: float) -> WatermarkStrategy:
         """Let the low watermark pass the slowest splits: 99.0 waits for all but the slowest 1 % of them.
 
-        What it gives up: the guarantee that no row is late. Rows of a split that is passed are dropped by Spark if
-        they are at or below the watermark in force; the status names the splits that are passed, silent ones first,
-        and ``late_reports`` counts. Of fewer than 100 splits 99.0 passes none.
+        The price: the guarantee that no row is late. Spark drops rows of a passed split at or below the watermark in
+        force; the status names the passed splits, silent splits first, and ``late_reports`` counts. With fewer than
+        100 splits 99.0 passes no split.
 
         Args:
-            percentile: in per cent, more than 1, at most 100, which is the true minimum; 0.99 is refused, as it would
-                pass nearly all of them.
+            percentile: in per cent, more than 1, at most 100, which is the true minimum; 0.99 is refused, because it
+                would pass nearly all splits.
 
         Raises:
             InvalidStrategy: the percentile is out of range.
@@ -421,16 +416,16 @@ class WatermarkStrategy:
         """
         return replace(self, percentile=percentile)
 
-    # -- what follows
+    # -- derived values
 
     @property
     def emits(self) -> bool:
-        """Whether the stream has a watermark at all: False for ``no_watermarks()``."""
+        """Whether the stream has a watermark: False for ``no_watermarks()``."""
         return self.generator is not NoWatermarks
 
     @property
     def silence_clock(self) -> IdleClock:
-        """Which time counts as a split's silence, the default settled."""
+        """The clock for a split's silence, with the default filled in."""
         if self.idle_clock is not None:
             return self.idle_clock
         return IdleClock.FLOW if self.all_idle is AllIdle.HOLD else IdleClock.TIME
@@ -442,17 +437,16 @@ class WatermarkStrategy:
 
     @property
     def delay_ms(self) -> int:
-        """The out-of-orderness as Spark's column metadata wants it: milliseconds, rounded up."""
+        """The out-of-orderness for Spark's column metadata: milliseconds, rounded up."""
         bound_us = self.out_of_orderness_us if self.adaptive is None else self.adaptive.at_most_us
         return -(-bound_us // MILLISECOND_US)
 
     def create_generator(self) -> WatermarkGenerator:
-        """A new generator, for one split."""
+        """Make a generator for one split."""
         return BoundedOutOfOrderness(self.out_of_orderness_us) if self.generator is None else self.generator()
 
     def watermark_of_max(self, max_us: int) -> int:
-        """The watermark of a split whose largest event time is ``max_us``; a multiple of 1,000 us, negative
-        too.
+        """The watermark of a split whose largest event time is ``max_us``: a multiple of 1,000 us, perhaps negative.
 
         >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").watermark_of_max(60_000_999)
         49999000
@@ -460,12 +454,12 @@ class WatermarkStrategy:
         return bounded_watermark_us(max_us, self.out_of_orderness_us)
 
     def watermarks_of_max(self, max_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """What ``watermark_of_max`` says of many splits at once; shape (n,) in, shape (n,) out."""
+        """Do ``watermark_of_max`` for many splits at once; shape (n,) in, shape (n,) out."""
         return bounded_watermarks_us(max_us, self.out_of_orderness_us)
 
     def first_time_beyond(self, watermark_us: int) -> int:
-        """The first event time whose watermark is beyond this one: a split that may get as far as the watermark
-        reads the rows before it.
+        """The first event time whose watermark is beyond ``watermark_us``: a split that may get as far as that
+        watermark reads the rows before this time.
 
         >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").first_time_beyond(49_999_000)
         60001000
@@ -485,19 +479,19 @@ def _check_progressive(grows: ProgressiveIdleness, timeout_us: int | None) -> No
         raise InvalidStrategy(setting, got, "more than 0, at most the timeout", "it grows from there to the timeout.")
     if grows.over_us < timeout_us:
         got, setting = format_duration_us(grows.over_us), "with_idleness(over=)"
-        # or a silence could grow more slowly than what it is held against
+        # because otherwise the timeout could grow as fast as a silence
         raise InvalidStrategy(setting, got, "the timeout or more", 'a stream is old after hours: over="1 hour".')
 
 
 def _share(setting: str, got: float | None, most: int, hint: str, above: int = 0) -> None:
-    given: object = got  # whatever the types say
+    given: object = got  # callers may ignore the types
     if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and above < given <= most):
         return
     raise InvalidStrategy(setting, repr(got), f"more than {above}, at most {most}", hint)
 
 
 def _check_alignment(alignment: AlignmentParams) -> None:
-    group: object = alignment.group  # whatever the types say
+    group: object = alignment.group  # callers may ignore the types
     if not isinstance(group, str) or not group:
         setting = "with_watermark_alignment(group=)"
         raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")

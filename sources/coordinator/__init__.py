@@ -1,4 +1,4 @@
-"""The coordinator of one source: it runs the enumerator on one thread, and keeps it alive."""
+"""The coordinator of one source: runs the enumerator on one thread, and keeps it alive."""
 
 from .context import ReaderGateway, SourceCoordinatorContext, UnregisteredReader, WrongThread
 from .coordinator import (

@@ -1,7 +1,7 @@
-"""What an enumerator sees of its coordinator, and who the readers are.
+"""The context of an enumerator: its view of the coordinator and of the readers.
 
-Each enumerator has a context of its own: when the enumerator is replaced its context is closed, and nothing that the
-old one still has under way reaches the new one, or a reader.
+Each enumerator has its own context. When the enumerator is replaced, its context is closed, so that late work of the
+old enumerator reaches neither the new enumerator nor a reader.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
 
 
 class ReaderGateway(Protocol[SplitT_contra]):
-    """What a coordinator sends to its readers. All of it is called on the coordinator's thread and must not block.
+    """Sends from a coordinator to its readers. Called on the coordinator's thread; must not block.
 
-    The gateway keeps what was assigned, by reader.
-    By `checkpointed` and `restored` it goes back when the enumerator does.
+    The gateway keeps the assigned splits of each reader.
+    `checkpointed` and `restored` let it go back together with the enumerator.
     """
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT_contra]) -> None:
-        """These splits are the reader's from now on."""
+        """Give splits to a reader."""
         ...
 
     def no_more_splits(self, subtask: int) -> None:
-        """The reader will get no more splits."""
+        """Tell a reader that it will get no more splits."""
         ...
 
     def source_event(self, subtask: int, event: SourceEvent) -> Future[None]:
-        """Send an event; the future is done when it was handed over."""
+        """Send an event; the future is done when the event was handed over."""
         ...
 
     def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # it is the message
-        """The source reads history, or does not."""
+        """Tell a reader whether the source reads history."""
         ...
 
     def checkpointed(self, checkpoint_id: int) -> None:
-        """The enumerator's state was just taken: what was assigned until now is in this checkpoint, the rest is not."""
+        """Note that the enumerator's state was taken. The checkpoint has the assignments up to now."""
         ...
 
     def restored(self, checkpoint_id: int | None) -> None:
-        """The enumerator goes back to this checkpoint, None: to the beginning.
+        """Go back with the enumerator to this checkpoint; None: to the beginning.
 
-        Forget splits assigned, ends signalled and events sent since `checkpointed` of it: they will come again. The
-        readers stay registered, and need not say again what they sent since: the coordinator repeats it.
+        Forget splits assigned, ends signalled and events sent since its `checkpointed`, because they will come again.
+        The readers stay registered, and the coordinator repeats the messages that they sent since.
         """
         ...
 
 
 class UnregisteredReader(LowmarkError, ValueError):
-    """Something was to be sent to a reader that is not there."""
+    """A message to a reader that is not registered."""
 
     source: str  # name of the source
-    what: str  # what was to be sent
-    subtask: int  # to whom
-    registered: tuple[int, ...]  # the readers that are there, sorted
+    what: str  # the message
+    subtask: int  # the reader
+    registered: tuple[int, ...]  # the registered readers, sorted
     _fact = (
         "source {source!r}: cannot send {what} to reader {subtask}: it is not registered ({_there} are), and nothing "
         "was sent"
@@ -85,7 +85,7 @@ class WrongThread(LowmarkError, RuntimeError):
     """The context was used on another thread than the coordinator's."""
 
     source: str  # name of the source
-    what: str  # what was called
+    what: str  # the call
     _fact = "source {source!r}: {what} was called on another thread than the coordinator's"
     _hint = "use what call_async's callable returns in its handler, or call run_in_coordinator_thread."
 
@@ -96,15 +96,15 @@ class SourceCoordinatorContext(Generic[SplitT]):
     Args:
         source: name of the source, for errors.
         queue: the coordinator's thread.
-        clock: what delays are measured by.
-        gateway: to the readers.
-        readers: who they are; shared with the coordinator.
-        metric_group: the enumerator's; shared by all enumerators of the source, one after the other.
-        num_subtasks: how many readers there are.
+        clock: measures delays.
+        gateway: sends to the readers.
+        readers: the registered readers; shared with the coordinator.
+        metric_group: the enumerator's metrics; shared by the successive enumerators of the source.
+        num_subtasks: number of readers.
         worker_threads: how many calls of `call_async` may run at once.
 
     Attributes:
-        assignments: how many splits were given to readers.
+        assignments: number of splits given to readers.
     """
 
     def __init__(
@@ -187,16 +187,16 @@ class SourceCoordinatorContext(Generic[SplitT]):
 
     @property
     def is_processing_backlog(self) -> bool | None:
-        """What this enumerator said last, None if it said nothing."""
+        """The last answer of this enumerator, None before any."""
         return self._backlog
 
     def reader_registered(self, subtask: int) -> None:
-        """Tell a reader that has just come what the others know (FLIP-309)."""
+        """Tell a new reader whether the source reads history, as the other readers know (FLIP-309)."""
         if self._backlog is not None:
             self._gateway.backlog(subtask, self._backlog)
 
     def close(self) -> None:
-        """Let nothing through any more. Raises nothing."""
+        """Drop all later work. Raises nothing."""
         self._closed = True
         self._notifier.close()
 

@@ -1,21 +1,22 @@
-"""The coordinator of one source: it runs the enumerator, on one thread, and keeps it alive.
+"""The coordinator of one source: runs the enumerator on one thread, and keeps it alive.
 
 Every call of the enumerator and every handler of `call_async` is an *action* with a name, which stands in each log line
 and error. Actions run one after the other, in the order in which they were handed over.
 
-An enumerator that raises is restored from its last snapshot, after a pause that grows. In Flink the readers go back
-with it. Here readers are rows of a plan on the driver: none fails by itself, and all of them stay; so the coordinator
-makes both ends meet:
+An enumerator that raises is restored from its last snapshot, after a growing pause. In Flink the readers go back
+with the enumerator. Here readers are rows of a plan on the driver, so they never fail and never go back. The
+coordinator therefore brings readers and enumerator together:
 
-    assigned before the snapshot     stays with the reader
-    assigned since                   the gateway forgets it (`restored`), the snapshot still has it
-    sent by readers since            is repeated, in order
-    the readers                      are added again
+    splits assigned before the snapshot     stay with the reader
+    splits assigned since                   the gateway forgets them (`restored`), the snapshot still has them
+    messages of readers since               are repeated, in order
+    the readers                             are added again
 
-What fails again and again fails the source: `failure` is set, and every later call raises it. An enumerator that hangs
-cannot be stopped; calls time out with an error that says where it stands.
+An enumerator that fails again and again fails the source: `failure` is set, and every later call raises it. A hanging
+enumerator cannot be stopped; calls time out with an error that names its present call.
 
-Locks: the gateway is called on the coordinator's thread; who holds a lock that it takes must not wait for `run`.
+Locks: the gateway is called on the coordinator's thread. A caller with a lock that the gateway takes must not wait for
+`run`.
 
 Source: `org.apache.flink.runtime.source.coordinator.SourceCoordinator`, FLIP-27; FLINK-22133.
 """
@@ -55,7 +56,7 @@ __all__ = [
 _log = logging.getLogger("lowmark")
 _HEADER = struct.Struct(">iii")  # version of this format, version of the enumerator's serializer, length of its bytes
 _VERSION = 1
-_CLOSE_SECONDS = 5.0  # for an enumerator that is closed although its thread hangs
+_CLOSE_SECONDS = 5.0  # for closing an enumerator whose thread hangs
 
 ResultT = TypeVar("ResultT")
 
@@ -64,29 +65,29 @@ class CoordinatorNotStarted(LowmarkError, RuntimeError):
     """A coordinator was used before `start`, or started twice."""
 
     source: str  # name of the source
-    action: str  # what was asked for
-    reason: str  # what is wrong
+    action: str  # the requested action
+    reason: str  # the fault
     _fact = "source {source!r}: cannot {action}: {reason}"
     _hint = "reset_to_checkpoint, if at all, then start once, then everything else."
 
 
 class CoordinatorClosed(LowmarkError, RuntimeError):
-    """A coordinator was asked for something after `close`."""
+    """A coordinator was used after `close`."""
 
     source: str  # name of the source
-    action: str  # what was asked for
+    action: str  # the requested action
     _fact = "source {source!r}: cannot {action}: the coordinator is closed"
     _hint = "a coordinator that was closed is not started again; make a new one and reset it to the last checkpoint."
 
 
 class CoordinatorHangs(LowmarkError, TimeoutError):
-    """The coordinator did not get to something in time."""
+    """The coordinator did not get to an action in time."""
 
     source: str  # name of the source
-    action: str  # what was asked for
-    seconds: float  # how long it was waited for
-    running: str  # what is done instead, "" if nothing
-    where: str  # the innermost calls of that, the last one first
+    action: str  # the requested action
+    seconds: float  # how long the caller waited
+    running: str  # the running action, "" if none
+    where: str  # the innermost calls of the running action, the last call first
     _fact = "source {source!r}: cannot {action} within {seconds:g} seconds: {_doing}"
     _hint = "an enumerator must not block; what may take time belongs in the callable of call_async."
 
@@ -99,11 +100,11 @@ class SourceFailed(LowmarkError, RuntimeError):
     """A source's enumerator failed too often. The last failure is the `__cause__`."""
 
     source: str  # name of the source
-    action: str  # what failed last
-    cause: str  # type and text of what it raised
+    action: str  # the action that failed last
+    cause: str  # type and text of its error
     restored: int  # how often the enumerator was restored before
-    window: str  # within which time that is counted
-    known: bool = False  # `cause` is a reason in words that names what failed: it is all there is to say
+    window: str  # the time within which restores are counted
+    known: bool = False  # whether `cause` is a complete reason in words
     _fact = "source {source!r}: {_said}"
     _hint = "remove the cause and start the query again; it goes on from its checkpoint."
     _cause_knows_best = True
@@ -121,8 +122,8 @@ class InvalidCheckpoint(LowmarkError, ValueError):
     """Bytes from which an enumerator cannot be restored."""
 
     source: str  # name of the source
-    checkpoint_id: int | None  # of which checkpoint they are
-    reason: str  # what is wrong with them
+    checkpoint_id: int | None  # id of their checkpoint
+    reason: str  # the fault of the bytes
     _fact = "source {source!r}: cannot restore the enumerator from checkpoint {checkpoint_id}: {reason}"
     _hint = "go on with the version of lowmark and of the connector that wrote it, or a later one."
 
@@ -130,17 +131,17 @@ class InvalidCheckpoint(LowmarkError, ValueError):
 class SourceCoordinator(Generic[SplitT, StateT]):
     """Runs the enumerator of one source. Every method may be called from any thread.
 
-    Methods that return None hand an action over and do not wait for it.
+    Methods that return None hand an action over and do not wait for its end.
 
     Args:
-        source: whose enumerator.
-        name: of the source, for logs and errors.
+        source: the source of the enumerator.
+        name: name of the source, for logs and errors.
         gateway: sends to the readers.
-        num_subtasks: how many readers there are, 1 or more.
+        num_subtasks: number of readers, 1 or more.
         failover: how often a failed enumerator is restored.
         timeout_seconds: how long `run` and `wait` wait.
         worker_threads: how many calls of `call_async` may run at once.
-        clock: what pauses, delays and periods are measured by.
+        clock: measures pauses, delays and periods.
 
     Attributes:
         failure: the error with which the source was given up, or None.
@@ -175,13 +176,13 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._lock = threading.Lock()  # guards the next three
         self._started = self._closed = self._enumerator_closed = False
         self._asked: dict[Future[Any], str] = {}
-        self._coming: dict[int, ReaderInfo] = {}  # readers that were handed over: a restore has them all
-        # What follows belongs to the coordinator's thread.
+        self._coming: dict[int, ReaderInfo] = {}  # all readers handed over, for a restore
+        # The fields below belong to the coordinator's thread.
         self._readers: dict[int, ReaderInfo] = {}
         self._context: SourceCoordinatorContext[SplitT] | None = None
         self._enumerator: SplitEnumerator[SplitT, StateT] | None = None
         self._snapshot: tuple[int, bytes] | None = None
-        self._inputs: list[tuple[str, Callable[[], None]]] = []  # of readers, since the snapshot
+        self._inputs: list[tuple[str, Callable[[], None]]] = []  # messages of readers since the snapshot
 
     # -- life
 
@@ -201,7 +202,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._queue.post(action, self._begin)
 
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Close the enumerator, whether or not it was started. What still waits is dropped; closing twice is fine.
+        """Close the enumerator, started or not. Waiting actions are dropped; a second call does nothing.
 
         Raises:
             CoordinatorHangs: the thread is stuck in an action; the enumerator was closed on another thread.
@@ -218,7 +219,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._drop_asked()
         try:
             self._queue.wait(done, "close the enumerator", seconds=timeout_seconds)
-        except WorkerDied:  # an error came before it, or in it
+        except WorkerDied:  # the thread ended before the closing or in it
             self._close_enumerator(done)
         except FutureTimeout:
             hangs = self._hangs("close the enumerator", timeout_seconds)
@@ -231,11 +232,11 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- readers
 
     def register_reader(self, subtask: int, location: str = "") -> None:
-        """A reader is there. One that is registered already is ignored.
+        """Register a reader. Does nothing if the reader is registered already.
 
         Args:
             subtask: its number, from 0.
-            location: host it runs on, "" if unknown.
+            location: its host, "" if unknown.
 
         Raises:
             ValueError: there is no reader of that number.
@@ -250,12 +251,12 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._queue.post(action, lambda: self._register(info))
 
     def request_splits(self) -> Future[None]:
-        """Have every registered reader ask for a split, until nobody gets one any more.
+        """Let every registered reader ask for splits, until no reader gets a split any more.
 
-        Nothing is remembered of it: an enumerator that is restored is to be asked again.
+        The request is not remembered: ask a restored enumerator again.
 
         Returns:
-            Done when that is over, also if the enumerator failed at it; use `wait` on it.
+            A future that is done at the end, also if the enumerator failed; use `wait` on it.
         """
         action, done = "hand out the splits that readers ask for", Future[None]()
 
@@ -267,7 +268,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                     for subtask, info in sorted(self._readers.items()):
                         self._running_enumerator.handle_split_request(subtask, info.location if info.location else None)
             finally:
-                with suppress(InvalidStateError):  # nobody waits for it any more
+                with suppress(InvalidStateError):  # no caller waits any more
                     done.set_result(None)
 
         self._check(action)
@@ -275,14 +276,14 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         return done
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """A reader sent an event."""
+        """Hand over an event that a reader sent."""
         action = f"handle a {type(event).__name__} of reader {subtask}"
         self._post_input(action, lambda enumerator: enumerator.handle_source_event(subtask, event))
 
     def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
-        """Splits of a reader were planned up to their end, and nothing of them is left to read.
+        """Hand over that splits of a reader were planned up to their end, so that nothing is left to read.
 
-        Say it before the checkpoint in which the reader does not have them any more; then it is said once.
+        Call this before the checkpoint without these splits in the reader; then the enumerator hears it once.
         """
         action, finished = f"handle finished splits of reader {subtask}", tuple(split_ids)
         self._post_input(action, lambda enumerator: enumerator.handle_splits_finished(subtask, finished))
@@ -290,39 +291,39 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- checkpoints
 
     def checkpoint(self, checkpoint_id: int) -> Future[bytes]:
-        """Take the enumerator's state. A state that cannot be taken is asked of the restored enumerator again.
+        """Take the enumerator's state. If taking it fails, the restored enumerator is asked again.
 
         The state has neither the assigned splits nor the registered readers.
 
         Args:
-            checkpoint_id: at least that of the last checkpoint.
+            checkpoint_id: at least the id of the last checkpoint.
 
         Returns:
-            The bytes for `reset_to_checkpoint`; use `wait` on it.
+            A future with the bytes for `reset_to_checkpoint`; use `wait` on it.
         """
         action = f"snapshot for checkpoint {checkpoint_id}"
         return self._ask(action, lambda: self._checkpoint(action, checkpoint_id))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint, and every earlier one, was completed."""
+        """Hand over that a checkpoint and all earlier checkpoints were completed."""
         self._post(
             f"hear that checkpoint {checkpoint_id} is complete",
             lambda: self._running_enumerator.notify_checkpoint_complete(checkpoint_id),
         )
 
     def reset_to_checkpoint(self, checkpoint_id: int, data: bytes) -> None:
-        """Begin at a checkpoint instead of the beginning; before `start`. No reader is registered then.
+        """Begin at a checkpoint instead of the beginning. Call this before `start`; no reader is registered then.
 
         Args:
-            checkpoint_id: which.
-            data: what `checkpoint` returned.
+            checkpoint_id: id of the checkpoint.
+            data: the bytes of `checkpoint`.
 
         Raises:
             InvalidCheckpoint: the bytes cannot be restored; nothing was changed.
             CoordinatorNotStarted: it was started already.
         """
         action = f"go back to checkpoint {checkpoint_id}"
-        self._state(checkpoint_id, data)  # an error belongs to the caller, not to an enumerator that is retried
+        self._state(checkpoint_id, data)  # raises to the caller here, instead of failing the enumerator later
         with self._lock:
             if self._closed:
                 raise CoordinatorClosed(self._name, action)
@@ -333,14 +334,14 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- asking
 
     def run(self, action: str, work: Callable[[], ResultT]) -> ResultT:
-        """Run something on the coordinator's thread, after what is queued there, and return what it returns.
+        """Run work on the coordinator's thread, after the queued actions, and return its result.
 
         Args:
-            action: what it is for, completing "cannot ...".
-            work: what it raises is raised here; the enumerator does not fail.
+            action: the purpose, completing "cannot ...".
+            work: the work; its errors are raised here, and do not fail the enumerator.
 
         Raises:
-            CoordinatorHangs: the thread did not get to it within `timeout_seconds`; it will not be run any more.
+            CoordinatorHangs: the thread did not get to the work within `timeout_seconds`; the work will not run.
         """
         return work() if self._queue.on_thread else self.wait(self._ask(action, work), action)
 
@@ -349,7 +350,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         try:
             return self._queue.wait(asked, action, seconds=self._timeout_seconds)
         except WorkerDied:
-            self._check(action)  # which says why
+            self._check(action)  # raises the reason
             raise
         except FutureTimeout:
             if asked.done():
@@ -360,12 +361,12 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     @property
     def enumerator(self) -> SplitEnumerator[SplitT, StateT] | None:
-        """The enumerator that runs, None before it is made. For `run` and for tests."""
+        """The running enumerator, None before it is made. For `run` and for tests."""
         return self._enumerator
 
     @property
     def context(self) -> SourceCoordinatorContext[SplitT] | None:
-        """Its context. For `run` and for tests."""
+        """The context of the enumerator. For `run` and for tests."""
         return self._context
 
     def metric_values(self) -> dict[str, float]:
@@ -388,7 +389,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     def _check(self, action: str) -> None:
         if (error := self._queue.failed) is not None:
-            self._die(error)  # once more, if it could not be said there
+            self._die(error)  # again, because the first call on the thread may have failed
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self._closed:
@@ -405,7 +406,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
         def task() -> None:
             if not done.set_running_or_notify_cancel():
-                return  # nobody waits for it any more
+                return  # no caller waits any more
             try:
                 done.set_result(work())
             except BaseException as error:  # noqa: BLE001  # the caller raises it again
@@ -416,15 +417,15 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         return done
 
     def _post_asked(self, action: str, task: Callable[[], None], done: Future[Any]) -> None:
-        """Hand something over that somebody waits for: he hears of it if it is dropped."""
+        """Hand over an action with a waiting caller, who gets an error if the action is dropped."""
         self._asked[done] = action
         done.add_done_callback(lambda _: self._asked.pop(done, None))
         self._queue.post(action, task)
-        if self.failure is not None or self._closed:  # since we looked
+        if self.failure is not None or self._closed:  # perhaps set since `_check`
             self._drop_asked()
 
     def _post_input(self, action: str, tell: Callable[[SplitEnumerator[SplitT, StateT]], None]) -> None:
-        """Hand over what a reader says, and say it again if the enumerator goes back behind it."""
+        """Hand over a message of a reader, and repeat it if the enumerator goes back to a snapshot before it."""
 
         def take() -> None:
             self._inputs.append((action, lambda: tell(self._running_enumerator)))
@@ -527,14 +528,14 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- failover, on the coordinator's thread
 
     def _fail_action(self, action: str, error: BaseException) -> None:
-        """Give the error of an action to all who wait for the action; then restore the enumerator."""
+        """Give the error of an action to all callers that wait for the action; then restore the enumerator."""
         for done, asked in list(self._asked.items()):
             if asked == action:
                 _fail(done, error)
         self._recover(action, error)
 
     def _recover(self, action: str, error: BaseException) -> None:
-        """Restore the enumerator, or give the source up. Called where an action failed; raises nothing."""
+        """Restore the enumerator, or give the source up. Called after a failed action; raises nothing."""
         while not self._closed and self.failure is None:
             cause, known = _reason(error)
             pause_us = self._failover.failed(self._clock.now_us())
@@ -562,7 +563,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                 return
 
     def _restore(self) -> None:
-        """Go back to the last snapshot, and make up for what readers did since."""
+        """Go back to the last snapshot, and repeat the readers' messages since."""
         checkpoint_id = None if self._snapshot is None else self._snapshot[0]
         self._queue.now_doing("restore the enumerator from " + self._origin)
         self._discard_enumerator()
@@ -584,7 +585,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         return "the beginning" if self._snapshot is None else f"checkpoint {self._snapshot[0]}"
 
     def _discard_enumerator(self) -> None:
-        """Close the enumerator and its context, if there is one; what closing raises is only logged."""
+        """Close the enumerator and its context, if there is one; errors of closing are only logged."""
         with self._lock:
             context, enumerator = self._context, self._enumerator
             self._context = self._enumerator = None
@@ -605,7 +606,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._drop_asked()
 
     def _die(self, error: BaseException) -> None:
-        """The coordinator's thread was ended by an error, so there is nobody who could restore the enumerator."""
+        """Fail the source, because an error ended the coordinator's thread, which alone can restore the enumerator."""
         if self.failure is None and not self._closed:
             self._give_up("go on, because its thread has ended", error, f"{type(error).__name__}: {error}")
             self._discard_enumerator()
@@ -618,7 +619,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:
-    """Return what to say of an error, and whether that names what failed by itself: an error of ours behind another."""
+    """Return the text for an error, and whether that text is complete: it is for our own error behind another error."""
     inner = error
     while isinstance(inner, LowmarkError) and inner.__cause__ is not None:
         inner = inner.__cause__
@@ -627,5 +628,5 @@ def _reason(error: BaseException) -> tuple[str, bool]:
 
 
 def _fail(done: Future[Any], error: BaseException) -> None:
-    with suppress(InvalidStateError):  # it has its result, or nobody waits for it
+    with suppress(InvalidStateError):  # it has its result, or no caller waits
         done.set_exception(error)

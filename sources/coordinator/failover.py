@@ -1,4 +1,4 @@
-"""How often a failed enumerator is restored, and after which pause."""
+"""Decides how often a failed enumerator is restored, and after which pause."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Failover", "FailoverPolicy", "SuppressRestarts"]
 
 
 class SuppressRestarts(LowmarkError):
-    """What no restart mends: an enumerator that fails with it, or because of it, fails the source at once.
+    """An error that a restart does not mend: an enumerator that fails with it, or because of it, fails the source.
 
-    A mixin for errors of connectors: a topic that does not exist, or brokers that were already waited for.
+    A mixin for errors of connectors: a missing topic, or brokers after a long wait.
 
     Source: Flink's `SuppressRestartsException`.
     """
 
     @classmethod
     def is_behind(cls, error: BaseException | None) -> bool:
-        """Whether an error is one of these, or was raised from one."""
+        """Whether an error, or one of its causes, is a `SuppressRestarts`."""
         while error is not None and not isinstance(error, cls):
             error = error.__cause__
         return error is not None
@@ -32,16 +32,17 @@ class FailoverPolicy:
     """Restores a failed enumerator at most `most` times within `window`, pausing longer each time.
 
     Attributes:
-        most: failures within the window that are borne; 0: the first one fails the source.
+        most: number of failures within the window after which the enumerator is restored; 0: the first failure fails
+            the source.
         window: how long a failure counts.
         backoff: the first pause; it doubles with each failure.
         max_backoff: the longest pause.
-        reset_after: after so long without a failure, pauses begin with `backoff` again.
+        reset_after: the time without a failure after which pauses begin with `backoff` again.
 
     Raises:
         InvalidStrategy: `most` is negative, or `max_backoff` is shorter than `backoff`, or `reset_after` is not
             longer than `max_backoff`.
-        InvalidDuration: one of the others is no duration.
+        InvalidDuration: one of the other values is no duration.
 
     Source: Flink's failure-rate and exponential-delay restart strategies.
 
@@ -87,14 +88,14 @@ class Failover:
 
     @property
     def failures(self) -> int:
-        """How many failures count by now."""
+        """How many failures count now."""
         return len(self._failures_us)
 
     def failed(self, now_us: int) -> int | None:
         """Count a failure.
 
         Returns:
-            Microseconds to pause before the enumerator is restored; None: it has failed too often.
+            Microseconds to pause before the enumerator is restored; None: the enumerator has failed too often.
         """
         calm = not self._failures_us or now_us - self._failures_us[-1] >= self._reset_us
         self._failures_us.append(now_us)

@@ -1,11 +1,12 @@
-"""Named actions on threads of their own, and the way from a worker thread back to the coordinator's.
+"""Named actions on threads of their own, and the way from a worker thread back to the coordinator's thread.
 
-An `ActionQueue` runs what it is given, each action when it is due. With one thread it is the coordinator's: whatever
-runs there has the enumerator to itself. With several it is the workers', where calls may block. The `ExecutorNotifier`
-ties the two: callable on a worker, handler on the coordinator's thread.
+An `ActionQueue` runs each given action when it is due. The coordinator's queue has one thread, so its actions
+have the enumerator to themselves. The workers' queue has several threads, where calls may block. The `ExecutorNotifier`
+connects the two: it runs the callable on a worker, and the handler on the coordinator's thread.
 
-All threads are daemons: Python cannot interrupt a thread, and one that hangs must not keep the process alive. So a call
-that still runs when its enumerator is closed is given up: its handler hears `CallAbandoned`, its result is dropped.
+All threads are daemons, because Python cannot interrupt a thread, and a hanging thread must not keep the process alive.
+So a call that still runs when its enumerator is closed is given up: its handler gets `CallAbandoned`, and its result is
+dropped.
 
 Source: `org.apache.flink.runtime.source.coordinator.ExecutorNotifier`.
 """
@@ -40,14 +41,14 @@ ResultT = TypeVar("ResultT")
 
 
 class WaitingClock(Protocol):
-    """A clock that threads can wait on; a test's moves when it is told to."""
+    """A clock that threads can wait on; tests use a clock that they move themselves."""
 
     def now_us(self) -> int:
-        """The time now, microseconds; it never goes back."""
+        """The time now, microseconds; never goes back."""
         ...
 
     def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
-        """Wait, holding `condition`, until it is notified or the time is `due_us`; it may return early."""
+        """Wait, holding `condition`, until it is notified or the time is `due_us`; may return early."""
         ...
 
 
@@ -65,20 +66,20 @@ class MonotonicClock:
 class CallAbandoned(LowmarkError, RuntimeError):
     """A call was still running when the enumerator that had asked for it was closed."""
 
-    call: str  # what was called
+    call: str  # name of the call
     _fact = "{call} was still running when its enumerator was closed"
     _hint = "nothing needs to be done."
 
 
 class ActionQueue:
-    """Runs named actions: those that are due in the order of arrival, the others when they are due.
+    """Runs named actions: due actions in the order of arrival, other actions when they are due.
 
     Args:
-        name: of its threads.
-        clock: what "due" is measured by.
-        threads: how many at most; they are started when there is something for them to do.
-        uncaught: gets (action, error) for what an action raises, on its thread; None: it is logged.
-        died: gets the error that ended a thread of the queue, on that thread: one of the queue itself, or of
+        name: name of its threads.
+        clock: decides when actions are due.
+        threads: the largest number of threads; threads are started when actions need them.
+        uncaught: gets (action, error) for an error of an action, on its thread; None: the error is logged.
+        died: gets the error that ended a thread of the queue, on that thread: an error of the queue itself, or of
             `uncaught`. The queue is closed then.
 
     >>> from concurrent.futures import Future
@@ -111,7 +112,7 @@ class ActionQueue:
         self._closed = False
 
     def post(self, action: str, work: Callable[[], object], *, due_us: int | None = None) -> None:
-        """Have something run, at `due_us` or as soon as may be; after `close` it is dropped."""
+        """Queue an action for `due_us`, or for now; after `close` the action is dropped."""
         with self._condition:
             if self._closed:
                 return
@@ -133,15 +134,15 @@ class ActionQueue:
 
     @property
     def doing(self) -> str:
-        """The name of what runs on the calling thread."""
+        """The name of the action on the calling thread."""
         return self._running[threading.get_ident()]
 
     def now_doing(self, action: str) -> None:
-        """Give what runs on this thread another name."""
+        """Rename the action on the calling thread."""
         self._running[threading.get_ident()] = action
 
     def pause_until(self, due_us: int) -> bool:
-        """Let time pass on the calling thread, which is one of this queue's.
+        """Let time pass on the calling thread, a thread of this queue.
 
         Returns:
             False if the queue was closed meanwhile.
@@ -152,7 +153,7 @@ class ActionQueue:
             return not self._closed
 
     def where(self) -> tuple[str, str] | None:
-        """Return what runs now and where it stands, the innermost call first; None if nothing runs."""
+        """Return the running action and its stack, the innermost call first; None if no action runs."""
         for thread, action in list(self._running.items()):
             frame = sys._current_frames().get(thread)  # noqa: SLF001  # the only way to see another thread's stack
             calls = traceback.extract_stack(frame)[-_FRAMES_SHOWN:] if frame is not None else []
@@ -161,19 +162,19 @@ class ActionQueue:
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that ended a thread of the queue; None if none did."""
+        """The error that ended a thread of the queue; None if no error did."""
         return next((worker.failed for worker in self._workers if worker.failed is not None), None)
 
     def wait(self, done: Future[ResultT], action: str, *, seconds: float) -> ResultT:
-        """Wait for what an action of this queue, which has one thread, is to bring; see `Worker.wait`."""
-        if not self._workers:  # it was closed before it had anything to do
+        """Wait for the result of an action; for a queue with one thread. See `Worker.wait`."""
+        if not self._workers:  # closed before the first action
             return done.result(seconds)
         return self._workers[-1].wait(done, action, seconds=seconds)
 
     def close(self, *, last: tuple[str, Callable[[], object]] | None = None) -> None:
-        """Drop what waits, run `last` if given, and let the threads end. Does not wait for what runs."""
+        """Drop waiting actions, run `last` if given, and let the threads end. Does not wait for running actions."""
         with self._condition:
-            if not self._closed:  # else somebody's last action may be waiting
+            if not self._closed:  # otherwise the last action of another call may be waiting
                 self._ready.clear()
                 self._later.clear()
             self._closed = True
@@ -183,7 +184,7 @@ class ActionQueue:
             self._condition.notify_all()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the threads to end, but for the calling one; say whether they did."""
+        """Wait for the threads to end, except the calling thread; return whether they did."""
         deadline = time.monotonic() + seconds
         others = [worker for worker in self._workers if not worker.is_current]
         return all(worker.join(deadline - time.monotonic()) for worker in others)
@@ -191,12 +192,12 @@ class ActionQueue:
     def _need_thread(self) -> None:
         if not self._waiting and self._live < self._most:
             worker = Worker(self._name, self._run, died=self._die)
-            worker.start()  # it waits for the condition, which the caller holds
+            worker.start()  # the thread waits for the condition, which the caller holds
             self._live += 1
             self._workers.append(worker)
 
     def _die(self, error: BaseException) -> None:
-        """Close the queue: a thread has ended, and the action that it had taken is lost."""
+        """Close the queue, because a thread has ended and its action is lost."""
         try:
             with self._condition:
                 self._live -= 1  # a last action gets a thread
@@ -237,12 +238,12 @@ class ActionQueue:
                     self._uncaught(action, error)
             finally:
                 del self._running[me]
-                del work, item  # an idle thread must keep nothing alive
+                del work, item  # an idle thread must keep no object alive
 
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A call that was asked for, once or periodically."""
+    """A requested call, single or periodic."""
 
     name: str
     period_us: int | None
@@ -251,12 +252,12 @@ class _Call:
 
 
 class ExecutorNotifier:
-    """Calls what may block on worker threads, and hands the results to the coordinator's thread.
+    """Makes blocking calls on worker threads, and hands the results to the coordinator's thread.
 
     Args:
-        name: of the worker threads.
-        post: runs (action, work) on the coordinator's thread; what work raises is for it to catch.
-        clock: what delays and periods are measured by.
+        name: name of the worker threads.
+        post: runs (action, work) on the coordinator's thread, and catches errors of the work.
+        clock: measures delays and periods.
         threads: how many calls may run at once.
     """
 
@@ -282,9 +283,9 @@ class ExecutorNotifier:
         initial_delay_us: int = 0,
         period_us: int | None = None,
     ) -> None:
-        """Call `call` on a worker thread, then `handler` with (result, None) or (None, error) on the coordinator's.
+        """Run `call` on a worker thread, then `handler` with (result, None) or (None, error) on the coordinator's.
 
-        A periodic call begins anew a period after it began, at the earliest when its handler has run.
+        A periodic call begins again a period after its last begin, but not before its handler has run.
         """
         one = _Call(getattr(call, "__qualname__", repr(call)).replace("<locals>.", ""), period_us)
 
@@ -302,7 +303,7 @@ class ExecutorNotifier:
 
         def handle(result: ResultT | None, error: BaseException | None) -> None:
             if self._running.pop(one, None) is None:
-                return  # closed meanwhile: it was abandoned
+                return  # closed meanwhile, and abandoned
             handler(result, error)
             if one.period_us is not None:
                 self._workers.post(one.name, work, due_us=one.started_us + one.period_us)
@@ -311,7 +312,7 @@ class ExecutorNotifier:
         self._workers.post(one.name, work, due_us=due_us)
 
     def _lose(self, action: str, error: BaseException) -> None:
-        """A call has no result, and no handler hears of that: fail on the coordinator's thread, which restores all."""
+        """Fail on the coordinator's thread, which restores all, because a call ended without result or handler."""
 
         def fail() -> None:
             raise error
@@ -320,7 +321,7 @@ class ExecutorNotifier:
             self._post(action, fail)
 
     def close(self) -> None:
-        """Start no further call, and give up those that run. Runs on the coordinator's thread; raises nothing."""
+        """Start no further call, and give up running calls. Runs on the coordinator's thread; raises nothing."""
         self._closed = True
         self._workers.close()
         abandoned, self._running = self._running, {}

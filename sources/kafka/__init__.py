@@ -1,6 +1,6 @@
-"""Kafka topics as a source: one split a partition.
+"""Kafka topics as a source: one split for each partition.
 
-`source.py` is what users call; `reader.py` runs in the tasks of a batch.
+Users call `source.py`; `reader.py` runs in the tasks of a batch.
 """
 
 from .enumerator import KafkaEnumeratorState

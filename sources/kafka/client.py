@@ -1,8 +1,8 @@
-"""What the driver asks the brokers: which partitions there are, and where they begin, end, or hold a time.
+"""The driver's questions to the brokers: the partitions, their begins and ends, and the offsets of times.
 
-Every question goes to all partitions at once. A broker that is away is asked again, with growing pauses, until the
-time allowed is over; then the error names the brokers and the question. Nothing here is fit for a fork: clients are
-made on first use and closed with their owner.
+Every question goes to all partitions at once. If a broker is away, the question is repeated with growing pauses, until
+the allowed time is over; then the error names the brokers and the question. A client must not be used after a fork:
+clients are made on first use and closed with their owner.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ AnswerT = TypeVar("AnswerT")
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
 REQUEST_SECONDS = 10.0
-"""How long one request may take before it is sent again; a broker that is there answers within milliseconds."""
+"""How long one request may take before it is sent again; a reachable broker answers within milliseconds."""
 GREETING_SECONDS = 2.0
-"""How long a new client may take to hear of the cluster, once an earlier one has failed. A question that is asked while
-nobody can be reached is not sent when somebody can: it waits for its time to be over."""
+"""How long a new client may take to hear of the cluster, after an earlier client has failed. Without this, a question
+asked while no broker can be reached would wait until its time is over, even if a broker comes back."""
 FIRST_ANSWER_SECONDS = 5.0
-"""A broker that refuses or cannot be found for so long, and never answered, is a wrong address. Of one that is silent
-for so long the log complains."""
+"""An address that refuses or cannot be found for this long, and never answered, is wrong. If a broker is silent for
+this long, the log says so."""
 FIRST_REQUEST_SECONDS = 3.0
-"""How long one request may take before anybody has answered."""
+"""How long one request may take before the first answer of any broker."""
 
 _log = logging.getLogger("lowmark")
 
@@ -53,7 +53,7 @@ class Topic:
 
     Attributes:
         name: its name.
-        topic_id: what tells it from an earlier topic of that name (KIP-516); "" where brokers are too old for it.
+        topic_id: distinguishes it from an earlier topic of that name (KIP-516); "" if brokers are too old for ids.
         partitions: their numbers, sorted.
     """
 
@@ -66,11 +66,11 @@ class KafkaClient:
     """Asks the brokers. For one thread at a time.
 
     Args:
-        settings: how to reach them.
-        reached: whether they were reached before, perhaps by an earlier process. Otherwise an address that refuses or
-            cannot be found is an error within ten seconds, since waiting mends no wrong address.
+        settings: how to reach the brokers.
+        reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
+            refuses or cannot be found is an error within ten seconds, because waiting does not mend a wrong address.
         now_seconds: a clock that never goes back.
-        wait: waits for some seconds.
+        wait: waits for a number of seconds.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class KafkaClient:
         self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
         self._reached, self._greet = reached, False
         self._admin: AdminClient | None = None
-        # Options are a consumer's, and this client is none: it warns of those that mean nothing to it.
+        # The options are for consumers; an admin client warns of options without meaning for it.
         self._errors = ClientErrors(settings, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
 
     # -- questions
 
     def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
-        """Return the topics of these names that exist.
+        """Return the existing topics among these names.
 
         Args:
-            names: which.
-            action: what for, completing "cannot ...".
+            names: names of topics.
+            action: the purpose, completing "cannot ...".
         """
         return self.describe(names, action)()
 
     def describe(self, names: Sequence[str], action: str = "describe topics") -> Callable[[], dict[str, Topic]]:
-        """Send the question of `topics`, and return what waits for the answer: others may be asked meanwhile."""
+        """Send the question of `topics`, and return a function that waits for the answer; meanwhile ask others."""
         from confluent_kafka import KafkaError, TopicCollection
 
         if not names:
@@ -123,7 +123,7 @@ class KafkaClient:
         return answer
 
     def topics_like(self, pattern: str) -> dict[str, Topic]:
-        """Return the topics whose whole name matches, internal ones (`__...`) only if the pattern begins so too."""
+        """Return the topics whose whole name matches; internal topics (`__...`) only if the pattern begins so too."""
         from confluent_kafka import KafkaException
 
         action = f"list the topics that match {pattern!r}"
@@ -149,13 +149,13 @@ class KafkaClient:
         """Look up "earliest", "latest" and timestamps, of all partitions in one request.
 
         Args:
-            wanted: (topic, partition) -> which position.
-            action: what for, completing "cannot ...".
-            patience_seconds: how long partitions without an answer are asked again when others have one; None: as long
-                as if nobody answered.
+            wanted: (topic, partition) -> the wanted position.
+            action: the purpose, completing "cannot ...".
+            patience_seconds: how long partitions without an answer are asked again once others have one; None: as long
+                as without any answer.
 
         Returns:
-            (offsets, None where no record has that timestamp or a later one, or the partition does not exist;
+            (offsets, None if no record has that timestamp or a later timestamp, or if the partition does not exist;
             errors of partitions that did not answer in time).
         """
         return self.positions_of_each([wanted], action, patience_seconds=patience_seconds)[0]
@@ -167,7 +167,7 @@ class KafkaClient:
         *,
         patience_seconds: float | None = None,
     ) -> list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]]:
-        """As `positions`, several at once: the requests are on their way together."""
+        """Do several `positions` at once, with all requests under way together."""
         from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -203,7 +203,7 @@ class KafkaClient:
         return results
 
     def committed(self, partitions: Iterable[TopicPartitionId]) -> dict[TopicPartitionId, int | None]:
-        """Return what the settings' consumer group has committed, None where it has not."""
+        """Return the offsets committed by the settings' consumer group, None if it committed none."""
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
         group = self._settings.group_id
@@ -226,13 +226,13 @@ class KafkaClient:
     def resolve(
         self, partitions: Sequence[TopicPartitionId], position: KafkaOffsets, otherwise: KafkaOffsets, action: str
     ) -> dict[TopicPartitionId, int]:
-        """Turn a position as the user says it into an offset for every partition.
+        """Turn a user's position into an offset for every partition.
 
         Args:
-            partitions: which.
-            position: what the user said.
-            otherwise: for partitions that `position` does not answer for and says nothing else about.
-            action: for errors.
+            partitions: the partitions.
+            position: the user's position.
+            otherwise: the position for partitions without an answer and without another position.
+            action: the purpose, for errors.
 
         Raises:
             KafkaTopicMissing: a partition does not exist.
@@ -260,7 +260,7 @@ class KafkaClient:
         answers, failed = self.positions(simple, action)
         self._raise_if_any(action, failed)
         found |= {partition: offset for partition, offset in answers.items() if offset is not None}
-        # What is left had no record at its time, or its fallback is itself something to look up.
+        # The remaining partitions had no record at their time, or have a fallback that has to be looked up.
         again: dict[KafkaOffsets, list[TopicPartitionId]] = {}
         for partition, spec in ask.items():
             if partition in found:
@@ -277,8 +277,8 @@ class KafkaClient:
         self._wait(seconds)
 
     def close(self) -> None:
-        """Let go of the connection."""
-        self._admin = None  # librdkafka ends with its last reference
+        """Close the connection."""
+        self._admin = None  # librdkafka ends with the last reference
 
     # -- asking again
 
@@ -291,9 +291,9 @@ class KafkaClient:
         left: set[Any] | None = None,
         patience_seconds: float | None = None,
     ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
-        """Ask until every key has an answer; None is that it does not exist.
+        """Ask until every key has an answer; the answer None means that the key does not exist.
 
-        `ask` is called with the seconds a request may take, and asks for what is in `left`, if that is given.
+        `ask` is called with the seconds for a request, and asks for the keys in `left`, if given.
         """
         from confluent_kafka import KafkaException
 
@@ -335,14 +335,14 @@ class KafkaClient:
     def _renew(self) -> None:
         """Ask through a new client from now on.
 
-        The old one remembers who led a partition, in which epoch, and who was the controller, and goes on asking them
-        for minutes after they were replaced. A new one asks any broker that answers.
+        The old client remembers the leaders of partitions, their epochs and the controller, and goes on asking these
+        brokers for minutes after they were replaced. A new client asks any broker that answers.
         """
         self.close()
         self._greet = True
 
     def _greeting(self) -> Exception | None:
-        """Where a client has failed, ask the new one for anything at all; return why there is no answer."""
+        """After a client has failed, ask the new client any question; return why there is no answer."""
         from confluent_kafka import KafkaException
 
         if not self._greet:
@@ -409,11 +409,11 @@ class KafkaClient:
 
     def _poll(self) -> None:
         if self._admin is not None:
-            self._admin.poll(0)  # calls back with errors and log lines
+            self._admin.poll(0)  # delivers errors and log lines by callbacks
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a pattern means a topic: all of its name, and internal topics (`__...`) only if it begins so too.
+    """Whether a pattern matches a whole name; internal topics (`__...`) only if the pattern begins so too.
 
     >>> matches("ord.*", "orders"), matches(".*", "__consumer_offsets")
     (True, False)
@@ -424,7 +424,7 @@ def matches(pattern: str, topic: str) -> bool:
 def _topic_id(description: Any) -> str:
     topic_id = getattr(description, "topic_id", None)
     text = "" if topic_id is None else str(topic_id)
-    return "" if set(text) <= {"A"} else text  # all zero in base64: not known
+    return "" if set(text) <= {"A"} else text  # all zero in base64 means unknown
 
 
 class _Deadline:
@@ -437,7 +437,7 @@ class _Deadline:
         return self._now_seconds() - self._began
 
     def once(self) -> bool:
-        """Whether this is asked for the first time: what takes long is said once."""
+        """Whether this is the first call, so that a long wait is logged once."""
         said, self._said = self._said, True
         return not said
 

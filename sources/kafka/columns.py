@@ -1,8 +1,8 @@
-"""Records of Kafka as Arrow columns, of many records at once and of the columns that are asked for only.
+"""Converts records of Kafka to Arrow columns, many records at once, and only the wanted columns.
 
-Every loop over records is one `map` in C. Measured, in nanoseconds a record: `list(map(Message.value))` 32 and
-`pa.array` of it 53, where joining the values and computing their offsets took 124; timestamps and their types 140 by
-`zip`, 250 as two lists, 330 through an array of pairs; headers 30 where there are none.
+Every loop over records is one `map` in C. Measured, in nanoseconds for each record: `list(map(Message.value))` 32 and
+its `pa.array` 53, while joining the values and computing their offsets took 124; timestamps and their types 140 by
+`zip`, 250 as two lists, 330 through an array of pairs; headers 30 without headers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     "headers": HEADERS,
 }
-"""Name -> type, as Spark's Kafka source has them; `key` and `value` may be strings instead."""
+"""Name -> type, as in Spark's Kafka source; `key` and `value` may be strings instead."""
 
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 CONSTANT = frozenset({"topic", "partition"})
@@ -41,7 +41,7 @@ LATEST_MS = MOST_US // MILLISECOND_US
 
 
 class KafkaColumns:
-    """Which columns rows have, and how records become them.
+    """The columns of rows, and the conversion of records to these columns.
 
     Args:
         names: the columns, in order.
@@ -68,10 +68,10 @@ class KafkaColumns:
         self.per_record = tuple(name for name in names if name not in CONSTANT)
 
     def convert(self, messages: Sequence[Message]) -> list[pa.Array[Any]]:
-        """Return the columns `per_record` of one or more records; none of them is an error.
+        """Return the columns `per_record` of one or more records without errors among them.
 
         Raises:
-            InvalidUtf8: a key or value that is to be a string is none.
+            InvalidUtf8: a key or value that shall be a string is not UTF-8.
         """
         from confluent_kafka import Message
 
@@ -82,12 +82,12 @@ class KafkaColumns:
         return [columns[name] if name in columns else self._convert(name, messages) for name in self.per_record]
 
     def batch(self, topic: str, partition: int, chunks: Sequence[Sequence[pa.Array[Any]]]) -> pa.RecordBatch:
-        """Return one batch of what was converted, of one partition.
+        """Return one batch of converted records of one partition.
 
         Args:
-            topic: name of its topic.
-            partition: its number.
-            chunks: for each column of `per_record`, its parts in order; their rows if there are no such columns.
+            topic: name of the topic.
+            partition: number of the partition.
+            chunks: for each column of `per_record`, its parts in order; arrays of the same length without such columns.
         """
         rows = sum(map(len, chunks[0]))
         parts = dict(zip(self.per_record, chunks, strict=False))
@@ -120,7 +120,7 @@ class KafkaColumns:
 
 
 def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
-    """Kafka's milliseconds as microseconds; null where a record has none. Beyond 64 bits: the last that fits."""
+    """Kafka's milliseconds as microseconds; null for a record without a timestamp. Limited to 64 bits."""
     at_ms = np.fromiter(milliseconds, np.int64, len(milliseconds))
     none = at_ms < 0
     at_us = np.minimum(at_ms, LATEST_MS) * 1_000
@@ -130,13 +130,13 @@ def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
 
 
 def _timestamp_types(types: Sequence[int]) -> pa.Array[Any]:
-    """Spark's numbers: 0 for the time of creation, 1 for that of the append, -1 for none; the client's are one more."""
+    """Spark's numbers: 0 for the time of creation, 1 for the time of the append, -1 for none: the client's less one."""
     column: pa.Array[Any] = pa.array(np.fromiter(types, np.int32, len(types)) - np.int32(1))
     return column
 
 
 def _headers(headers: list[Any]) -> pa.Array[Any]:
-    """A list of (key, value) for each record, null where a record has none."""
+    """A list of (key, value) for each record, null for a record without headers."""
     if not any(headers):
         return pa.nulls(len(headers), HEADERS)
     offsets: list[int | None] = []

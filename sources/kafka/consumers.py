@@ -1,7 +1,7 @@
-"""Consumers that outlive a batch: making one and finding the brokers takes longer than a small batch does.
+"""Consumers that outlive a batch, because making a consumer and finding the brokers takes longer than a small batch.
 
-A consumer is kept in its process, by its properties, and closed when nobody has asked for it for a minute. After a
-fork the child has none: librdkafka's threads are not in it, so it must not even close what its parent has.
+A consumer is kept in its process, by its properties, and closed after a minute without use. After a fork the child has
+no consumers: librdkafka's threads are not in the child, so the child must not even close its parent's consumers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MOST_IDLE = 4
 
 
 def range_properties(settings: KafkaSettings) -> dict[str, Any]:
-    """Return librdkafka's properties of a consumer that is told where to read, hears of ends, and commits nothing."""
+    """Return librdkafka's properties of a consumer with assigned ranges and notices of ends, without commits."""
     return {
-        "group.id": "lowmark",  # librdkafka wants one; no group is joined
+        "group.id": "lowmark",  # librdkafka requires a group id; no group is joined
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "enable.auto.commit": False,
@@ -36,12 +36,12 @@ def range_properties(settings: KafkaSettings) -> dict[str, Any]:
 
 
 class KeptConsumer:
-    """A consumer, what it was made with, and what it said last.
+    """A consumer, its properties, and its errors.
 
     Attributes:
-        consumer: confluent-kafka's.
+        consumer: the consumer of confluent-kafka.
         key: its properties.
-        errors: what it called back with.
+        errors: the errors of its callbacks.
     """
 
     def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object, log: LibrdkafkaLog) -> None:
@@ -60,8 +60,8 @@ class ConsumerCache:
     """Keeps consumers that are not in use. Safe to call from several threads.
 
     Args:
-        idle_seconds: after how long without use a consumer is closed.
-        most_idle: how many are kept at most; the one unused for longest goes first.
+        idle_seconds: the time without use after which a consumer is closed.
+        most_idle: the largest number of kept consumers; the consumer unused for longest is closed first.
     """
 
     def __init__(self, *, idle_seconds: float = IDLE_SECONDS, most_idle: int = MOST_IDLE) -> None:
@@ -73,20 +73,20 @@ class ConsumerCache:
         self._timer: threading.Timer | None = None
 
     def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> KeptConsumer:
-        """Return a consumer with these properties that nobody else has, a new one if none is kept.
+        """Return a free consumer with these properties, a new consumer if none is kept.
 
         Raises:
-            KafkaUnavailable: the properties cannot be.
+            KafkaUnavailable: the properties are invalid.
         """
         complete = settings.properties(properties)
         key = _key(complete)
         self._after_fork()
         while (kept := self._take_idle(key)) is not None:
-            kept.consumer.consume(1, 0.0)  # calls back with what it has heard since
+            kept.consumer.consume(1, 0.0)  # delivers errors since its last use by callbacks
             if kept.errors.said is None:
                 return kept
-            kept.consumer.close()  # brokers were away: it may know leaders that are none any more
-        # One for all that take each other's place: each of them would have its say again.
+            kept.consumer.close()  # brokers were away, so it may know outdated leaders
+        # One log for all consumers that replace each other, because each would repeat the same lines.
         log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
         return KeptConsumer(settings, properties, key, log)
 
@@ -95,12 +95,12 @@ class ConsumerCache:
             return next((self._idle.pop(at) for at, kept in enumerate(self._idle) if kept.key == key), None)
 
     def give_back(self, kept: KeptConsumer) -> None:
-        """Take a consumer back; it reads nothing more until it is given out again."""
+        """Take a consumer back. It reads no records until its next use."""
         if kept.errors.refused is not None:
             kept.consumer.close()
             return
         kept.consumer.unassign()
-        kept.consumer.consume(1, 0.0)  # drops what was read ahead: it takes memory, and holds up the next fetch
+        kept.consumer.consume(1, 0.0)  # drops records read ahead, which take memory and delay the next fetch
         kept.errors.said = None
         self._after_fork()
         with self._lock:
@@ -115,7 +115,7 @@ class ConsumerCache:
             each.consumer.close()
 
     def discard(self, kept: KeptConsumer) -> None:
-        """Close a consumer that does not get on, and those that are kept: they know no more than it did."""
+        """Close a consumer that makes no progress, and the kept consumers, because they know the same brokers."""
         self.close()
         kept.consumer.close()
 
@@ -132,12 +132,12 @@ class ConsumerCache:
 
     @property
     def idle(self) -> int:
-        """How many are kept."""
+        """The number of kept consumers."""
         return len(self._idle)
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            self._inherited.append(self._idle)  # kept alive: to let go of one here would wait for its threads for ever
+            self._inherited.append(self._idle)  # kept, because closing one here would wait for its threads for ever
             self._pid, self._lock, self._idle, self._timer = os.getpid(), threading.Lock(), [], None
 
 

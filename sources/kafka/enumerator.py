@@ -1,11 +1,11 @@
 """Finds the partitions of a Kafka source: several strategies of discovery, one kind of split.
 
-    subscriber    which topics and partitions there are now
-    enumerator    which of them are new, where each begins and ends, and whether a topic is still the same one
+    subscriber    lists the present topics and partitions
+    enumerator    finds new partitions, where each begins and ends, and whether a topic is still the same topic
 
-Where a partition begins is looked up once, when it is found, and kept in its split, so a restart changes nothing.
-Partitions found later begin at their first record, whatever the first ones did (FLIP-288): their records came after
-the query began.
+The begin of a partition is looked up once, when it is found, and kept in its split, so a restart changes nothing.
+Partitions found later begin at their first record, for any start of the first partitions (FLIP-288), because their
+records came after the query began.
 
 Source: `KafkaSourceEnumerator`, `KafkaSubscriber` and its three implementations; FLIP-288, KIP-516.
 """
@@ -29,8 +29,8 @@ from .split import KafkaSplit, split_id
 
 DOUBTS = 3
 DOUBT_SECONDS = 1.0
-"""A topic that is not there is asked about so many times more, so far apart: brokers that have just started do not know
-all of them yet."""
+"""Questions about a missing topic are repeated a few times, this far apart: brokers that have just started do not know
+all topics yet."""
 
 __all__ = [
     "KafkaEnumerator",
@@ -59,7 +59,7 @@ class TopicList:
         return topic in self.names
 
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return the topics there are; `KafkaTopicMissing` for one that is not and is not among those seen before."""
+        """Return the existing topics. Raises KafkaTopicMissing for a missing topic that was never seen before."""
         found = client.topics(self.names)
         missing = tuple(name for name in self.names if name not in found and name not in seen)
         if missing:
@@ -69,7 +69,7 @@ class TopicList:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """All partitions of the topics whose whole name matches a regular expression; there may be none yet."""
+    """All partitions of the topics whose whole name matches a regular expression, even if no topic exists yet."""
 
     pattern: str
 
@@ -86,7 +86,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """Named partitions, no others."""
+    """Only the named partitions."""
 
     partitions: tuple[TopicPartitionId, ...]
 
@@ -95,7 +95,7 @@ class PartitionSet:
         return (topic, partition) in self.partitions
 
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return their topics, each with the named partitions only; those of topics seen before may be missing."""
+        """Return their topics, each with the named partitions only; partitions of topics seen before may be missing."""
         names = sorted({topic for topic, _ in self.partitions})
         found = client.topics(names)
         there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
@@ -121,11 +121,11 @@ Subscriber = TopicList | TopicPattern | PartitionSet
 
 @dataclass(frozen=True, slots=True)
 class KafkaEnumeratorState:
-    """What a restarted enumerator goes on from.
+    """The state of the enumerator for a restart.
 
     Attributes:
-        splits: the splits that are known.
-        topic_ids: topic -> the id it had when it was first seen; another id is another topic of that name.
+        splits: the known splits.
+        topic_ids: topic -> its id when it was first seen; another id means another topic of that name.
     """
 
     splits: DiscoveredSplits[KafkaSplit] = field(default_factory=DiscoveredSplits)
@@ -138,7 +138,7 @@ class _Packed(msgspec.Struct, frozen=True):
 
 
 class KafkaStateSerializer:
-    """The format of `KafkaEnumeratorState`: the splits as every discovering source keeps them, and the topics' ids.
+    """The format of `KafkaEnumeratorState`: the splits in the format of all discovering sources, and the topics' ids.
 
     >>> serializer = KafkaStateSerializer()
     >>> state = KafkaEnumeratorState(topic_ids={"orders": "qX1"})
@@ -166,17 +166,17 @@ class KafkaStateSerializer:
 
 
 class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
-    """Discovers partitions and assigns each for good to one reader, a topic's partitions evenly over all readers.
+    """Discovers partitions and assigns each to one reader for good, a topic's partitions evenly over all readers.
 
     Args:
-        context: the coordinator's.
+        context: the context from the coordinator.
         settings: how to reach the brokers.
         subscriber: the strategy of discovery.
-        start: where the first partitions begin; later ones begin at their first record.
-        stop: where they end, looked up when they are found; None: they do not.
-        period_seconds: from one discovery to the next; None: one, at the start.
+        start: where the first partitions begin; later partitions begin at their first record.
+        stop: where partitions end, looked up when they are found; None: partitions do not end.
+        period_seconds: time from one discovery to the next; None: one discovery, at the start.
         state: the state to go on from.
-        client: asks the brokers; by default a new one, made from the settings.
+        client: asks the brokers; by default a new client, made from the settings.
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         self._settings, self._subscriber = settings, subscriber
         self._start, self._stop = start, stop
         self._client = client if client is not None else KafkaClient(settings, reached=bool(state.topic_ids))
-        # Set by discovery, on the worker thread, and always as a whole: which topic had a name first is a fact, so a
-        # snapshot may have it before or after the splits that it is about.
+        # Set by discovery, on the worker thread, and always as a whole. The first id of a name never changes, so a
+        # snapshot may have it before or after the splits of the topic.
         self._topic_ids: Mapping[str, str] = dict(state.topic_ids)
         self._discovering = DiscoveringEnumerator(
             context,
@@ -268,7 +268,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
 
 
 def subscribed(state: KafkaEnumeratorState, subscriber: Subscriber) -> KafkaEnumeratorState:
-    """Return the state without partitions that are subscribed no more: if they are again, they are new.
+    """Return the state without partitions that are no longer subscribed; if subscribed again, they are new.
 
     >>> splits = DiscoveredSplits[KafkaSplit](discovered=True, assigned=("orders/0", "returns/1@q7"))
     >>> state = KafkaEnumeratorState(splits, {"orders": "q1", "returns": "q2"})
@@ -295,7 +295,7 @@ def _partition_of(name: str) -> TopicPartitionId:
 
 
 def assign_round_robin(name: str, num_subtasks: int) -> int:
-    """Return the reader of a split: the partitions of a topic go to the readers in turn, from one the topic fixes.
+    """Return the reader of a split: the partitions of a topic go to the readers in turn, and the topic fixes the first.
 
     >>> [assign_round_robin(f"orders/{partition}", 3) for partition in range(4)]
     [2, 0, 1, 2]

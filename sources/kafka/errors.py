@@ -1,11 +1,11 @@
-"""What the Kafka connector raises.
+"""The errors of the Kafka connector.
 
 LowmarkError
-├── InvalidKafkaOption (ValueError)    an option that cannot be, or that the connector must set itself
-├── KafkaTopicMissing  (LookupError)   a topic or partition that was named is not there
-├── KafkaUnavailable   (RuntimeError)  no answer within the time allowed, or a refusal that waiting does not cure
-├── KafkaDataLost      (RuntimeError)  records that were to be read are no longer there
-└── InvalidUtf8        (ValueError)    a key or value that was to be a string, and is none
+├── InvalidKafkaOption (ValueError)    an invalid option, or an option that the connector must set itself
+├── KafkaTopicMissing  (LookupError)   a named topic or partition does not exist
+├── KafkaUnavailable   (RuntimeError)  no answer within the allowed time, or a refusal that waiting does not cure
+├── KafkaDataLost      (RuntimeError)  records were deleted before they were read
+└── InvalidUtf8        (ValueError)    a key or value that shall be a string is not UTF-8
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["InvalidKafkaOption", "InvalidUtf8", "KafkaDataLost", "KafkaTopicMiss
 
 
 class InvalidKafkaOption(InvalidSourceOption):
-    """An option of `KafkaSource` that makes no sense. Values of secrets are never in it."""
+    """An invalid option of `KafkaSource`. The error never has values of secrets."""
 
     _source = "KafkaSource"
 
@@ -52,11 +52,11 @@ class KafkaDataLost(LowmarkError, RuntimeError):
     """Records were deleted before they were read."""
 
     split: str  # id of the split
-    topic: str  # where
+    topic: str  # the topic
     partition: int
-    start: int  # the offset that should have been read next
-    resume: int | None  # the next offset that can be read, None if there is none
-    reason: str  # what happened to them
+    start: int  # the next offset to read
+    resume: int | None  # the next readable offset, None if there is none
+    reason: str  # why the records are lost
     _fact = "Kafka split {split!r} (topic {topic!r}, partition {partition}): {_lost} are lost: {reason}"
     _hint = (
         'to go on with what is left, use on_data_loss="go_on" (failOnDataLoss=false); to lose nothing next time, give '
@@ -69,10 +69,10 @@ class KafkaDataLost(LowmarkError, RuntimeError):
 
 
 class InvalidUtf8(LowmarkError, ValueError):
-    """A key or value that is not UTF-8 was to be read as a string."""
+    """A key or value that shall be a string is not UTF-8."""
 
     column: str  # "key" or "value"
-    topic: str  # the record
+    topic: str  # with partition and offset: the record
     partition: int
     offset: int
     _fact = "Kafka record at offset {offset} of topic {topic!r}, partition {partition}: its {column} is not UTF-8"

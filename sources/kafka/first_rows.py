@@ -1,12 +1,12 @@
-"""Looks at what lies at offsets that were found by time: which record is delivered first from each of them on.
+"""Reads the first record from each offset that was found by time.
 
-Brokers also find what is no row: the markers that end transactions, which have the broker's time, and the records of
-aborted ones. Where a history is written in transactions, the first marker answers for every time up to the broker's,
-and older rows lie behind it. No request says what an offset holds, so it is read: from each offset on, all partitions
-at once, by one consumer that reads as the source does.
+Brokers also find offsets without a row: the markers that end transactions, which have the broker's time, and records
+of aborted transactions. If a history is written in transactions, the first marker is found for every time up to the
+broker's time, and older rows follow it. No request tells the record at an offset, so it is read: from each offset
+on, for all partitions at once, by one consumer that reads as the source does.
 
-A broker sends whole batches of records, so a look brings more than one row of each partition. They are kept, and a
-later offset among them needs no look: a record of the partition is looked at once, or not at all.
+A broker sends whole batches of records, so a look brings several rows of each partition. These rows are kept, and a
+later offset among them needs no look: each record of a partition is looked at once at most.
 
 Source: KIP-98; Kafka's `ListOffsets` and `Fetch`.
 """
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["FirstRow", "FirstRows"]
 
 LOOK_SECONDS = 2.0
-"""How long a look may take: of a partition that has not answered by then nothing is known, and nothing claimed."""
+"""How long a look may take. Nothing is claimed for a partition that has not answered by then."""
 RETRY_SECONDS = 5.0
-"""A partition that did not answer is looked at again after that long."""
+"""How long after a look without an answer a partition is looked at again."""
 POLL_SECONDS = 0.05
 CHUNK = 2_000
 FETCH_BYTES = 64 << 10
-"""Of each partition in a fetch. Brokers send whole batches; one that is larger is asked for again, with more."""
+"""Bytes of each partition in a fetch. Brokers send whole batches; a larger batch is fetched again with more bytes."""
 MOST_ROWS = 8_192
-"""No more is fetched of a partition in one look when it has brought so many."""
+"""A look fetches no more of a partition after this number of rows."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -51,8 +51,8 @@ class FirstRow:
     """The first row from an offset on.
 
     Attributes:
-        offset: where it is; None: no row comes before the end of the partition.
-        time_us: its timestamp; None: it has none, or there is no row.
+        offset: its offset; None: no row comes before the end of the partition.
+        time_us: its timestamp; None: without a timestamp or a row.
     """
 
     offset: int | None = None
@@ -61,13 +61,13 @@ class FirstRow:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was delivered of a partition from an offset on, without a gap: offsets that are missing hold no row."""
+    """The delivered rows of a partition from an offset on, without a gap: missing offsets have no row."""
 
     begin: int
     offsets: list[Integers] = field(default_factory=list)
     times_ms: list[Integers] = field(default_factory=list)
     rows: int = 0
-    ended: bool = False  # the end of the partition came instead of a row
+    ended: bool = False  # whether the end of the partition came instead of a row
 
     def add(self, offsets: Integers, times_ms: Integers) -> None:
         self.offsets.append(offsets)
@@ -78,7 +78,7 @@ class _Seen:
         self.offsets, self.times_ms = [np.concatenate(self.offsets)], [np.concatenate(self.times_ms)]
 
     def first_from(self, offset: int) -> FirstRow | None:
-        """Return the first row from an offset on, None if it is not among these."""
+        """Return the first row from an offset on, None if it is not among the delivered rows."""
         if offset < self.begin or not self.rows or int(self.offsets[-1][-1]) < offset:
             return None
         if len(self.offsets) > 1:
@@ -92,8 +92,8 @@ class FirstRows:
     """The first rows from offsets on. For one thread at a time.
 
     Args:
-        settings: how to reach the brokers, and what a row is (`read_committed`).
-        consumers: where the consumer comes from.
+        settings: how to reach the brokers, and which records are rows (`read_committed`).
+        consumers: gives the consumer.
         now_seconds: a clock that never goes back.
     """
 
@@ -117,7 +117,7 @@ class FirstRows:
             wanted: split id -> (topic and partition, offset).
 
         Returns:
-            (first rows by split id, those that are not known left out; why those did not answer that were asked now).
+            (first rows by split id, without unknown rows; errors of partitions that were asked and did not answer).
         """
         found: dict[str, FirstRow] = {}
         ask: dict[TopicPartitionId, int] = {}
@@ -148,13 +148,13 @@ class FirstRows:
         return found, failed
 
     def forget(self, name: str) -> None:
-        """A split will not be asked about any more."""
+        """Forget a split that will not be asked about any more."""
         self._seen.pop(name, None)
         self._retry_at_seconds.pop(name, None)
 
 
 class _Look:
-    """One look at some offsets, one a partition."""
+    """A look at one offset in each of some partitions."""
 
     def __init__(self, settings: KafkaSettings, consumers: ConsumerCache, now_seconds: Callable[[], float]) -> None:
         self._settings, self._consumers, self._now_seconds = settings, consumers, now_seconds
@@ -168,7 +168,7 @@ class _Look:
     def at(
         self, wanted: Mapping[TopicPartitionId, int]
     ) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
-        """Return what came of each partition, and why nothing came of those that did not answer."""
+        """Return the rows of each partition, and the errors of partitions that did not answer."""
         from confluent_kafka import TopicPartition
 
         self._wanted, self._seen = dict(wanted), {key: _Seen(at) for key, at in wanted.items()}
@@ -182,7 +182,7 @@ class _Look:
                 self._take(kept)
             said = kept.errors.refused if kept.errors.refused is not None else kept.errors.said
         finally:
-            if self._waiting:  # it may know a leader that is none any more
+            if self._waiting:  # the consumer may know an outdated leader
                 self._consumers.discard(kept)
             else:
                 self._consumers.give_back(kept)
@@ -199,7 +199,7 @@ class _Look:
     def _take(self, kept: KeptConsumer) -> None:
         from confluent_kafka import Message, TopicPartition
 
-        # Together they would wait for a whole chunk, or the whole time.
+        # One message at a time, because a call for a chunk waits for the whole chunk or the whole time.
         messages = kept.consumer.consume(1, POLL_SECONDS)
         messages += kept.consumer.consume(CHUNK, 0.0) if messages else []
         if any(map(Message.error, messages)):
@@ -212,7 +212,7 @@ class _Look:
             last = str(messages[begin].topic()), int(messages[begin].partition() or 0)
             if last in self._assigned:
                 self._add(last, messages[begin:end])
-        # What was answered and has brought its batch is fetched no further: it would hold up the others.
+        # A partition with its answer and its batch is fetched no further, because it would delay the others.
         done = [
             key for key in sorted(self._assigned - self._waiting) if key != last or self._seen[key].rows >= MOST_ROWS
         ]
@@ -239,7 +239,7 @@ class _Look:
         if error is None or key not in self._waiting:
             return
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
-            # At the offset itself: this replica has not heard of it yet.
+            # An end at the offset itself: this replica does not know the offset yet.
             if int(message.offset() or 0) > self._wanted[key]:
                 self._seen[key].ended = True
                 self._waiting.discard(key)
@@ -253,5 +253,5 @@ class _Look:
             **range_properties(self._settings),
             **fetch_properties([1], 0.0),
             "fetch.message.max.bytes": FETCH_BYTES,
-            "queued.min.messages": 1,  # one fetch brings all partitions; a second one is wanted only where it did not
+            "queued.min.messages": 1,  # one fetch brings all partitions; only the missing ones need a second fetch
         }

@@ -1,4 +1,4 @@
-"""What librdkafka says: its log, the errors that its clients call back with, and which of them waiting may cure."""
+"""The log of librdkafka, the errors of its callbacks, and the errors that waiting may cure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger("lowmark")
 
 
 class LibrdkafkaLog:
-    """Takes what librdkafka logs to the logger `lowmark`: at most one line of a kind in ten seconds.
+    """Passes librdkafka's log to the logger `lowmark`: at most one line of a kind in ten seconds.
 
     Args:
         redact: takes secrets out of a text.
-        drop: kinds that are not wanted, such as "CONFWARN".
+        drop: unwanted kinds, such as "CONFWARN".
         now_seconds: a clock that never goes back.
     """
 
@@ -53,18 +53,18 @@ class LibrdkafkaLog:
         self._last[kind] = now
         left_out = self._left_out.pop(kind, 0)
         more = f" ({left_out} more lines of this kind were left out)" if left_out else ""
-        # What a broker that is away makes librdkafka say is no error of ours: it is retried, and raised if that fails.
+        # An absent broker's error in librdkafka's log is a warning for us, because we retry, and raise if that fails.
         _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
 
 
 class ClientErrors:
-    """What a client calls back with: a broker that is away, a login that is refused. Logged, and kept for errors.
+    """Takes the errors of a client's callbacks, such as an absent broker or a refused login; logs and keeps them.
 
     Attributes:
-        log: where it goes.
-        said: the last error, None if there was none.
-        refused: the error of a login that was refused, None if there was none.
-        unreachable: whether the last error is that no connection can be made, as against a broker that is silent.
+        log: the log for the errors.
+        said: the last error, None without errors.
+        refused: the error of a refused login, None if none was refused.
+        unreachable: whether no connection can be made, by the last error, in contrast to a silent broker.
     """
 
     def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
@@ -84,10 +84,10 @@ class ClientErrors:
 
 
 def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
-    """Make a client; a property it does not take is an error that names it.
+    """Make a client; the error for an invalid property names the property.
 
     Raises:
-        KafkaUnavailable: the properties cannot be.
+        KafkaUnavailable: a property is invalid.
     """
     from confluent_kafka import KafkaException
 
@@ -115,6 +115,6 @@ def may_pass(error: Any) -> bool:
         KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
         KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
-        KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # no partition that is asked for has a leader
+        KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # none of the partitions has a leader
     }  # fmt: skip
     return error.code() in codes or bool(error.retriable())

@@ -1,4 +1,4 @@
-"""Where reading begins and ends, as the user says it; resolved to offsets once, when a partition is discovered.
+"""A user's begin and end of reading; resolved to offsets once, when a partition is discovered.
 
 Source: `OffsetsInitializer` of Flink's Kafka connector; Spark's `startingOffsets` and `endingOffsets`.
 """
@@ -24,13 +24,13 @@ EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffsets:
-    """A position in every partition. Make one by a factory below, not by the fields.
+    """A position in every partition. Make it by a factory method, not by the fields.
 
     Attributes:
         kind: "earliest", "latest", "timestamp", "offsets" or "committed".
-        time_us: of a timestamp: event time, microseconds since the epoch.
-        by_partition: of offsets: ((topic, partition), offset or another position of that partition alone), sorted.
-        otherwise: for the partitions that the others do not answer for.
+        time_us: for "timestamp": event time, microseconds since the epoch.
+        by_partition: for "offsets": ((topic, partition), offset or another position of that partition), sorted.
+        otherwise: the position for the remaining partitions.
 
     >>> KafkaOffsets.of({("orders", 0): 17}, otherwise="latest").otherwise
     KafkaOffsets(kind='latest', time_us=None, by_partition=(), otherwise=None)
@@ -43,17 +43,17 @@ class KafkaOffsets:
 
     @classmethod
     def earliest(cls) -> KafkaOffsets:
-        """Return the first record that is there."""
+        """Return the position of the first present record."""
         return cls("earliest")
 
     @classmethod
     def latest(cls) -> KafkaOffsets:
-        """Return the end: after the last record, or the last stable one where only committed records are read."""
+        """Return the end: after the last record, or after the last stable record if only committed records are read."""
         return cls("latest")
 
     @classmethod
     def timestamp(cls, time_us: int) -> KafkaOffsets:
-        """Return the first record with that timestamp or a later one; the end where there is none.
+        """Return the position of the first record with that timestamp or a later timestamp; the end without one.
 
         Args:
             time_us: microseconds since the epoch.
@@ -66,7 +66,7 @@ class KafkaOffsets:
         by_partition: Mapping[TopicPartitionId, int | str | KafkaOffsets],
         otherwise: str | KafkaOffsets | None = None,
     ) -> KafkaOffsets:
-        """Return an offset, or another position, for each of some partitions.
+        """Return a position with an offset, or another position, for each of some partitions.
 
         Args:
             by_partition: (topic, partition) -> offset, 0 or more, or another position.
@@ -88,7 +88,7 @@ class KafkaOffsets:
 
     @classmethod
     def committed(cls, otherwise: str | KafkaOffsets = "earliest") -> KafkaOffsets:
-        """Return what the consumer group of `group.id` has committed; `otherwise` where it has not."""
+        """Return the position committed by the consumer group of `group.id`; `otherwise` without a commit."""
         return cls("committed", otherwise=cls.of(otherwise))
 
     @classmethod
@@ -99,15 +99,15 @@ class KafkaOffsets:
         otherwise: str | KafkaOffsets | None = None,
         option: str = "start",
     ) -> KafkaOffsets:
-        """Return what the user means.
+        """Return the position for a user's value.
 
         Args:
             given: a position, its name, or offsets by (topic, partition).
             otherwise: see `offsets`.
-            option: for errors.
+            option: name of the option, for errors.
 
         Raises:
-            InvalidKafkaOption: it means nothing.
+            InvalidKafkaOption: the value is no position.
         """
         if isinstance(given, KafkaOffsets):
             return given
@@ -121,11 +121,11 @@ class KafkaOffsets:
 
     @classmethod
     def maybe(cls, given: str | KafkaOffsets | None) -> KafkaOffsets | None:
-        """As `of`, and None stays None."""
+        """Do `of`, but return None for None."""
         return None if given is None else cls.of(given)
 
     def for_partition(self, partition: TopicPartitionId) -> int | KafkaOffsets | None:
-        """Return the position of one partition among offsets; None if it is not among them."""
+        """Return the position of one partition in `by_partition`; None if the partition is not there."""
         return dict(self.by_partition).get(partition)
 
 

@@ -1,4 +1,4 @@
-"""Says how far partitions can be read, where in them a time begins, and whether a row is there."""
+"""Says how far partitions can be read, where a time begins in them, and whether a row is at that offset."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .split import DataLoss, KafkaSplit
 __all__ = ["KafkaPlanner"]
 
 PATIENCE_SECONDS = 2.0
-"""How long partitions without a leader are asked for while others wait; the next batch asks again."""
+"""How long partitions without a leader are asked again while others wait; the next batch asks again."""
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""A partition that is not there is asked about so many times more, so far apart, before it counts as deleted: brokers
-that have just started do not know all of them yet."""
+"""Questions about a missing partition are repeated a few times, this far apart, before it counts as deleted, because
+brokers that have just started do not know all partitions yet."""
 
 NAMED = 20
 
@@ -35,20 +35,20 @@ _log = logging.getLogger("lowmark")
 
 
 class KafkaPlanner(SplitPlanner[KafkaSplit]):
-    """Plans partitions of Kafka: a position is an offset, and not every offset has a record.
+    """Plans partitions of Kafka. A position is an offset, and some offsets have no record.
 
     Attributes:
         metrics: counts `lost_offsets`, `data_losses` and `unanswered_partitions`, and shows `transactional_partitions`:
-            those in which a time was found where no row is.
+            the partitions where a search by time found an offset without a row.
 
     Args:
         settings: how to reach the brokers.
-        go_on: whether records that are gone are logged and counted, instead of raised.
-        searchable: whether rows have the time that can be searched for.
-        transactional: whether partitions hold transactions; None: what a claim rests on is looked at.
-        subscribes: whether (topic, partition) is still to be read; None: all are.
-        client: asks the brokers; by default a new one, made from the settings.
-        consumers: where the consumer comes from that looks at what was found.
+        go_on: whether lost records are logged and counted, instead of raised.
+        searchable: whether rows have the searched time.
+        transactional: whether partitions have transactions; None: unknown, so the row of a claim is looked at.
+        subscribes: whether (topic, partition) shall still be read; None: all partitions.
+        client: asks the brokers; by default a new client, made from the settings.
+        consumers: gives the consumer that looks at found rows.
         now_seconds: a clock that never goes back.
     """
 
@@ -73,7 +73,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._asked = AskedAbout(now_seconds)
         self._unanswered = Unanswered(f"Kafka at {settings.place}", "partitions", self.metrics, now_seconds=now_seconds)
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
-        self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
+        self._no_rows: dict[str, int] = {}  # split id -> the last found offset that hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
 
     def trouble(self) -> str | None:
@@ -85,13 +85,13 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
     def latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each partition ends: at its last stable offset if only committed records are read.
 
-        A partition without a leader is missing in the answer. If none answers, it is asked again until the time
-        allowed is over (`give_up_after`).
+        A partition without a leader is missing in the answer. If no partition answers, the question is repeated until
+        the allowed time is over (`give_up_after`).
 
-        A partition that is subscribed no more, after a restart with other topics, is finished where it stands.
+        A partition that is no longer subscribed, after a restart with other topics, is finished at its start.
 
         Raises:
-            KafkaDataLost: records from a split's start on are gone: deleted by retention, or with their topic.
+            KafkaDataLost: records from a split's start on were deleted by retention, or with their topic.
             KafkaUnavailable: no broker answered in time.
         """
         self._forget({split.split_id for split in splits})
@@ -125,17 +125,17 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         return plan
 
     def find_time(self, splits: Sequence[KafkaSplit], time_us: int) -> Mapping[str, int | None] | None:
-        """Find the first offset with that record timestamp or a later one, in all partitions by one request.
+        """Find the first offset with that record timestamp or a later timestamp, in all partitions by one request.
 
         Kafka keeps milliseconds. A partition without a leader is missing in the answer, as in `latest`.
 
-        Brokers also find what is no row: the markers that end transactions, which have the broker's time and answer
-        for all times up to it, while older rows lie behind them; and the records of aborted transactions. `claims`
-        sees that. A partition in which such an offset turned out to hide older rows is missing from then on, where that
-        offset would be the answer and is not read yet: it is read by shares.
+        Brokers also find offsets without a row: the markers that end transactions, which have the broker's time and are
+        found for all times up to that time, while older rows follow; and records of aborted transactions.
+        `claims` detects this. If such an offset turned out to hide older rows, its partition is missing in later
+        answers while that unread offset would be the answer: the partition is then read by shares.
 
         Returns:
-            None if the rows have no column `timestamp`, or all partitions are said to hold transactions.
+            None if the rows have no column `timestamp`, or if the user says that all partitions have transactions.
 
         Raises:
             KafkaUnavailable: no broker answered in time.
@@ -151,17 +151,17 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         answers: dict[str, int | None] = {}
         for split in splits:
             key, name = (split.topic, split.partition), split.split_id
-            # What lies before the start says nothing of what comes, which planning knows.
+            # An offset before the start need not be hidden, because planning handles such answers.
             hides = name in self._no_rows and found.get(key) == self._no_rows[name] >= split.start
             if key in found and not hides:
                 answers[name] = found[key]
         return answers
 
     def claims(self, splits: Sequence[KafkaSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
-        """Claim the time for each partition whose first row from the split's start on has it, or a later one.
+        """Claim the time for each partition whose first row from the split's start on has that time or a later time.
 
-        What is delivered there is looked at: one request for all partitions, or none where an earlier look brought
-        the rows. Where nobody answers within two seconds, nothing is claimed, and nobody looks for five more.
+        The first rows are looked at, by one request for all partitions, or without a request if an earlier look brought
+        them. A partition without an answer within two seconds gets no claim, and is not looked at for five seconds.
         """
         if self._transactional is False:
             return super().claims(splits, time_us, until_us)
@@ -180,7 +180,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         return claimed
 
     def claim_us(self, split: KafkaSplit, position: int, time_us: int) -> int:
-        """As `claims`, for one partition, and only where the row is at the very position: see `claims` for the rest."""
+        """Claim as in `claims` for one partition, but only if its first row is exactly at the position."""
         split = replace(split, start=position)
         if self._transactional is False:
             return time_us
@@ -205,7 +205,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             return SplitEnd(start, rows=0, finished=True)
         if end < start:
             self._loss.found(split, start, None, f"the partition ends at offset {end} now, before what was read of it")
-            return SplitEnd(start, rows=0)  # it may grow beyond again; positions do not go back
+            return SplitEnd(start, rows=0)  # the partition may grow again; positions do not go back
         if begin > start:
             lost = begin if split.stop is None else min(begin, split.stop)
             self._loss.found(split, start, lost, "they were deleted (retention, or delete-records)")
@@ -213,14 +213,14 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
 
     def _forget(self, asked: set[str]) -> None:
-        """Keep nothing of partitions that nobody asks about any more."""
+        """Forget partitions without questions for too long."""
         for name in self._asked.see(asked):
             self._dropped.discard(name)
             self._no_rows.pop(name, None)
             self._first_rows.forget(name)
 
     def _drop_unsubscribed(self, splits: Sequence[KafkaSplit]) -> dict[str, SplitEnd]:
-        """Finish partitions that nobody asks for any more: they would hold the watermark for ever."""
+        """Finish partitions that are no longer subscribed, because they would hold the watermark for ever."""
         subscribes = self._subscribes
         if subscribes is None:
             return {}
@@ -243,7 +243,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         return rows
 
     def _hide(self, splits: Sequence[KafkaSplit]) -> None:
-        """Remember offsets that are no rows, and where what follows does not have the time either."""
+        """Remember offsets without a row whose following rows do not have the time either."""
         new = [split for split in splits if split.split_id not in self._no_rows]
         self._no_rows.update((split.split_id, split.start) for split in splits)
         if not new:
@@ -257,7 +257,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         )  # fmt: skip
 
     def _example(self, failed: Mapping[TopicPartitionId, Exception]) -> tuple[str, str]:
-        """One that failed, and why."""
+        """A failed partition, and the reason."""
         if not failed:
             return "", ""
         (topic, partition), error = next(iter(failed.items()))

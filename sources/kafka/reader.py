@@ -1,11 +1,12 @@
-"""Reads ranges of partitions by one consumer, exactly: from each start up to and without each stop.
+"""Reads exact ranges of partitions by one consumer: from each start up to and without each stop.
 
-Not every offset has a record. Compaction leaves gaps, aborted transactions are left out, and the markers of
-transactions have offsets of their own; the last offset of a range may never come. A range is at its end when a record
-at or behind the stop comes, when the client reports the end of the partition there, or when its last offset was read.
+Some offsets have no record. Compaction leaves gaps, aborted transactions are left out, and the markers of
+transactions have offsets of their own, so the last offset of a range may never come. A range is at its end when a
+record at or after the stop comes, when the client reports the end of the partition there, or when its last offset was
+read.
 
-Fetches fit the range: librdkafka reads ahead, by default a megabyte or 100,000 records of every partition, and a range
-of 500 records would cost two hundred times what it brings.
+Fetches fit the range, because librdkafka reads ahead, by default a megabyte or 100,000 records of every partition: a
+range of 500 records would cost two hundred times its own size.
 """
 
 from __future__ import annotations
@@ -42,30 +43,30 @@ __all__ = ["GUESSED_RECORD_BYTES", "KafkaSplitReader", "collecting_nothing", "fe
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
 CHUNK = 2_000
-"""Records taken from the client at once: enough that the work per chunk is nothing, few enough to stay in the cache."""
+"""Records taken from the client at once: enough to make the work per chunk small, few enough to stay in the cache."""
 POLL_SECONDS = 0.01
-"""How long the client collects a chunk; also what the end of a range with a gap costs."""
+"""How long the client collects a chunk; also the delay at the end of a range with a gap."""
 BLOCK_SECONDS = 0.5
 """How long a fetch waits for the first rows."""
 FIRST_PATIENCE_SECONDS = 2.0
-"""A consumer that brings nothing for so long gives way to a new one, which has twice the time, and so on."""
+"""A consumer that brings nothing for this long is replaced by a new consumer, which has twice the time, and so on."""
 LONGEST_PATIENCE_SECONDS = 32.0
 FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
-"""Few sizes, so that the consumer of the last batch fits the next one too."""
+"""Few sizes, so that the consumer of the last batch fits the next batch too."""
 GUESSED_RECORD_BYTES = 256
 OVERHEAD_BYTES = 16
 
 _record_bytes: dict[str, float] = {}
-"""Topic -> mean size of its records, as this process has seen them: a hint for the size of fetches, nothing else."""
+"""Topic -> mean size of its records in this process, only as a hint for the size of fetches."""
 
 
 def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]:
     """Return librdkafka's properties for ranges of partitions.
 
     Args:
-        rows: how many offsets each has, 1 or more.
-        record_bytes: what a record takes, roughly.
+        rows: number of offsets of each range, 1 or more.
+        record_bytes: rough size of a record, bytes.
 
     >>> fetch_properties([500, 20], 100.0)["fetch.message.max.bytes"]
     65536
@@ -74,22 +75,22 @@ def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]
     """
     wanted = max(rows) * (record_bytes + OVERHEAD_BYTES)
     size = next((each for each in FETCH_BYTES if each >= wanted), FETCH_BYTES[-1])
-    # The queue is one for all partitions, and none of them is fetched while it has so many.
+    # All partitions share one queue, and no partition is fetched while the queue has this number of records.
     queued = next((each for each in FETCH_ROWS if each >= sum(rows)), FETCH_ROWS[-1])
     return {
         "fetch.message.max.bytes": size,
         "queued.min.messages": queued,
         "queued.max.messages.kbytes": 32_768,
-        # By default a full queue is looked at again after a second, in which nothing is fetched.
+        # By default a full queue stops all fetches for a second.
         "fetch.queue.backoff.ms": 1,
-        # A request that waits at the end of one partition holds up those of the others.
+        # A request that waits at the end of one partition delays the requests of the others.
         "fetch.wait.max.ms": 10,
     }
 
 
 @dataclass(slots=True)
 class _Range:
-    """Where a split stands."""
+    """The progress of one split."""
 
     split: KafkaSplit
     position: int
@@ -101,18 +102,18 @@ class _Range:
 class KafkaSplitReader(SplitReader[KafkaSplit]):
     """Reads splits by a consumer of the process's cache.
 
-    A broker that is away, or a partition whose leader moves, is waited for, up to the settings' time from the last
-    sign of life on; then the error names split and position. A consumer goes on asking for minutes who led a partition
-    before, or in an earlier epoch: one that brings nothing where rows must come is replaced.
+    If a broker is away, or the leader of a partition moves, the reader waits, up to the settings' time from the last
+    sign of life on; then the error names split and position. A consumer goes on asking the earlier leader of a
+    partition, or an earlier epoch, for minutes, so a consumer that brings no rows although rows must come is replaced.
 
     Attributes:
         metrics: counts `lost_offsets` and `data_losses`.
 
     Args:
         settings: how to reach the brokers.
-        columns: what rows look like.
-        go_on: whether records that are gone are logged and counted, instead of raised.
-        consumers: where consumers come from.
+        columns: the columns of rows.
+        go_on: whether lost records are logged and counted, instead of raised.
+        consumers: gives consumers.
         now_seconds: a clock that never goes back.
     """
 
@@ -138,7 +139,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._rows = self._bytes = 0
         self._topics: set[str] = set()
 
-    # -- what a reader is asked
+    # -- the split reader's methods
 
     def handle_splits_changes(self, change: SplitChange[KafkaSplit]) -> None:
         if isinstance(change, SplitsAddition):
@@ -171,7 +172,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if not active and (self._finished or self._rows):
                 break
             if not active:
-                self._woken.wait(BLOCK_SECONDS)  # there are none
+                self._woken.wait(BLOCK_SECONDS)  # there are no ranges
                 break
             self._take_chunk(active)
             if self._now_seconds() - began > BLOCK_SECONDS:
@@ -188,7 +189,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def close(self) -> None:
         kept, self._kept = self._kept, None
         if kept is not None and self._renewed_seconds > self._moved_seconds:
-            self._consumers.discard(kept)  # it has brought nothing yet
+            self._consumers.discard(kept)  # the consumer has brought nothing yet
         elif kept is not None:
             self._consumers.give_back(kept)
 
@@ -215,15 +216,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if not keys:
             return
         dropped = [self._ranges.pop(key) for key in keys]
-        if self._kept is not None and self._ranges:  # the last ones go with the assignment
+        if self._kept is not None and self._ranges:  # the last ranges go with the assignment
             self._kept.consumer.incremental_unassign([_at(each) for each in dropped])
 
     # -- records
 
     def _take_chunk(self, active: Sequence[_Range]) -> None:
         assert self._kept is not None, "splits were assigned"
-        # Records come partition by partition: no more at once than one range still wants, since what a partition has
-        # behind its range is dropped unseen once that is finished.
+        # Records come partition by partition. Take at most the rest of one range at once, because librdkafka drops
+        # records after the range itself, once the range is finished and unassigned.
         left = max(each.stop - each.position for each in active)
         with collecting_nothing():
             messages = self._kept.consumer.consume(min(CHUNK, left), POLL_SECONDS)
@@ -234,7 +235,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._check_alive(active)
 
     def _take_messages(self, messages: Sequence[Message]) -> bool:
-        """Take records and what else was said; return whether that is a sign of life."""
+        """Take records, errors and ends; return whether they are a sign of life."""
         from confluent_kafka import Message
 
         if not any(map(Message.error, messages)):
@@ -247,7 +248,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return bool(messages) or any(alive)
 
     def _add(self, messages: Sequence[Message]) -> None:
-        """Sort records into their ranges: neighbours of one partition together, without a loop over records."""
+        """Sort records into their ranges, neighbours of one partition together, without a loop over records."""
         if not messages:
             return
         parts: list[tuple[_Range, int, int]] = []
@@ -257,7 +258,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             key = (str(first.topic()), int(first.partition() or 0))
             each = self._ranges.get(key)
             if each is None or key in done:
-                continue  # it was finished or dropped a moment ago
+                continue  # the range was finished or dropped a moment ago
             last = int(messages[end - 1].offset() or 0)
             if last >= each.stop - 1:
                 if last >= each.stop:
@@ -274,7 +275,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _convert(self, messages: Sequence[Message], parts: Sequence[tuple[_Range, int, int]]) -> None:
         first, last = parts[0][1], parts[-1][2]
         columns = self._columns.convert(messages[first:last])
-        if not columns:  # constant columns only: how many rows is all there is to know
+        if not columns:  # with constant columns only, the number of rows is enough
             columns = [pa.nulls(last - first)]
         self._bytes += sum(column.nbytes for column in columns)
         for each, begin, end in parts:
@@ -306,10 +307,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._rows = self._bytes = 0
         return fetched
 
-    # -- what else can come
+    # -- errors and ends
 
     def _take_error(self, message: Message) -> bool:
-        """Take what is no record; return whether it is an answer to what was asked."""
+        """Take an error or an end; return whether it answers our requests."""
         from confluent_kafka import KafkaError
 
         error: KafkaError | None = message.error()
@@ -337,7 +338,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return False
 
     def _out_of_range(self, key: TopicPartitionId, each: _Range) -> None:
-        """The position is not in the partition: records before it were deleted, or the partition is shorter now."""
+        """Handle a position outside the partition: records were deleted, or the partition is shorter now."""
         from confluent_kafka import KafkaException
 
         assert self._kept is not None, "a consumer spoke"
@@ -345,7 +346,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             low, high = self._kept.consumer.get_watermark_offsets(_at(each), timeout=10.0)
         except KafkaException as failed:
             self._kept.errors.said = str(failed)
-            self._seek(each)  # asks again
+            self._seek(each)  # ask again
             return
         if low > each.position:
             self._lost(key, each, min(low, each.stop), "they were deleted (retention, or delete-records)")
@@ -373,7 +374,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return self._kept.consumer
 
     def _check_alive(self, active: Sequence[_Range]) -> None:
-        """Nothing came: an error if that has lasted for too long, or a login was refused."""
+        """Raise an error if nothing came for too long, or if a login was refused."""
         assert self._kept is not None, "splits were assigned"
         if self._kept.errors.refused is not None:
             raise self._unavailable(active[0], self._kept.errors.refused, "check user, password and mechanism.")
@@ -388,7 +389,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._patience_seconds = FIRST_PATIENCE_SECONDS
 
     def _renew(self, silent: KeptConsumer) -> None:
-        """Go on with a new consumer, where rows are to come and none does."""
+        """Go on with a new consumer, because expected rows do not come."""
         self._patience_seconds = min(2 * self._patience_seconds, LONGEST_PATIENCE_SECONDS)
         self._consumers.discard(silent)
         ranges = list(self._ranges.values())
@@ -407,7 +408,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
 @contextmanager
 def collecting_nothing() -> Iterator[None]:
-    """Hold the cycle collector off: records have no cycles, and to look at thousands takes a tenth of the time."""
+    """Turn the cycle collector off, because records have no cycles and collecting takes a tenth of the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -428,7 +429,7 @@ def _offset(message: Message) -> int:
 
 
 def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[int, int]]:
-    """Return (begin, end) of neighbours that are of one partition, among one or more records."""
+    """Return (begin, end) of each run of records of one partition, among one or more records."""
     from confluent_kafka import Message
 
     partitions = np.fromiter(map(Message.partition, messages), np.int32, len(messages))

@@ -1,4 +1,4 @@
-"""How to reach Kafka's brokers. Picklable; secrets are in no text of it."""
+"""The settings for reaching Kafka's brokers. Picklable; their texts have no secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowmark.watermark.errors import without_login
 __all__ = ["KafkaSettings"]
 
 DEFAULTS: Mapping[str, object] = {
-    "reconnect.backoff.max.ms": 1_000,  # 10 s by default: a broker that is back shall be noticed
+    "reconnect.backoff.max.ms": 1_000,  # instead of 10 s, to notice soon when a broker is back
     "socket.keepalive.enable": True,
 }
 _SECRET = re.compile(r"password|secret|token|jaas|\.pem$|username|oauthbearer\.config|assertion", re.IGNORECASE)
@@ -20,7 +20,7 @@ _SHORT_SECRET = 6  # characters
 
 
 class KafkaSettings:
-    """How to reach the brokers: what the user gave, and what is never shown of it.
+    """The settings for reaching the brokers, without secrets in their texts.
 
     Args:
         bootstrap_servers: "host:port,host:port".
@@ -59,24 +59,24 @@ class KafkaSettings:
 
     @property
     def group_id(self) -> str | None:
-        """The consumer group, None if the user named none."""
+        """The consumer group, None if the user named no group."""
         group = self._options.get("group.id")
         return None if group is None else str(group)
 
     def properties(self, more: Mapping[str, object]) -> dict[str, Any]:
-        """Return librdkafka's properties: ours, over them the user's, over them those that must be."""
+        """Return librdkafka's properties: the user's replace our defaults, and required properties replace both."""
         return {**DEFAULTS, **more, **self._options, "bootstrap.servers": self.bootstrap_servers}
 
     def redact(self, text: str) -> str:
-        """Return the text without the values of secrets, nor logins in addresses."""
+        """Return the text without values of secrets and without logins in addresses."""
         return without_login(text if self._secrets is None else self._secrets.sub("***", text))
 
 
 def _secrets(options: Mapping[str, object]) -> re.Pattern[str] | None:
-    """What finds the values of secrets in a text, the longest first; None if there are none.
+    """Make a pattern for the values of secrets in a text, the longest first; None without secrets.
 
-    A user's name, and a secret of a few characters, is one where it stands by itself: inside a word it is there by
-    chance. A longer secret is one wherever it is.
+    User names and short secrets match only as whole words, because inside a word they are there by chance. Longer
+    secrets match everywhere.
     """
     secrets = [(name, str(value)) for name, value in options.items() if _SECRET.search(name) and str(value)]
     anywhere = {value for name, value in secrets if len(value) >= _SHORT_SECRET and not _USER.search(name)}

@@ -1,11 +1,11 @@
-"""Kafka topics as a source: one split a partition, read by confluent-kafka into Arrow batches.
+"""Kafka topics as a source: one split for each partition, read by confluent-kafka into Arrow batches.
 
     from lowmark.sources.kafka import KafkaOffsets, KafkaSource
     orders = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"], start="earliest")
 
-Rows are as in Spark's Kafka source: key and value (binary), topic, partition, offset, timestamp, timestampType, and,
-if asked for, headers. Offsets are positions, so a batch can be read again, and `timestamp` is the event time by which
-slices are planned.
+Rows are as in Spark's Kafka source: key and value (binary), topic, partition, offset, timestamp, timestampType, and
+headers on request. Offsets are positions, so a batch can be read again, and slices are planned by the event time
+`timestamp`.
 
 Source: Flink's `KafkaSource`, Spark's Structured Streaming + Kafka integration guide, librdkafka's CONFIGURATION.md.
 """
@@ -72,37 +72,38 @@ _seconds = partial(seconds_of, refusal=InvalidKafkaOption)
 
 
 class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
-    """A source that reads Kafka topics. Exactly one of `topics`, `topic_pattern` and `partitions` says which.
+    """A source that reads Kafka topics. Give exactly one of `topics`, `topic_pattern` and `partitions`.
 
     Args:
         bootstrap_servers: "host:port,host:port", or a list of "host:port".
-        topics: names of topics, of which all partitions are read, also those that are added later.
+        topics: names of topics. All their partitions are read, also partitions that are added later.
         topic_pattern: a regular expression for whole names of topics, also of topics that are created later.
-        partitions: (topic, partition) pairs; no others are read.
-        start: where partitions begin that are there when the source is first read: "earliest", "latest", "committed"
-            (by the group of the consumer option `group.id`; earliest where it has none), a `KafkaOffsets`, or offsets
+        partitions: (topic, partition) pairs; only these partitions are read.
+        start: where the partitions of the first discovery begin: "earliest", "latest", "committed"
+            (by the group of the consumer option `group.id`; earliest without a commit), a `KafkaOffsets`, or offsets
             by (topic, partition). Partitions found later begin at their first record.
-        stop: None: it never ends. Otherwise as `start`: each partition ends before that offset, looked up once;
-            "latest" is the end at that time, and a timestamp none has reached is the end at that time, too.
-        discover_every: how often new partitions are looked for, a duration; None: only at the start.
-        on_data_loss: "error", or "go_on" with what is left, when records are gone before they were read.
+        stop: None: the source never ends. Otherwise as `start`: each partition ends before that offset, looked up once;
+            "latest", and a timestamp after all records, mean the end at that time.
+        discover_every: how often to look for new partitions, a duration; None: only at the start.
+        on_data_loss: for records that were deleted before they were read: "error", or "go_on" without these records.
         isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.
-        transactional: what is known of transactions. None: nothing; so what a search by time found is looked at before
-            a time is claimed to be passed: it may be the marker that ends a transaction, or a record of an aborted
-            one, and older rows may lie behind it. Where that is so, a partition is read by shares of rows until it
-            is past them, and its watermark follows the rows that were read. True: all partitions are read like that,
-            and nobody searches. False: none ever had a transaction, and nobody looks, which saves the driver some
-            10 ms a batch; where one has, rows are dropped as late.
+        transactional: whether partitions have transactions. None: unknown, so the result of a search by time is looked
+            at before the time is claimed, because it may be the marker that ends a transaction, or a record of an
+            aborted transaction, followed by older rows. If so, the partition is read by shares of rows until it
+            is past these rows, and its watermark follows the read rows. True: all partitions are read by shares,
+            without searches. False: no partition ever had a transaction, so found rows are not looked at, which saves
+            the driver some 10 ms for each batch; if a partition has a transaction all the same, rows are dropped as
+            late.
         columns: the columns of rows, some of key, value, topic, partition, offset, timestamp, timestampType, headers.
-            Columns that are left out cost nothing; without `timestamp`, slices cannot be planned by time.
-        key_type: "binary", or "string" for UTF-8; what is none is then an error that names the record.
-        value_type: the same of the value.
+            Other columns cost nothing; without `timestamp`, slices cannot be planned by time.
+        key_type: "binary", or "string" for UTF-8; a key that is not UTF-8 is then an error that names the record.
+        value_type: the same for the value.
         consumer_options: librdkafka's properties (SASL, TLS, sizes of fetches and so on).
-        give_up_after: how long brokers may be away before it is an error, a duration. An address that refuses or cannot
-            be found, and from which nobody has ever answered, is an error within ten seconds.
+        give_up_after: how long brokers may be away before an error, a duration. An address that refuses or cannot
+            be found, and has never answered, is an error within ten seconds.
 
     Raises:
-        InvalidKafkaOption: an option is not what it can be, or is the connector's own (see `OWNED`).
+        InvalidKafkaOption: an option is invalid, or is one that the connector sets itself (see `OWNED`).
 
     >>> source = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"], columns=["value", "timestamp"])
     >>> source.schema.names, source.event_time
@@ -160,10 +161,10 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
-        """Make a source from options by Spark's names; see `spark_options` for which.
+        """Make a source from options with Spark's names, listed in `spark_options`.
 
         Raises:
-            InvalidKafkaOption: an option is not what it can be, or is not known.
+            InvalidKafkaOption: an option is invalid or unknown.
 
         >>> KafkaSource.from_options({"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders,returns"})
         KafkaSource(broker:9092, topics=orders,returns)
@@ -267,7 +268,7 @@ def _one_of(option: str, given: str, values: tuple[str, str]) -> str:
 
 
 def _says(position: KafkaOffsets | None, kind: str) -> bool:
-    """Whether a position is of this kind, in all partitions or in some."""
+    """Whether a position is of this kind, in all or some partitions."""
     if position is None:
         return False
     return position.kind == kind or any(
@@ -276,7 +277,7 @@ def _says(position: KafkaOffsets | None, kind: str) -> bool:
 
 
 def _mentions(position: KafkaOffsets | None, kind: str) -> bool:
-    """As `_says`, or where it falls back."""
+    """Whether a position, or its fallback, is of this kind, in all or some partitions."""
     if position is None:
         return False
     parts = [each for _, each in position.by_partition if isinstance(each, KafkaOffsets)]

@@ -1,4 +1,4 @@
-"""A partition of a topic as a split, and what of it is checked when it is read."""
+"""A partition of a topic as a split, and the handling of lost records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["DataLoss", "KafkaSplit", "split_id"]
 class KafkaSplit(SourceSplit):
     """A partition of a topic; positions are its offsets.
 
-    The first topic of a name gives splits "topic/partition". A topic that is deleted and created anew has other
-    records at the same offsets: its partitions are splits of their own, "topic/partition@topic id", and those of the
-    old topic end where they were.
+    The first topic of a name gives splits "topic/partition". A topic that is deleted and created again has other
+    records at the same offsets: its partitions are new splits, "topic/partition@topic id", and the splits of the
+    old topic end at their positions.
 
     Attributes:
         topic: name of the topic.
         partition: number of the partition.
-        topic_id: which topic of that name; "" where brokers are too old to say.
+        topic_id: distinguishes topics of the same name; "" if brokers are too old for ids.
     """
 
     topic: str
@@ -33,7 +33,7 @@ class KafkaSplit(SourceSplit):
 
 
 def split_id(topic: str, partition: int, topic_id: str = "") -> str:
-    """Return a split's id; `topic_id` is given for a topic that was created anew.
+    """Return a split's id; `topic_id` is given for a topic that was created again.
 
     >>> split_id("orders", 3), split_id("orders", 3, "qX1")
     ('orders/3', 'orders/3@qX1')
@@ -42,18 +42,18 @@ def split_id(topic: str, partition: int, topic_id: str = "") -> str:
 
 
 class DataLoss:
-    """What is done about records that are gone: an error, or a line in the log and a count (`lost_offsets`).
+    """Handles lost records: raises an error, or logs and counts them (`lost_offsets`).
 
     Args:
-        go_on: whether reading goes on without them.
-        metrics: where they are counted.
+        go_on: whether reading goes on without lost records.
+        metrics: counts lost records.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._known = KnownLosses(go_on=go_on, metrics=metrics, amount="lost_offsets")
 
     def found(self, split: KafkaSplit, start: int, resume: int | None, reason: str) -> None:
-        """Offsets from `start` up to `resume` (None: all that follow) are gone. The same loss is told once.
+        """Handle the loss of offsets from `start` up to `resume` (None: all later offsets). A loss is told once.
 
         Raises:
             KafkaDataLost: unless reading goes on.

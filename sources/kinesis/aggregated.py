@@ -1,13 +1,13 @@
-"""Unpacks what the Kinesis Producer Library (KPL) packs into one record of Kinesis, by hand.
+"""Unpacks the records that the Kinesis Producer Library (KPL) packed into one record of Kinesis.
 
 A packed record is four bytes of magic, a message of protobuf, and the MD5 of the message:
 
     AggregatedRecord  1 partition_key_table, 2 explicit_hash_key_table (texts), 3 records (each a Record)
     Record            1 partition_key_index, 2 explicit_hash_key_index (may be missing), 3 data, 4 tags
 
-Awslabs' `aws_kinesis_agg` is not used because its module needs another one that is found only after its aggregator was
-imported, and no executor imports that. Whoever may write to the stream may write anything after the magic. So what is
-unpacked takes time and memory in proportion to the packet, and a packet that is not valid is not an error.
+Awslabs' `aws_kinesis_agg` is not used because it needs a module that is found only after its aggregator was imported,
+and executors do not import the aggregator. Every writer of the stream may write any bytes after the magic. So unpacking
+takes time and memory in proportion to the packet, and an invalid packet is not an error.
 
 Source: awslabs/amazon-kinesis-producer, aggregation-format.md; amazon-kinesis-client's `AggregatorUtil`.
 """
@@ -24,8 +24,8 @@ __all__ = ["MAGIC", "MalformedPacket", "PackedRecord", "is_packed", "md5", "unpa
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES = 16
 MOST_KEY_BYTES_A_BYTE = 64
-"""Keys are written once in a packet, and once a row when it is unpacked. Real packets stay below: a row takes at least
-six bytes of the packet, and an ASCII key has at most 256."""
+"""Largest ratio of unpacked key bytes to packet bytes: a packet has each key once, its rows repeat the keys. Real
+packets stay below, because a row takes at least six bytes of the packet, and an ASCII key has at most 256 bytes."""
 MOST_HASH_KEY = 2**128 - 1
 
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
@@ -35,9 +35,9 @@ PackedRecord = tuple[str, "str | None", bytes]
 
 
 class MalformedPacket(LowmarkError, ValueError):
-    """A record begins as a packet and is none; caught by who knows which record it is."""
+    """A record begins as a packet but is not a valid packet; the caller that knows the record catches this error."""
 
-    why: str  # what is wrong with it
+    why: str  # the fault of the packet
     _fact = "{why}"
     _hint = ""
 
@@ -51,10 +51,10 @@ def unpacked(data: bytes) -> list[PackedRecord]:
     """Return the records in a packet, in order.
 
     Args:
-        data: of a record of Kinesis for which `is_packed` holds.
+        data: data of a record of Kinesis for which `is_packed` is true.
 
     Raises:
-        MalformedPacket: no valid packet.
+        MalformedPacket: the packet is not valid.
 
     >>> message = bytes([0x0A, 1, 97, 0x1A, 5, 0x08, 0, 0x1A, 1, 120])
     >>> unpacked(MAGIC + message + md5(message))
@@ -78,7 +78,7 @@ def unpacked(data: bytes) -> list[PackedRecord]:
 
 
 def md5(data: bytes) -> bytes:
-    """The digest by which packets are checked, and keys are spread over shards."""
+    """The digest that checks packets and spreads keys over shards."""
     return hashlib.md5(data, usedforsecurity=False).digest()
 
 
@@ -99,7 +99,7 @@ def _record(body: bytes, keys: list[str], hashes: list[str]) -> PackedRecord:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message of protobuf: number, and an integer or bytes."""
+    """The fields of a message of protobuf, each with its number and an integer or bytes."""
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at)
@@ -121,7 +121,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at a place of a message, and the place behind it."""
+    """The number at a place of a message, and the place after the number."""
     number = shift = 0
     for byte in message[at : at + 10]:  # of 64 bits
         at += 1

@@ -1,8 +1,8 @@
-"""Asks Kinesis, through boto3: what waiting cures is repeated, with back-off and jitter, everything else is an error.
+"""Asks Kinesis through boto3. Calls are repeated with back-off and jitter for errors that waiting cures; others raise.
 
-Connections are made where they are used and kept for the life of the process: to make a client takes longer than many
+Connections are made where they are used and kept for the life of the process: making a client takes longer than many
 a batch. Credentials are boto3's own (environment, profile, role of the machine or pod), found on the driver and on each
-executor; a role that is to be assumed is assumed there, and renewed. So no secret is in a source, a split or an offset.
+executor; a given role is assumed there, and renewed. So no secret is in a source, a split or an offset.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ REFUSED = frozenset(
     }
 )  # fmt: skip
 PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", "ResourceInUseException"})
-"""The last one: a stream is being made, or changed."""
+"""Errors that pass. ResourceInUseException means that a stream is being made or changed."""
 _log = logging.getLogger("lowmark")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KinesisSettings:
-    """How to reach the service: no secret is in it.
+    """The settings for reaching the service, without secrets.
 
     Attributes:
-        region: as "eu-west-1"; None: boto3's own.
-        endpoint_url: None: the region's.
-        profile: of the shared credentials file; None: boto3's own.
-        role_arn: a role to assume; None: none.
-        role_session_name, role_external_id: for that; None: boto3's own, none.
+        region: such as "eu-west-1"; None: boto3's own.
+        endpoint_url: the endpoint; None: the endpoint of the region.
+        profile: a profile of the shared credentials file; None: boto3's own.
+        role_arn: a role to assume; None: no role.
+        role_session_name, role_external_id: for the role; None: boto3's own name, no external id.
         give_up_seconds: how long the service may be away or throttle.
     """
 
@@ -83,14 +83,14 @@ class KinesisSettings:
 
 
 class IteratorExpired(LowmarkError):
-    """An iterator was not used for five minutes; caught where it is used."""
+    """An iterator was not used for five minutes. The caller of the iterator catches this error."""
 
     _fact = "the iterator has expired"
     _hint = "a new one is asked for."
 
 
 class ShardGone(LowmarkError):
-    """A shard, or a stream, is not there; caught by who knows which records are lost."""
+    """A shard or a stream does not exist. The caller that knows the lost records catches this error."""
 
     cause: str  # the service's code and text
     _fact = "{cause}"
@@ -98,7 +98,7 @@ class ShardGone(LowmarkError):
 
 
 class PlaceRefused(LowmarkError):
-    """A sequence number is not one of the shard in which it was asked for; caught by who knows the split."""
+    """A sequence number does not belong to the asked shard. The caller that knows the split catches this error."""
 
     cause: str  # the service's code and text
     _fact = "{cause}"
@@ -110,9 +110,9 @@ class Page:
     """One answer of GetRecords.
 
     Attributes:
-        records: as boto3 gives them.
-        iterator: for the next one; None at the end of a closed shard.
-        behind_ms: how far behind the newest record of the shard it ends; 0: nothing more is there now.
+        records: the records, as boto3 gives them.
+        iterator: the iterator for the next page; None at the end of a closed shard.
+        behind_ms: how far behind the newest record of the shard the page ends; 0: no more records are there now.
     """
 
     records: list[dict[str, Any]]
@@ -121,18 +121,17 @@ class Page:
 
 
 class KinesisClient:
-    """Asks the service. Many threads may use one.
+    """Asks the service. Several threads may use one client.
 
     Args:
-        settings: how to reach it.
-        pause: waits so many seconds; returns True when the wait is to end.
+        settings: how to reach the service.
+        pause: waits a number of seconds; returns True to end the wait.
         now_seconds: a clock that never goes back.
-        rates: how often a second one shard is read, and how many bytes a second; None: not limited. All clients of the
-            process share them.
+        rates: reads and bytes of one shard in a second; None: no limit. All clients of the process share the limits.
         answer_seconds: how long one answer may take.
 
     Attributes:
-        throttled: how often an answer was that too much was asked.
+        throttled: how often the service refused for too many or too large requests.
     """
 
     def __init__(
@@ -152,11 +151,11 @@ class KinesisClient:
         self._clock = ServiceClock()
 
     def now_ms(self) -> int:
-        """The service's time, or up to a second before: never its future. Without an answer so far, the own time."""
+        """The service's time, or up to a second earlier: never its future. Before the first answer, the own time."""
         return self._clock.earliest_ms(at_ms=self._own_ms()) if self._clock.heard else time.time_ns() // 1_000_000
 
     def latest_now_ms(self) -> int:
-        """The service's time, or up to a second behind: never its past. Without an answer so far, the own time."""
+        """The service's time, or up to a second later: never its past. Before the first answer, the own time."""
         return self._clock.latest_ms(at_ms=self._own_ms()) if self._clock.heard else time.time_ns() // 1_000_000
 
     def _own_ms(self) -> int:
@@ -190,7 +189,7 @@ class KinesisClient:
         """When a stream was made, milliseconds since the epoch.
 
         Raises:
-            KinesisStreamMissing: there is none of that name.
+            KinesisStreamMissing: there is no stream of that name.
         """
         return milliseconds(self._summary(stream)["StreamCreationTimestamp"])
 
@@ -201,11 +200,11 @@ class KinesisClient:
         return summary
 
     def iterator(self, stream: str, shard: str, cursor: str, *, patience_seconds: float | None = None) -> str:
-        """Return an iterator at a place. A time in the service's future is waited for.
+        """Return an iterator at a place. Waits for a time in the service's future.
 
         Raises:
-            ShardGone: there is no such shard.
-            PlaceRefused: the sequence number is not one of this shard.
+            ShardGone: the shard does not exist.
+            PlaceRefused: the sequence number does not belong to this shard.
         """
         kind, _, where = cursor.partition(" ")
         asked = {**_stream(stream), "ShardId": shard, "ShardIteratorType": kind}
@@ -223,8 +222,8 @@ class KinesisClient:
         """Read records, as soon as the shard's pace allows it.
 
         Raises:
-            IteratorExpired: a new one is needed: it was not used for long, or is of a stream that was deleted.
-            ShardGone: the shard or the stream is gone.
+            IteratorExpired: a new iterator is needed, because this one was unused for long or its stream was deleted.
+            ShardGone: the shard or the stream does not exist any more.
         """
         asked: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
         if stream.startswith("arn:"):
@@ -245,7 +244,7 @@ class KinesisClient:
         return 0.0 if pace is None else pace.wait_seconds(now_seconds=self._now_seconds())
 
     def lend(self, stream: str, shard: str) -> float:
-        """Let another process read a shard: return how long it has to wait, and count its first read here."""
+        """Let another process read a shard: return how long the process has to wait, and count its first read here."""
         if (pace := self._pace(stream, shard)) is None:
             return 0.0
         now = self._now_seconds()
@@ -254,7 +253,7 @@ class KinesisClient:
         return wait_seconds
 
     def hold(self, stream: str, shard: str, for_seconds: float) -> None:
-        """Leave a shard alone for so long: another process has read it."""
+        """Do not read a shard for some seconds, because another process has read it."""
         if (pace := self._pace(stream, shard)) is not None:
             pace.hold(now_seconds=self._now_seconds(), for_seconds=for_seconds)
 
@@ -275,14 +274,14 @@ class KinesisClient:
         """Ask until there is an answer.
 
         Args:
-            operation: boto3's name of it.
+            operation: boto3's name of the operation.
             asked: its arguments.
-            action: what it is, for errors.
-            patience_seconds: how long it may take; None: as the settings say.
-            gone: what is not there, or not taken, is an error for the caller, and not for people.
+            action: the action in words, for errors.
+            patience_seconds: how long all attempts may take; None: the time of the settings.
+            gone: whether a missing shard or a refused place raises an internal error for the caller.
 
         Raises:
-            KinesisUnavailable, KinesisRefused, KinesisStreamMissing: see there.
+            KinesisUnavailable, KinesisRefused, KinesisStreamMissing: as their docstrings say.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -303,7 +302,7 @@ class KinesisClient:
                 self._set_clock(answer, asked_ms)
                 return answer
             waited = self._now_seconds() - began
-            # Full jitter: those that were throttled together do not come back together.
+            # Full jitter, so that callers throttled together do not come back together.
             pause = random.uniform(0.0, pause_seconds)
             if waited + pause > patience or self._pause(pause):
                 raise KinesisUnavailable(self.settings.place, action, waited, cause)
@@ -316,7 +315,7 @@ class KinesisClient:
                 )  # fmt: skip
 
     def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any], *, gone: bool) -> str:
-        """Return what went wrong, if waiting may cure it, else raise."""
+        """Return the cause if waiting may cure the error; otherwise raise."""
         code, text = error.response.get("Error", {}).get("Code", ""), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         cause = without_login(f"{code}: {text}")
@@ -328,9 +327,9 @@ class KinesisClient:
         if code == "ResourceNotFoundException" and gone:
             raise ShardGone(cause) from None
         if code == "InvalidArgumentException" and gone:
-            # Told apart by what was asked, because texts are no promise.
+            # The request tells the cases apart, because the service does not promise its texts.
             if asked.get("ShardIteratorType") == "AT_TIMESTAMP":
-                return cause  # the time is in the service's future, and comes
+                return cause  # the time is in the service's future, so waiting helps
             if "StartingSequenceNumber" in asked:
                 raise PlaceRefused(cause) from None
             if "ShardIterator" in asked:
@@ -351,7 +350,7 @@ class KinesisClient:
         try:
             date_ms = milliseconds(parsedate_to_datetime(said))
         except (ValueError, TypeError):
-            return  # it says none
+            return  # the answer has no date
         self._clock.hear(date_ms, asked_ms=asked_ms, answered_ms=self._own_ms())
 
 
@@ -379,7 +378,7 @@ _making = threading.Lock()
 
 
 def _client(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -> Any:
-    """The process's client for these settings; boto3's clients may be used by many threads."""
+    """The process's client for these settings. Many threads may use a client of boto3."""
     key = settings, answer_seconds
     client = _clients.get(key)
     if client is None:
@@ -391,7 +390,7 @@ def _client(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -
 
 
 def _time_of(value: Any) -> datetime:
-    """A time in an answer: a number of seconds where records have it, something else of other services."""
+    """Parse a time in an answer: a number of seconds in records, another form in other services."""
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, timezone.utc)
     from botocore.utils import parse_timestamp
@@ -408,7 +407,7 @@ def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
 
     try:
         session: Any = botocore.session.Session(profile=settings.profile)
-        # Its own takes longer for the time of a record than for all else of it.
+        # Boto3's own parser takes longer for the time of a record than for the rest of the record.
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
         if settings.role_arn is not None:
             more = {"RoleSessionName": settings.role_session_name, "ExternalId": settings.role_external_id}
@@ -431,7 +430,7 @@ def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
                 connect_timeout=min(CONNECT_SECONDS, answer_seconds),
                 read_timeout=answer_seconds,
                 max_pool_connections=64,
-                retries={"mode": "standard", "total_max_attempts": 1},  # `call` repeats, and counts
+                retries={"mode": "standard", "total_max_attempts": 1},  # `call` repeats and counts
                 user_agent_extra="lowmark",
             ),
         )

@@ -1,9 +1,9 @@
-"""Bounds of the service's time, from the Date of its answers. They do not depend on the driver's wall clock.
+"""Bounds of the service's time from the Date of its answers, independent of the driver's wall clock.
 
-Kinesis refuses a time that lies in its future, and many a driver's clock is some seconds wrong. An answer says the
-service's time in whole seconds, and was written after the question was asked and before it arrived. So the service's
-time is no earlier than that second, counted on from the arrival, and no later than the second's end, counted on from
-the question. Answers at different parts of a second narrow both bounds down.
+Kinesis refuses a time in its future, and clocks of drivers are often some seconds wrong. An answer gives the
+service's time in whole seconds, written after the question was sent and before the answer arrived. So the service's
+time is at least that second plus the time since the arrival, and at most the end of that second plus the time since
+the question. Answers at different parts of a second narrow both bounds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 __all__ = ["ServiceClock"]
 
 WINDOW_MS = 60_000
-"""Bounds are those of the answers of this window and the one before, because clocks run at different speeds."""
+"""Bounds come from the answers of the last two windows of this length, because clocks run at different speeds."""
 
 
 class ServiceClock:
-    """Bounds of the service's time, in milliseconds since the epoch. Times of the own clock are milliseconds, too.
+    """Bounds of the service's time, milliseconds since the epoch. The own clock counts milliseconds, too.
 
     >>> clock = ServiceClock()
     >>> clock.hear(1_767_225_600_000, asked_ms=5_000, answered_ms=5_040)
@@ -28,12 +28,12 @@ class ServiceClock:
 
     def __init__(self) -> None:
         self._began_ms: int | None = None
-        self._window: tuple[int, int] | None = None  # how far the service is ahead of the own clock: at least, at most
+        self._window: tuple[int, int] | None = None  # least and largest lead of the service over the own clock
         self._before: tuple[int, int] | None = None
 
     @property
     def heard(self) -> bool:
-        """Whether an answer has said a time."""
+        """Whether an answer had a time."""
         return self._window is not None
 
     def hear(self, date_ms: int, *, asked_ms: int, answered_ms: int) -> None:
@@ -42,7 +42,7 @@ class ServiceClock:
         Args:
             date_ms: milliseconds since the epoch, whole seconds.
             asked_ms: when the question was sent, by a clock that never goes back.
-            answered_ms: when its answer had come.
+            answered_ms: when its answer arrived.
         """
         window = self._window
         if self._began_ms is None or answered_ms >= self._began_ms + WINDOW_MS:
@@ -50,7 +50,7 @@ class ServiceClock:
         least, most = date_ms - answered_ms, date_ms + 1_000 - asked_ms
         if window is not None:
             narrow = max(least, window[0]), min(most, window[1])
-            # If the bounds contradict each other, a clock was set, and the newest answer is believed.
+            # If the bounds contradict each other, a clock was set, and the newest answer counts.
             least, most = narrow if narrow[0] <= narrow[1] else (least, most)
         self._window = least, most
 

@@ -1,4 +1,4 @@
-"""What rows look like: the columns of Databricks' Kinesis source. A packet of the KPL gives all rows that it holds."""
+"""The columns of rows, as in Databricks' Kinesis source. A packet of the KPL gives all its rows."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ COLUMNS: dict[str, pa.DataType] = {
 DEFAULT_COLUMNS = tuple(COLUMNS)[:6]
 
 UserRecord = tuple[str, bytes, "int | None", "str | None"]
-"""Partition key, data, number within a packet (None of others), explicit hash key."""
+"""Partition key, data, number within a packet (None without a packet), explicit hash key."""
 
 
 class KinesisColumns:
-    """The columns that were asked for.
+    """The chosen columns.
 
     Args:
         names: some of `COLUMNS`, each once.
 
     Raises:
-        InvalidKinesisOption: another name, or one twice.
+        InvalidKinesisOption: an unknown name, or a name twice.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -57,12 +57,12 @@ class KinesisColumns:
         records: Sequence[dict[str, Any]],
         on_malformed: Callable[[dict[str, Any], MalformedPacket], None],
     ) -> pa.RecordBatch:
-        """Make rows of records of one shard, in their order; a packet gives all that it holds.
+        """Make rows from records of one shard, in their order; a packet gives all its rows.
 
         Args:
             split: the shard.
-            records: as boto3 gives them.
-            on_malformed: hears of each record that begins as a packet and is none; it gives one row, itself.
+            records: the records, as boto3 gives them.
+            on_malformed: called with each record that begins as a packet but is not valid; the record gives one row.
         """
         if not any(is_packed(record["Data"]) for record in records):
             return self._plain(split, records)
@@ -105,7 +105,7 @@ _OF_USER = {"partitionKey": 0, "data": 1, "subSequenceNumber": 2, "explicitHashK
 
 
 def rows_in(record: dict[str, Any]) -> int:
-    """How many rows a record gives, at most."""
+    """The largest possible number of rows of a record."""
     if not is_packed(record["Data"]):
         return 1
     try:
@@ -115,12 +115,12 @@ def rows_in(record: dict[str, Any]) -> int:
 
 
 def user_records(record: dict[str, Any], split: KinesisSplit) -> list[UserRecord]:
-    """Return what a record of Kinesis holds: itself, or the records of users that were packed into it.
+    """Return the user records of a record of Kinesis: the record itself, or the records packed into it.
 
-    What belongs to another shard is left out: when a stream was resharded under a producer, that sends it again.
+    Records of another shard are left out, because the producer sends them again after a reshard.
 
     Raises:
-        MalformedPacket: it begins as a packet and is none.
+        MalformedPacket: the record begins as a packet but is not valid.
     """
     if not is_packed(record["Data"]):
         return [_alone(record)]

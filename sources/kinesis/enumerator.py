@@ -1,4 +1,4 @@
-"""Finds shards: of named streams, or of all whose name fits a pattern. Shards that split or merge are new ones."""
+"""Finds the shards of named streams, or of all streams that match a pattern. A split or merge makes new shards."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class StreamList:
         return any(stream_name(stream) == name for stream in self.streams)
 
     def find(self, client: KinesisClient) -> Sequence[str]:
-        """Return the streams, be they there or not."""
+        """Return the streams, existing or not."""
         del client
         return self.streams
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPattern:
-    """All streams whose whole name fits, also those that are made later."""
+    """All streams whose whole name matches, also streams that are made later."""
 
     pattern: str
 
@@ -47,7 +47,7 @@ class StreamPattern:
         return re.fullmatch(self.pattern, name) is not None
 
     def find(self, client: KinesisClient) -> Sequence[str]:
-        """Return the streams that fit now."""
+        """Return the streams that match now."""
         return [name for name in client.streams() if self.wants(name)]
 
 
@@ -68,14 +68,14 @@ def create_enumerator(
     """Make the enumerator.
 
     Args:
-        context: the coordinator's.
+        context: the context from the coordinator.
         settings: how to reach the service.
-        subscriber: which streams.
-        start: where the first shards begin; later ones begin at their first record.
-        stop: where they end; None: they do not.
-        period_seconds: from one discovery to the next; None: one, at the start.
-        known: the state to go on from; None: there is none.
-        client: asks the service; by default a new one.
+        subscriber: chooses the streams.
+        start: where the first shards begin; later shards begin at their first record.
+        stop: where shards end; None: shards do not end.
+        period_seconds: time from one discovery to the next; None: one discovery, at the start.
+        known: the state to go on from; None: no state.
+        client: asks the service; by default a new client.
     """
     asks = client if client is not None else KinesisClient(settings)
 
@@ -93,10 +93,10 @@ def create_enumerator(
 
 
 def discovered(subscriber: Subscriber, client: KinesisClient) -> list[KinesisSplit]:
-    """Return all shards there are.
+    """Return all existing shards.
 
     Raises:
-        KinesisStreamMissing: a stream that is named is not there. One of a pattern was deleted since it was listed.
+        KinesisStreamMissing: a named stream does not exist. A stream of a pattern was deleted after its listing.
     """
     found: list[KinesisSplit] = []
     for stream in subscriber.find(client):
@@ -118,7 +118,7 @@ def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSpl
             split_id=split_id(stream, shard["ShardId"]),
             stream=stream,
             shard=shard["ShardId"],
-            # One that expired is not waited for.
+            # An expired parent is left out, so that its children do not wait for it.
             parents=tuple(split_id(stream, parent) for parent in _parents(shard) if parent in there),
             hash_from=shard["HashKeyRange"]["StartingHashKey"],
             hash_to=shard["HashKeyRange"]["EndingHashKey"],
@@ -139,9 +139,10 @@ def _prepared(
     earliest_ms: int,
     latest_ms: int,
 ) -> list[KinesisSplit]:
-    """Say where new shards begin and end; what follows from the time is decided here, once, and kept.
+    """Say where new shards begin and end; places that depend on the present time are decided here, once, and kept.
 
-    The present lies between the two times: "LATEST" begins at the first and ends at the second, and loses no record.
+    The present lies between the two times. "LATEST" as a start is the first time, as a stop the second time, so that no
+    record is lost.
     """
     if start.kind == "AT_TIMESTAMP" and start.time_us > latest_ms * 1_000:
         raise InvalidKinesisOption(
@@ -155,7 +156,7 @@ def _prepared(
     if stop is not None:
         end_ms = latest_ms if stop.kind == "LATEST" else min(stop.time_us // 1_000, latest_ms)
     begun = [replace(split, cursor=cursors[split.split_id]) for split in splits]
-    # At the cursor of a time, nothing before that time is left.
+    # At the cursor of a time, no record before that time is left to read.
     timed = [replace(split, start=_time_ms(split.cursor)) for split in begun]
     ended = timed if end_ms is None else [replace(split, stop=max(split.start, end_ms)) for split in timed]
     return [replace(split, stop=split.start) if split.split_id in over else split for split in ended]
@@ -169,7 +170,7 @@ def _time_ms(cursor: str) -> int:
 def _cursors(
     splits: Sequence[KinesisSplit], start: KinesisPosition, present_ms: int
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """Return where each split begins, and which are over before they begin."""
+    """Return where each split begins, and the splits that are over before they begin."""
     if start.kind == "LATEST":
         return {split.split_id: at_time(present_ms) for split in splits}, frozenset()
     if start.kind == "AT_TIMESTAMP":
@@ -178,7 +179,7 @@ def _cursors(
     cursors = {split.split_id: TRIM_HORIZON for split in splits}
     read = {split_id(*key): sequence for key, sequence in start.after}
     cursors.update((name, after(int(sequence))) for name, sequence in read.items() if name in cursors)
-    # Parents of a shard that was read are read to their end.
+    # If a shard was read, its parents were read to their end.
     over = frozenset(_ancestors(splits, read) - read.keys())
     return cursors | {name: at_time(present_ms) for name in over}, over
 

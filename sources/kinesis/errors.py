@@ -1,12 +1,12 @@
-"""What the Kinesis connector raises.
+"""The errors of the Kinesis connector.
 
 LowmarkError
-├── InvalidKinesisOption  (ValueError)    an option that cannot be
-├── KinesisStreamMissing  (LookupError)   a stream that was named is not there
-├── KinesisStreamReplaced (LookupError)   it was deleted and made anew: the checkpoint is of another stream
-├── KinesisRefused        (RuntimeError)  credentials or rights: no waiting cures it
-├── KinesisUnavailable    (RuntimeError)  no answer within the time allowed
-└── KinesisDataLost       (RuntimeError)  records that were to be read are no longer there
+├── InvalidKinesisOption  (ValueError)    an invalid option
+├── KinesisStreamMissing  (LookupError)   a named stream does not exist
+├── KinesisStreamReplaced (LookupError)   the stream was deleted and made again: the checkpoint is of another stream
+├── KinesisRefused        (RuntimeError)  missing credentials or rights, which waiting does not cure
+├── KinesisUnavailable    (RuntimeError)  no answer within the allowed time
+└── KinesisDataLost       (RuntimeError)  records expired before they were read
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = [
 
 
 class InvalidKinesisOption(SuppressRestarts, InvalidSourceOption):
-    """An option of `KinesisSource` that makes no sense. Values of secrets are never in it."""
+    """An invalid option of `KinesisSource`. The error never has values of secrets."""
 
     _source = "KinesisSource"
 
 
 class KinesisStreamMissing(SuppressRestarts, LookupError):
-    """A stream, or a shard of one, is not there."""
+    """A stream or a shard does not exist."""
 
     place: str  # endpoint or region
-    missing: str  # what is not there
-    action: str  # what was asked
+    missing: str  # the missing stream or shard
+    action: str  # the question
     _fact = "Kinesis at {place}: {missing} not found when asked to {action}"
     _hint = (
         "check the name, the region and the account. If it was deleted and made anew, start with a new checkpoint: the "
@@ -46,11 +46,11 @@ class KinesisStreamMissing(SuppressRestarts, LookupError):
 
 
 class KinesisStreamReplaced(SuppressRestarts, LookupError):
-    """A split says where to go on in another stream of the same name."""
+    """The place of a split belongs to another stream of the same name."""
 
     split: str  # id of the split
-    cursor: str  # where reading should have gone on
-    reason: str  # how it is known
+    cursor: str  # the place where reading should go on
+    reason: str  # the evidence
     _fact = "Kinesis split {split!r}: the place to go on, {cursor}, is not in this stream: {reason}"
     _hint = (
         "the stream was deleted and made anew, or the place was given and is of another shard. Start with a new "
@@ -59,10 +59,10 @@ class KinesisStreamReplaced(SuppressRestarts, LookupError):
 
 
 class KinesisRefused(SuppressRestarts, RuntimeError):
-    """Credentials are missing, wrong or expired, or do not allow what was asked."""
+    """Credentials are missing, wrong or expired, or do not allow the request."""
 
     place: str  # endpoint or region
-    action: str  # what was asked
+    action: str  # the question
     cause: str  # the service's code and text
     _fact = "Kinesis at {place}: refused to {action}: {cause}. Nothing was lost"
     _hint = (
@@ -83,11 +83,11 @@ class KinesisUnavailable(SourceUnavailable):
 
 
 class KinesisDataLost(LowmarkError, RuntimeError):
-    """Records expired before they were read, or may have."""
+    """Records expired, or may have expired, before they were read."""
 
     split: str  # id of the split
-    cursor: str  # where reading should have gone on
-    reason: str  # what happened
+    cursor: str  # the place where reading should go on
+    reason: str  # why the records are lost
     _fact = "Kinesis split {split!r}: records from {cursor} on are lost: {reason}"
     _hint = (
         'to go on with what is left, use on_data_loss="go_on" (failOnDataLoss=false); to lose nothing next time, give '

@@ -1,12 +1,12 @@
-"""What a planner knows of one shard: the records that come next, where it ends now, and how many lie between.
+"""A planner's knowledge of one shard: its next records, its present end, and the number of rows between.
 
-Kinesis cannot say how many records a shard has or which is the last one. So a few are looked at, those ahead of where
-the split goes on. If they reach the end, all is known, and exactly: that is so in a stream that is kept up with. If
-they do not, a second look, at what arrived last, finds an end; the rows between are estimated from how dense both looks
-found them, which decides how far a batch goes, and nothing else: its ends are places in the shard.
+Kinesis cannot say how many records a shard has or which record is the last. So a few records after the split's place
+are looked at. If these records reach the end, the rest is known exactly; this holds while reading keeps up with the
+stream. Otherwise a second look, at the records that arrived last, finds an end, and the rows between are estimated from
+the density in both looks. The estimate only decides how far a batch goes: the ends of a batch are places in the shard.
 
-Looking costs reads, of which a shard has five a second for all its readers: so it is done at most every `poll_seconds`,
-with one read while nothing is new, and some hundred records ahead.
+Looking costs reads, and a shard allows five reads a second for all its readers. So it is done at most every
+`poll_seconds`, with one read while nothing is new, and some hundred records ahead.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .split import KinesisSplit, after, at, at_time
 __all__ = ["Seen", "ShardLook"]
 
 AHEAD_RECORDS = 500
-"""How far the planner looks ahead."""
+"""How many records the planner looks ahead."""
 PAGE_RECORDS = 10_000
 MOST_KEPT = 1_000
 EXPIRIES = 5
 EMPTY_PAGES = 100
-"""The service answers with nothing now and then, though more is there."""
+"""How many empty answers are taken before the search stops: the service sometimes sends none although more follow."""
 RECENT_MS = 1_000
-"""How much of what arrived last is looked at to find an end, where the records ahead do not reach it."""
+"""The span of last arrivals in which an end is searched, if the records ahead do not reach the end."""
 LONG_MS = 10_000
-"""What came in less than that since the last look is read, behind the end that was known then."""
+"""If the newest record is at most this far ahead of the known end, a look reads on from there; otherwise it searches."""
 TAIL_PAGES = 20
 MOST_ROWS = 2**40
 
@@ -45,9 +45,9 @@ class Seen:
     Attributes:
         sequence: its sequence number.
         time_ms: when it arrived.
-        rows: how many rows it gives.
-        size_bytes: of its data.
-        behind: the position behind it.
+        rows: number of its rows.
+        size_bytes: size of its data.
+        behind: the position after the record.
     """
 
     sequence: int
@@ -59,12 +59,12 @@ class Seen:
 
 @dataclass(slots=True)
 class Reading:
-    """Reads on from a place in a shard, page after page. An iterator that has expired is asked for anew.
+    """Reads on from a place in a shard, page after page, with a new iterator after an expired one.
 
     Attributes:
         split: the shard.
-        place: where the next page begins.
-        patience_seconds: how long one answer may take; None: as the settings say.
+        place: the place where the next page begins.
+        patience_seconds: how long one answer may take; None: the time of the settings.
     """
 
     split: KinesisSplit
@@ -73,7 +73,7 @@ class Reading:
     _iterator: str | None = None
 
     def page(self, client: KinesisClient, limit: int) -> Page:
-        """Return the next page. Not to be asked for behind the end of a closed shard.
+        """Return the next page. Do not call this after the end of a closed shard.
 
         Raises:
             KinesisUnavailable, ShardGone, PlaceRefused: see `KinesisClient`.
@@ -98,17 +98,17 @@ class Reading:
 
 @dataclass(slots=True)
 class ShardLook:
-    """What is known of one shard. For one thread at a time.
+    """The knowledge of one shard. For one thread at a time.
 
     Attributes:
         base: the place where the records ahead begin.
-        ahead: the records that come next, in order.
-        closed: they end where the shard does, for good.
-        at_tip: they reached the end of the shard.
-        tip: the last record that is known, where they do not reach it.
+        ahead: the next records, in order.
+        closed: whether they end at the final end of a closed shard.
+        at_tip: whether they reached the present end of the shard.
+        tip: the last known record, if the records ahead do not reach the end.
         behind_ms: how far their end is behind the newest record.
-        looked_ms: when, by the service's clock, the last look was.
-        answers: how many pages were looked at, of what is ahead or of the end.
+        looked_ms: the time of the last look, by the service's clock.
+        answers: number of pages read, ahead or at the end.
     """
 
     base: str
@@ -121,22 +121,22 @@ class ShardLook:
     looked_ms: int = 0
     looked_seconds: float | None = None
     tail_seconds: float | None = None
-    dense: float = 0.0  # rows in a millisecond, the most that a look has found
+    dense: float = 0.0  # largest number of rows in a millisecond that a look has found
     dense_bytes: float = 0.0
     highest_ms: int = 0
     answers: int = 0
-    _reading: Reading | None = None  # behind the records ahead
-    _read: list[Seen] = field(default_factory=list)  # those ahead, and some records before them
-    _origin: str = ""  # the place where those begin
-    _origin_start: int = 0  # and the position
+    _reading: Reading | None = None  # reads on after the records ahead
+    _read: list[Seen] = field(default_factory=list)  # the records ahead, and some records before them
+    _origin: str = ""  # the place where ``_read`` begins
+    _origin_start: int = 0  # the position where ``_read`` begins
 
     def __post_init__(self) -> None:
         self._origin, self._origin_start = self.base, self.start
 
-    # -- where the split stands
+    # -- the split's place
 
     def align(self, split: KinesisSplit) -> None:
-        """Begin where a split goes on; forget what lies before. A step forward makes a new look due."""
+        """Begin where a split goes on; forget the records before. A step forward makes a new look due."""
         if split.cursor == self.base:
             if split.start != self.start:
                 self.start = split.start
@@ -157,7 +157,7 @@ class ShardLook:
         self._renumber()
 
     def _from(self, cursor: str) -> list[Seen] | None:
-        """The records from a place on, None if it was not looked at. A batch that is planned again begins before."""
+        """The records from a place on, None if the place was not looked at. A batch planned again begins earlier."""
         if cursor == self._origin:
             return list(self._read)
         kind, _, number = cursor.partition(" ")
@@ -209,7 +209,7 @@ class ShardLook:
             page = self._reading.page(client, limit)
             self.answers += 1
             found = list(map(_seen, page.records if self.ahead else _from_time(split, page.records)))
-            # At once: the next page may not come, and what was asked for is not asked for again.
+            # Kept at once, because the next page may fail, and this page is not read again.
             self.ahead += found
             self._read += found
             self.behind_ms = page.behind_ms
@@ -226,7 +226,7 @@ class ShardLook:
         self._note(self.ahead)
 
     def _look_at_tail(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
-        """Find the newest record, or one near it: what came behind the one that is known, else by time."""
+        """Find the newest record, or a record near it: read on after the known last record, or search by time."""
 
         def read(place: str) -> tuple[Page, Reading]:
             reading = Reading(split, place, patience_seconds)
@@ -249,9 +249,9 @@ class ShardLook:
 
     @staticmethod
     def _search_newest(read: Callable[[str], tuple[Page, Reading]], now_ms: int) -> tuple[Page, Reading]:
-        """Return what arrived last, or the first some of it, by a search for the time behind which nothing came.
+        """Return the records that arrived last, or the first of them, by a search for the time of the last arrival.
 
-        A shard that was busy until an hour ago would else be read from there on.
+        Without the search, a shard that was busy until an hour ago would be read from an hour ago on.
         """
         begin_ms, empty_ms = now_ms - RECENT_MS, now_ms
         newest, reading = read(at_time(max(0, begin_ms)))
@@ -268,7 +268,7 @@ class ShardLook:
         return newest, reading
 
     def _some(self, client: KinesisClient, reading: Reading, limit: int) -> Page:
-        """Read until something comes, or the end: the service answers with nothing now and then."""
+        """Read until a record or the end comes, because the service sometimes sends empty answers."""
         page = reading.page(client, limit)
         for _ in range(EMPTY_PAGES):
             self.answers += 1
@@ -278,7 +278,7 @@ class ShardLook:
         return page
 
     def _note(self, seen: Sequence[Seen]) -> None:
-        """Remember how dense records are, and the latest time."""
+        """Remember the density of records, and the latest time."""
         if not seen:
             return
         self.highest_ms = max(self.highest_ms, *(each.time_ms for each in seen))
@@ -286,21 +286,21 @@ class ShardLook:
         self.dense = max(sum(each.rows for each in seen) / span_ms, self.dense / 2)
         self.dense_bytes = max(sum(each.size_bytes for each in seen) / span_ms, self.dense_bytes / 2)
 
-    # -- what follows from it
+    # -- answers
 
     @property
     def end(self) -> int:
-        """The position behind the last record that is known."""
+        """The position after the last known record."""
         if self.tip is not None:
             return self.tip.behind
         return self.ahead[-1].behind if self.ahead else self.start
 
     def rows_before(self, position: int) -> int:
-        """How many rows lie before a position: counted where they were looked at, else estimated."""
+        """The number of rows before a position: counted for records that were looked at, otherwise estimated."""
         return self._count(position, lambda seen: seen.rows, self.dense)
 
     def bytes_before(self, position: int) -> int:
-        """How many bytes, likewise."""
+        """The number of bytes before a position, likewise."""
         return self._count(position, lambda seen: seen.size_bytes, self.dense_bytes)
 
     def _count(self, position: int, of: Callable[[Seen], int], dense: float) -> int:
@@ -313,7 +313,7 @@ class ShardLook:
         return counted + min(MOST_ROWS, max(1, round(dense * span_ms)))
 
     def after_rows(self, rows: int, end: int) -> int:
-        """The position after about so many rows: a step holds all records that lie before one position."""
+        """The position after about `rows` rows: a step has all records before one position."""
         steps: dict[int, int] = {}
         counted = 0
         for seen in self.ahead:
@@ -328,10 +328,10 @@ class ShardLook:
         return min(end, fits[-1] + (int((rows - counted) / self.dense) if self.dense else 0))
 
     def find_time(self, time_ms: int) -> int | None:
-        """The position of the first record that arrived at a time or later, None if none is known.
+        """The position of the first record that arrived at a time or later, None if no such record is known.
 
-        It is the one behind the record before, so that who stands there has nothing left before that time. What was not
-        looked at is taken to lie before it.
+        Returns the position after the previous record, so that a reader at the position has read everything earlier.
+        Records that were not looked at are assumed to be earlier than the time.
         """
         if time_ms > max(self.highest_ms, self.start - 1):
             return None
@@ -345,11 +345,11 @@ class ShardLook:
         return position if self.at_tip else time_ms
 
     def first(self) -> Seen | None:
-        """The record that comes next, if it was looked at."""
+        """The next record, if it was looked at."""
         return self.ahead[0] if self.ahead else None
 
     def find_place(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str | None:
-        """Return the place at a position, None if no record lies before it that is not read."""
+        """Return the place at a position, None if no unread record lies before the position."""
         before = [seen for seen in self.ahead if seen.behind <= stop]
         last = self.ahead[-1] if self.ahead else None
         if last is None and self.tip is None:
@@ -370,7 +370,7 @@ class ShardLook:
             for record in page.records:
                 sequence = int(record["SequenceNumber"])
                 if milliseconds(record["ApproximateArrivalTimestamp"]) >= stop:
-                    # Times that go back may answer with a record that was looked at, or is read already.
+                    # If times go back, the answer may be a record that was looked at or read already.
                     return at(sequence) if sequence > last else after(last)
                 if sequence >= self.tip.sequence:
                     return after(sequence)
@@ -380,7 +380,7 @@ class ShardLook:
 
 
 def _is_before(cursor: str, sequence: int) -> bool:
-    """Whether a record lies behind a place, as far as the place says."""
+    """Whether a record lies after a place, as far as the place shows."""
     kind, _, number = cursor.partition(" ")
     if kind == "AT_SEQUENCE_NUMBER":
         return int(number) <= sequence
@@ -397,7 +397,7 @@ def _seen(record: dict[str, Any]) -> Seen:
 
 
 def _from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records from the split's cursor on: the service may begin a little before a time."""
+    """Drop records before the split's cursor, because the service may begin a little before a time."""
     kind, _, where = split.cursor.partition(" ")
     if kind != "AT_TIMESTAMP":
         return records

@@ -1,7 +1,8 @@
-"""How often and how much one shard is read: what the service allows, kept to beforehand.
+"""Keeps the reads of one shard within the service's limits.
 
-A shard takes five reads a second and gives 2 MB/s, of all its readers together. A reader that asks for more is refused,
-and waits longer than one that asked in time. One read may bring 10 MB: the next one then comes five seconds later.
+A shard allows five reads a second and gives 2 MB/s, for all its readers together. The service refuses more, and a
+refused reader waits longer than a reader that waited before. One read may bring 10 MB: the next read then comes five
+seconds later.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ MOST_SHARDS = 10_000
 
 
 class Pace:
-    """When one shard may be read next.
+    """The time of the next read of one shard.
 
     Args:
-        reads_per_second: None: any number.
-        bytes_per_second: None: any number.
+        reads_per_second: largest number of reads in a second; None: any number.
+        bytes_per_second: largest number of bytes in a second; None: any number.
 
     >>> pace = Pace(4.0, 2_000_000.0)
     >>> pace.wait_seconds(now_seconds=10.0)
@@ -39,18 +40,18 @@ class Pace:
         return round(max(0.0, self._next_seconds - now_seconds), 6)
 
     def hold(self, *, now_seconds: float, for_seconds: float) -> None:
-        """Leave the shard alone for so long: somebody else has read it."""
+        """Allow no read for some seconds, because another process has read the shard."""
         self._next_seconds = max(self._next_seconds, now_seconds + for_seconds)
 
     def took(self, *, now_seconds: float, size_bytes: int) -> None:
-        """A read, begun at this time, brought so much."""
+        """Note a read that began at `now_seconds`, and its size."""
         self._next_seconds = max(self._next_seconds, now_seconds) + max(
             self._read_seconds, size_bytes * self._byte_seconds
         )
 
 
 class Paces:
-    """The paces of all shards that this process reads: slices of one shard, and looks at it, follow each other."""
+    """The paces of all shards that this process reads, shared by slices of a shard and looks at the shard."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Says how far shards can be read, where in them a time begins, and fixes by sequence numbers what a batch reads."""
+"""Says how far shards can be read and where a time begins in them, and fixes batches by sequence numbers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["KinesisPlanner"]
 
 THREADS = 16
 PATIENCE_SECONDS = 2.0
-"""How long a shard is asked for while others wait; the next batch asks again."""
+"""How long a shard is asked again while others wait; the next batch asks again."""
 ANSWER_SECONDS = 5.0
-"""How long an answer may take: a planner asks for little."""
+"""How long an answer may take; the answers to a planner are small."""
 HUNG_SECONDS = 3
-"""A look that has got no answer for so long is waited for no longer; longer than a shard that is throttled is asked."""
+"""How long to wait for a look without an answer: longer than questions to a throttled shard are repeated."""
 MARGIN_MS = 2_000
-"""How long after a time it is taken for over, in a shard in which nothing has arrived since. Times of
-the service are no further off than that."""
+"""How long after a time the time counts as over in a shard without later arrivals: the largest error of the service's
+times."""
 RETENTION_SECONDS = 300.0
 
 _log = logging.getLogger("lowmark")
@@ -44,23 +44,23 @@ Look = Future["tuple[str, KinesisUnavailable] | None"]
 class KinesisPlanner(SplitPlanner[KinesisSplit]):
     """Plans shards. A position is an arrival time in milliseconds; see `split.py` and `look.py`.
 
-    A shard that was closed (split or merged) is finished when it is read to its end and all its children are known:
-    a moment without them would let the watermark pass what they still bring.
+    A shard that was closed (split or merged) is finished when it is read to its end and all its children are known,
+    because otherwise the watermark could pass rows of its children.
 
     Attributes:
         metrics: counts `data_losses`, `unanswered_shards`, `throttled_requests`; shows `millis_behind_latest`.
 
     Args:
         settings: how to reach the service.
-        go_on: whether records that are gone are logged and counted, instead of raised.
-        named: whether streams are given by name: one that is missing is an error, also where losses are passed.
-        searchable: whether rows have the time that can be searched for.
+        go_on: whether lost records are logged and counted, instead of raised.
+        named: whether streams are given by name: a missing named stream is an error even if losses are passed.
+        searchable: whether rows have the searched time.
         bounded: whether the source ends.
         poll_seconds: how often a shard is looked at.
-        disorder_us: how far arrival times may go back along a shard, microseconds: claims stay so far behind.
-        subscribes: whether the name of a stream is still to be read; None: all are.
-        rates: how often a second one shard is read, and how many bytes a second; None: not limited.
-        client: asks the service; by default a new one.
+        disorder_us: how far arrival times may go back along a shard, microseconds: claims stay this far behind.
+        subscribes: whether a stream of that name shall still be read; None: all streams.
+        rates: reads and bytes of one shard in a second; None: no limit.
+        client: asks the service; by default a new client.
         now_seconds: a clock that never goes back.
     """
 
@@ -90,7 +90,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             client if client is not None else KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
         )
         self._named = named
-        self._asking: dict[str, Look] = {}  # looks that are left behind
+        self._asking: dict[str, Look] = {}  # looks that hang and are not waited for
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds
         self._looks: dict[str, ShardLook] = {}
@@ -116,12 +116,12 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
     def latest(self, splits: Sequence[KinesisSplit]) -> Mapping[str, SplitEnd]:
         """Say where each shard ends now, as far as it was looked at.
 
-        A shard that does not answer within two seconds (it is throttled, say) is missing in the answer. If none
-        answers, that is an error after the time allowed (`give_up_after`).
+        A shard without an answer within two seconds, such as a throttled shard, is missing in the answer. If no shard
+        answers, that is an error after the allowed time (`give_up_after`).
 
         Raises:
-            KinesisDataLost: records from a split's cursor on expired, or its shard or stream is gone.
-            KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable: see there.
+            KinesisDataLost: records from a split's cursor on expired, or its shard or stream does not exist any more.
+            KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable: as their docstrings say.
         """
         ends: dict[str, SplitEnd] = {}
         asked = [split for split in splits if not self._is_over(split, ends)]
@@ -136,7 +136,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return ends
 
     def _forget(self, asked: set[str]) -> None:
-        """Keep nothing of shards that nobody asks about any more."""
+        """Forget shards without questions for too long."""
         for name in self._asked.see(asked):
             self._looks.pop(name, None)
             self._children.pop(name, None)
@@ -157,10 +157,10 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return over
 
     def _look_at(self, splits: Sequence[KinesisSplit]) -> list[tuple[str, KinesisUnavailable]]:
-        """Look at shards side by side; return which have not answered, and why.
+        """Look at shards side by side; return the shards that have not answered, and the reasons.
 
-        A look that hangs is left behind, and holds up none but its own shard: nobody asks that one again before its
-        look has ended.
+        A look that hangs is not waited for, and delays only its own shard: that shard is asked again after its look
+        has ended.
         """
         self._asking = {name: look for name, look in self._asking.items() if not look.done()}
         looks = {
@@ -177,7 +177,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return hung + [failed for failed in failures if failed is not None]
 
     def _wait_for(self, looks: Mapping[str, Look]) -> None:
-        """Wait until looks have ended, or get no answers: those are left behind. Looks in the queue are no fault."""
+        """Wait until looks have ended, except looks without answers. Looks in the queue count as waiting, not as silent."""
         quiet_seconds, answers = dict.fromkeys(looks, 0), {name: self._answers(name) for name in looks}
         left = dict(looks)
         while left:
@@ -196,7 +196,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return 0 if look is None else look.answers
 
     def _look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
-        """Look at one shard; return why it did not answer."""
+        """Look at one shard; return the reason if it did not answer."""
         look = self._looks.get(split.split_id)
         try:
             if look is None:
@@ -223,7 +223,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return None
 
     def _pass_gone(self, split: KinesisSplit, cause: str) -> tuple[str, KinesisUnavailable] | None:
-        """A shard is not there: pass it, if that is a loss, and one that may be passed."""
+        """Pass a missing shard, if that is a loss and losses may be passed."""
         try:
             created_ms = self._client.created_ms(split.stream)
         except KinesisUnavailable as silent:
@@ -243,7 +243,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return None
 
     def _check_retention(self, split: KinesisSplit) -> None:
-        """A split that nobody looked at for as long as records are kept may have lost some."""
+        """Report a loss if a split was not looked at for the whole retention, because records may have expired."""
         if not split.looked_ms:
             return
         asked_seconds, retention_ms = self._retention.get(split.stream, (None, 0))
@@ -266,7 +266,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         name = split.split_id
         complete = look.closed and (self._bounded or self._children.get(name, frozenset()) <= known)
         if look.closed and not complete:
-            del self._children[name]  # a child may have been split itself, and be gone: ask again
+            del self._children[name]  # ask again, because a child may have been split and have expired
         position, finished = look.end, complete
         if split.stop is not None and not finished:
             over = look.highest_ms >= split.stop or look.looked_ms >= split.stop + MARGIN_MS
@@ -304,9 +304,9 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return 0 if look is None or position <= split.start else look.rows_before(position)
 
     def find_time(self, splits: Sequence[KinesisSplit], time_us: int) -> Mapping[str, int | None] | None:
-        """Find the position of an arrival time: no question is asked, since times are positions.
+        """Find the position of an arrival time, without a question, because positions are times.
 
-        Whether records lie before it, and whether one follows, is known from the last look.
+        The last look shows whether records lie before the position, and whether a record follows.
         """
         if not self._searchable:
             return None
@@ -319,7 +319,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return found
 
     def claim_us(self, split: KinesisSplit, position: int, time_us: int) -> int:
-        """A time before that: the service does not promise that arrival times grow, and two records may share one."""
+        """Claim an earlier time, because arrival times may go back, and two records may have the same time."""
         del split, position
         return time_us - self._disorder_us
 
@@ -333,15 +333,15 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             )  # fmt: skip
         return look
 
-    # -- what fixes the rows
+    # -- fixing the rows
 
     def cut(self, stops: Sequence[tuple[KinesisSplit, int]]) -> Sequence[tuple[KinesisSplit, KinesisSplit]]:
         """Cut splits at positions: each slice has the sequence numbers of its first record and of its end.
 
-        Where a batch ends beyond the records that were looked at, the record at that time is looked for.
+        If a batch ends beyond the records that were looked at, the record at that time is searched.
 
         Raises:
-            KinesisUnavailable: one of them could not be looked for in the time allowed.
+            KinesisUnavailable: a record could not be searched in the allowed time.
         """
         return self._at_once(lambda each: self._cut(*each), stops)
 
@@ -353,7 +353,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         place = None
         if look is not None and stop > split.start:
             place = look.find_place(self._client, split, stop)
-        if place is None or look is None:  # nothing lies between
+        if place is None or look is None:  # no record lies between
             nothing = replace(split, stop=stop, until=split.cursor, records=0)
             return nothing, replace(split, start=stop, until="", looked_ms=looked_ms)
         first = look.first()
@@ -369,7 +369,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _at_once(self, ask: Callable[..., ResultT], of: Sequence[object]) -> list[ResultT]:
-        """Ask about several shards side by side: an answer takes long, and each has limits of its own."""
+        """Ask about several shards side by side, because answers take long and each shard has its own limits."""
         if len(of) < 2:
             return [ask(each) for each in of]
         return list(self._threads().map(ask, of))

@@ -1,4 +1,4 @@
-"""Where shards begin that are there when a stream is first read, in the words of Kinesis."""
+"""The begin of the shards of the first discovery, in the words of Kinesis."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ShardKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class KinesisPosition:
-    """A place in every shard. Made by one of the methods, or of what `of` takes.
+    """A place in every shard. Make it by a factory method.
 
     Attributes:
         kind: TRIM_HORIZON, LATEST, AT_TIMESTAMP or AFTER_SEQUENCE_NUMBER.
-        time_us: of AT_TIMESTAMP.
-        after: of AFTER_SEQUENCE_NUMBER, sorted: the last record that was read of each shard.
+        time_us: for AT_TIMESTAMP: microseconds since the epoch.
+        after: for AFTER_SEQUENCE_NUMBER: the last read record of each shard, sorted.
 
     >>> KinesisPosition.of({("orders", "shardId-000000000000"): "495903382714902566085596925383615710959"}).kind
     'AFTER_SEQUENCE_NUMBER'
@@ -37,23 +37,23 @@ class KinesisPosition:
 
     @classmethod
     def at_timestamp(cls, time_us: int) -> KinesisPosition:
-        """Before the first record that arrived at this time, microseconds since the epoch, or later."""
+        """The place before the first record that arrived at this time, microseconds since the epoch, or later."""
         return cls("AT_TIMESTAMP", time_us=time_us)
 
     @classmethod
     def after_sequence_numbers(cls, read: Mapping[ShardKey, str]) -> KinesisPosition:
-        """Where somebody else has stopped: (stream, shard) -> sequence number of the last record that was read.
+        """The place where another reader stopped: (stream, shard) -> sequence number of its last record.
 
-        Their parents are done with; every other shard begins at its first record.
+        Parents of these shards count as read; all other shards begin at their first records.
         """
         return cls("AFTER_SEQUENCE_NUMBER", after=tuple(sorted(read.items())))
 
     @classmethod
     def of(cls, given: Any, *, option: str = "start") -> KinesisPosition:
-        """Read what a user may give: a word of Kinesis, a time, or sequence numbers by (stream, shard).
+        """Read a user's value: a word of Kinesis, a time, or sequence numbers by (stream, shard).
 
         Raises:
-            InvalidKinesisOption: it is none of these.
+            InvalidKinesisOption: the value is none of these.
         """
         if isinstance(given, KinesisPosition):
             return given

@@ -1,7 +1,7 @@
-"""Reads slices of shards, exactly: from the record at the cursor up to the place where the slice ends.
+"""Reads exact slices of shards: from the record at the cursor up to the end of the slice.
 
-A slice is at its end when its last record was read, when a record behind it comes, or where the closed shard ends. A
-planner has seen the record at which a slice ends: where the shard is over before it comes, records are gone.
+A slice is at its end when its last record was read, when a later record comes, or at the end of a closed shard. The
+planner has seen the record at which a slice ends, so if the shard ends before that record, records are lost.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ from .split import DataLoss, KinesisSplit, after, at
 __all__ = ["KinesisSplitReader"]
 
 MOST_RECORDS = 10_000
-"""In one read; the service's limit, as are 10 MB."""
+"""The service's limit for one read, beside 10 MB."""
 FEW_RECORDS = 100
 EMPTY_SECONDS = 30.0
-"""How long the end of what is there is believed not to be the end, when records that were planned do not come."""
+"""How long reading waits at an end when planned records do not come."""
 LONGEST_WAIT_SECONDS = 0.5
-"""A fetch that has to wait returns now and then."""
+"""How long a fetch waits before it returns without rows."""
 
 MOST_NAMED = 1_000
 _log = logging.getLogger("lowmark")
-_named: set[str] = set()  # streams of which this process has named a malformed packet
+_named: set[str] = set()  # streams with a malformed packet that this process has logged
 
 
 @dataclass(slots=True)
 class _Slice:
-    """Where a slice stands."""
+    """The progress of a slice."""
 
     split: KinesisSplit
-    last: int | None = None  # sequence number of the last record that was read
+    last: int | None = None  # sequence number of the last read record
     left: int = 0
     iterator: str | None = None
     empty_since: float | None = None
 
 
 class KinesisSplitReader(SplitReader[KinesisSplit]):
-    """Reads slices one after the other, each fetch one read.
+    """Reads slices one after the other, with one read in each fetch.
 
     Args:
         settings: how to reach the service.
-        columns: what rows look like.
-        go_on: whether records that are gone are logged and counted, instead of raised.
-        reads_per_second, bytes_per_second: of one shard, by all that this process reads of it; None: not limited.
-        records_per_read: how many records one read asks for at most.
-        client: asks the service; by default a new one.
+        columns: the columns of rows.
+        go_on: whether lost records are logged and counted, instead of raised.
+        reads_per_second, bytes_per_second: limits of one shard for all reads of this process; None: no limit.
+        records_per_read: the largest number of records in one read.
+        client: asks the service; by default a new client.
         now_seconds: a clock that never goes back.
 
     Attributes:
         metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library
-            and cannot be unpacked; each is one row, as it is.
+            but cannot be unpacked; each gives one row, unchanged.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         return Fetched((self._rows(split, taken, split.start),) if taken else ())
 
     def _nothing_comes(self, each: _Slice, behind_ms: int, some: bool) -> bool:  # noqa: FBT001  # read as a word
-        """Whether a slice whose last record was seen, once, has been waited for long enough."""
+        """Whether the reader has waited long enough for a slice whose last record the planner had seen."""
         if some or behind_ms > 0:
             return False
         now = self._now_seconds()
@@ -169,7 +169,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         return SplitRows(split.split_id, rows, position)
 
     def _note_malformed(self, split: KinesisSplit, record: dict[str, Any], why: MalformedPacket) -> None:
-        """Count it, and name the first of a stream."""
+        """Count a malformed packet, and log the first of a stream."""
         self._malformed.inc()
         if split.stream not in _named and len(_named) < MOST_NAMED:
             _named.add(split.stream)

@@ -1,11 +1,11 @@
-"""Kinesis streams as a source: one split a shard, read by boto3 into Arrow batches.
+"""Kinesis streams as a source: one split for each shard, read by boto3 into Arrow batches.
 
     from lowmark.sources.kinesis import KinesisSource
     orders = KinesisSource(streams=["orders"], region="eu-west-1")
 
 Rows are as in Databricks' Kinesis source: partitionKey, data, stream, shardId, sequenceNumber and
-approximateArrivalTimestamp, which is the event time by which slices are planned. Shards may be split and merged while
-they are read: children begin when their parents are read to the end. Enhanced fan-out is not supported.
+approximateArrivalTimestamp; slices are planned by this event time. Shards may be split and merged while they are read:
+children begin when their parents are read to the end. Enhanced fan-out is not supported.
 
 Source: Flink's `KinesisStreamsSource`, the Kinesis API reference, amazon-kinesis-client.
 """
@@ -53,41 +53,41 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
-    """A source that reads Kinesis streams. Exactly one of `streams` and `stream_pattern` says which.
+    """A source that reads Kinesis streams. Give exactly one of `streams` and `stream_pattern`.
 
     Args:
-        streams: names or ARNs of streams, of which all shards are read, also those that come by resharding.
+        streams: names or ARNs of streams. All their shards are read, also shards from resharding.
         stream_pattern: a regular expression for whole names of streams, also of streams that are made later.
-        start: where shards begin that are there when the source is first read: "TRIM_HORIZON", "LATEST", a `datetime`
-            that has come (before the first record that arrived then or later), or where somebody else has stopped:
-            sequence numbers of the last records read, by (stream, shard). Shards found later begin at their first
+        start: where the shards of the first discovery begin: "TRIM_HORIZON", "LATEST", a `datetime` in the past
+            (before the first record that arrived then or later), or the place where another reader stopped:
+            sequence numbers of its last records, by (stream, shard). Shards found later begin at their first
             record.
-        stop: None: it never ends. "LATEST": the present, when shards are first looked for; or a `datetime`, at most
+        stop: None: the source never ends. "LATEST": the time of the first discovery; or a `datetime`, at most
             the present.
-        discover_every: how often new shards are looked for, a duration; None: only at the start. A shard that was split
+        discover_every: how often to look for new shards, a duration; None: only at the start. A shard that was split
             or merged holds the watermark until its children are found.
-        poll_every: how often the end of each shard is looked for, a duration.
-        on_data_loss: "error", or "go_on" with what is left, when records expired before they were read.
+        poll_every: how often to look for the end of each shard, a duration.
+        on_data_loss: for records that expired before they were read: "error", or "go_on" without these records.
         columns: the columns of rows, some of partitionKey, data, stream, shardId, sequenceNumber,
             approximateArrivalTimestamp, subSequenceNumber (in a record of the KPL), explicitHashKey (likewise).
             Without approximateArrivalTimestamp, slices cannot be planned by time.
-        disorder: how far arrival times may go back along a shard, a duration: the service promises no order. What a
-            plan claims to be passed stays so far behind.
+        disorder: how far arrival times may go back along a shard, a duration, because the service promises no order.
+            Claims of plans stay this far behind.
         threads: how many shards a task reads side by side, 1 or more.
-        records_per_read: how many records one read asks for at most, 1 to 10,000, the service's limit.
-        reads_per_second: of one shard, by the planner and one task, which read it in turn. The service allows five, to
-            all its readers together. None: not limited.
-        bytes_per_second: likewise; the service allows 2 MB. None: not limited.
-        region: as boto3 has it, and by default its own.
-        endpoint_url: likewise.
-        profile: likewise.
+        records_per_read: the largest number of records in one read, 1 to 10,000, the service's limit.
+        reads_per_second: reads of one shard by the planner and one task, which read in turn. The service allows five
+            for all readers of a shard together. None: no limit.
+        bytes_per_second: bytes of one shard, likewise; the service allows 2 MB. None: no limit.
+        region: boto3's region; by default boto3's own.
+        endpoint_url: boto3's endpoint, likewise.
+        profile: boto3's profile, likewise.
         role_arn: a role to assume, on the driver and on executors.
-        role_session_name: of that role.
-        role_external_id: of that role.
-        give_up_after: how long the service may be away, or throttle, before it is an error, a duration.
+        role_session_name: session name of that role.
+        role_external_id: external id of that role.
+        give_up_after: how long the service may be away, or throttle, before an error, a duration.
 
     Raises:
-        InvalidKinesisOption: an option is not what it can be.
+        InvalidKinesisOption: an option is invalid.
 
     >>> source = KinesisSource(streams=["orders"], region="eu-west-1")
     >>> source.event_time, source.fetching.threads
@@ -154,10 +154,10 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KinesisSource:
-        """Make a source from options by Databricks' names; see `spark_options` for which.
+        """Make a source from options with Databricks' names, listed in `spark_options`.
 
         Raises:
-            InvalidKinesisOption: an option is not what it can be, or is not known.
+            InvalidKinesisOption: an option is invalid or unknown.
 
         >>> KinesisSource.from_options({"streamName": "orders,returns", "region": "eu-west-1"})
         KinesisSource(eu-west-1, streams=orders,returns)

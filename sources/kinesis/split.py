@@ -1,17 +1,17 @@
 """A shard as a split.
 
-A place in a shard is between two records, and is written as the service is asked for it, so that no digit of a sequence
-number (128 bits and more, as text) is lost:
+A place in a shard lies between two records, and is written in the form of the service's requests, so that no digit of a
+sequence number (128 bits and more, as text) is lost:
 
     TRIM_HORIZON                before its first record
     AT_TIMESTAMP 1700000000000  before the first record that arrived at this time, in milliseconds, or later
     AT_SEQUENCE_NUMBER n        before record n
-    AFTER_SEQUENCE_NUMBER n     behind record n
+    AFTER_SEQUENCE_NUMBER n     after record n
 
-The whole numbers by which batches are planned, positions, are arrival times in milliseconds: a split goes on at a
-position after all records are read that arrived before. They choose how far a batch goes; which rows that are is said
-by the two places of a slice alone (`cursor`, `until`), which are in the offset before a row is read. Arrival times need
-not grow along a shard: where they do not, a position still grows, by a millisecond with each batch.
+Batches are planned by positions, which are arrival times in milliseconds: at a position, a split has read all records
+that arrived earlier. Positions decide how far a batch goes; only the two places of a slice (`cursor`, `until`) fix
+its rows, and both are in the offset before a row is read. Arrival times may go back along a shard; a position then
+still grows, by a millisecond with each batch.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class KinesisSplit(SourceSplit):
         shard: id of the shard.
         cursor: the place to go on from.
         until: the place where a slice ends; "" for a split that is no slice.
-        records: how many records a slice has, roughly: how much to ask for at once. 0 in a split that is no slice.
-        looked_ms: the service's time, milliseconds, at which nothing was missing behind `cursor`; 0: not known. What
-            is there then stays for the stream's retention.
+        records: rough number of records of a slice, for the size of reads. 0 in a split that is no slice.
+        looked_ms: the service's time, milliseconds, at which no record after `cursor` was missing; 0: unknown. The
+            records of that time stay for the stream's retention.
         hash_from, hash_to: the range of hash keys of the shard, as text.
-        wait_ms: of a slice: how long its shard has to be left alone before it is read, milliseconds, because the
-            planner has just read it; so both together ask no more than the service allows.
+        wait_ms: for a slice: how long to wait before reading its shard, milliseconds, because the planner has just
+            read the shard; so both together stay within the service's limits.
     """
 
     stream: str
@@ -77,28 +77,28 @@ def at(sequence: int) -> str:
 
 
 def after(sequence: int) -> str:
-    """The place behind a record."""
+    """The place after a record."""
     return f"AFTER_SEQUENCE_NUMBER {sequence}"
 
 
 def at_time(time_ms: int) -> str:
-    """The place before the first record that arrived then or later."""
+    """The place before the first record that arrived at this time or later."""
     return f"AT_TIMESTAMP {time_ms}"
 
 
 class DataLoss:
-    """What is done about records that are gone: an error, or a line in the log and a count (`data_losses`).
+    """Handles lost records: raises an error, or logs and counts the loss (`data_losses`).
 
     Args:
-        go_on: whether reading goes on without them.
-        metrics: where they are counted.
+        go_on: whether reading goes on without lost records.
+        metrics: counts losses.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._known = KnownLosses(go_on=go_on, metrics=metrics)
 
     def found(self, split: KinesisSplit, reason: str) -> None:
-        """Records from a split's cursor on are gone. The same loss is told once.
+        """Handle the loss of records from a split's cursor on. A loss is told once.
 
         Raises:
             KinesisDataLost: unless reading goes on.

@@ -1,1 +1,1 @@
-"""What most connectors need: discovery, and a source of a few methods."""
+"""Parts that most connectors need: discovery, and a source of a few methods."""

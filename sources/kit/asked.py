@@ -1,4 +1,4 @@
-"""Which splits a planner is still asked about: what it knows of others may go."""
+"""Notes which splits a planner is still asked about, so that it can forget others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 __all__ = ["FORGET_SECONDS", "AskedAbout"]
 
 FORGET_SECONDS = 600.0
-"""How long a split is remembered that nobody asks about."""
+"""How long a split is remembered after the last question about it."""
 
 
 class AskedAbout:
-    """Remembers when splits were last asked about: a stream that is split anew for years has had many.
+    """Remembers when splits were last asked about, because a stream may have had many splits over years.
 
-    Not what a single question leaves out: one may be about some of the splits.
+    A single question is no proof, because it may be about some of the splits.
 
     Args:
         now_seconds: a clock that never goes back.
@@ -29,7 +29,7 @@ class AskedAbout:
         self._seconds: dict[str, float] = {}
 
     def see(self, splits: Iterable[str]) -> list[str]:
-        """Take in that these are asked about now; return those that nobody asked about for too long, once."""
+        """Note that these splits are asked about now; return, once, the splits without a question for too long."""
         now = self._now_seconds()
         self._seconds |= dict.fromkeys(splits, now)
         over = [split for split, seconds in self._seconds.items() if now > seconds + FORGET_SECONDS]

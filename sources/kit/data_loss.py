@@ -1,4 +1,4 @@
-"""What is done about rows that are gone before they were read."""
+"""Handles rows that were deleted before they were read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ log = logging.getLogger("lowmark")
 
 
 class KnownLosses:
-    """An error, or a line in the log and a count; each loss once.
+    """Raises an error for each loss, or logs and counts it, once.
 
     Args:
-        go_on: whether reading goes on without them.
-        metrics: where they are counted, as `data_losses`.
-        amount: name of the counter of how much was lost; None where nobody can tell.
+        go_on: whether reading goes on without the lost rows.
+        metrics: counts losses as `data_losses`.
+        amount: name of the counter for the lost amount; None if the amount is unknown.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup, amount: str | None = None) -> None:
@@ -27,13 +27,13 @@ class KnownLosses:
         self._amount = None if amount is None else metrics.counter(amount)
 
     def take(self, lost: LowmarkError, split_id: str, start: object, amount: int = 0) -> None:
-        """Something of a split is gone, from a position on.
+        """Handle a loss in a split, from a position on.
 
         Args:
-            lost: says so.
+            lost: the error that describes the loss.
             split_id: the split.
             start: the position.
-            amount: how much, 0 where nobody can tell.
+            amount: the lost amount, 0 if unknown.
 
         Raises:
             LowmarkError: `lost`, unless reading goes on.

@@ -17,7 +17,7 @@ class DiscoveredSplits(Generic[SplitT]):
     """The state of a `DiscoveringEnumerator`.
 
     Attributes:
-        discovered: whether the first discovery is done; splits found from then on are late ones.
+        discovered: whether the first discovery is done; splits found afterwards are late splits.
         assigned: ids that were given to a reader at some time, sorted.
         stamps: their stamps, in the same order; empty where the source has none.
         newest_stamp: the largest ever seen, None if there was none.
@@ -37,7 +37,7 @@ class DiscoveredSplits(Generic[SplitT]):
 
 
 class DiscoveredSerializer(Generic[SplitT]):
-    """The format of `DiscoveredSplits`: msgpack, deflated, since ids resemble each other.
+    """The format of `DiscoveredSplits`: msgpack, deflated, because ids resemble each other.
 
     >>> from lowmark.sources import SourceSplit
     >>> serializer = DiscoveredSerializer(SourceSplit)
@@ -60,7 +60,7 @@ class DiscoveredSerializer(Generic[SplitT]):
 
     def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
         if version > self.version:
-            return self._plain.deserialize(version, data)  # which says why not
+            return self._plain.deserialize(version, data)  # raises with the reason
         try:
             plain = unpack(data)
         except ValueError as invalid:

@@ -1,4 +1,4 @@
-"""Which reader gets which split."""
+"""Chooses a reader for each split."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["EvenSpread"]
 
 
 class EvenSpread:
-    """Gives every split to the reader that was given the fewest, so that two differ by one at most.
+    """Gives every split to the reader with the fewest splits, so that readers differ by at most one split.
 
-    Of several such readers it is the first from one on that the split's id fixes: the same splits in the same order go
-    to the same readers in every process, and a process that begins anew does not begin with the same reader each time.
-    Where a split is, the checkpoint keeps; nothing here has to be repeated.
+    If several readers have the fewest, the split's id fixes where the search among them begins: the same splits in the
+    same order go to the same readers in every process, and restarted processes do not all begin with the same reader.
+    The checkpoint keeps the reader of each split, so a restart need not repeat the choices.
 
     >>> spread = EvenSpread()
     >>> [spread.owner(f"orders/{n}", 4) for n in range(6)]
@@ -23,10 +23,10 @@ class EvenSpread:
 
     def __init__(self) -> None:
         self._given: list[int] = []  # by reader
-        self._waiting: dict[str, int] = {}  # split id -> the reader it is meant for
+        self._waiting: dict[str, int] = {}  # split id -> the chosen reader
 
     def owner(self, split_id: str, num_subtasks: int) -> int:
-        """Return the reader for a split; the same one until the split is `placed`, or their number changes."""
+        """Return the reader for a split; the same until the split is `placed`, or the number of readers changes."""
         if num_subtasks != len(self._given):
             self._given, self._waiting = [0] * num_subtasks, {}
         if split_id not in self._waiting:
@@ -37,5 +37,5 @@ class EvenSpread:
         return self._waiting[split_id]
 
     def placed(self, split_id: str) -> None:
-        """The split was given to its reader."""
+        """Note that the split was given to its reader."""
         self._waiting.pop(split_id, None)

@@ -1,4 +1,4 @@
-"""Options of a source, checked as every connector checks them; what cannot be is told by an error of that connector."""
+"""Checks of source options for all connectors; a fault raises an error of the connector."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["InvalidSourceOption", "check_just_one", "checked_pattern", "seconds_
 
 
 class InvalidSourceOption(LowmarkError, ValueError):
-    """An option of a source that makes no sense. Values of secrets are never in it."""
+    """An invalid option of a source. The error never has values of secrets."""
 
     option: str  # its name
-    got: str  # what was given, as text
-    expected: str  # what would have been accepted
+    got: str  # the given value, as text
+    expected: str  # the accepted values
     hint: str  # what to do
     _fact = "{_source}, option {option}: expected {expected}, got {got:.200}"
-    _source: ClassVar[str] = "source"  # name of the class whose option it is
+    _source: ClassVar[str] = "source"  # name of the source class
 
 
 Refusal = type[InvalidSourceOption]
 
 
 def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
-    """Refuse options of which not exactly one is given.
+    """Refuse options unless exactly one is given.
 
     Args:
-        given: what was passed, by the names of the options; None: nothing.
+        given: the given values, by the names of the options; None: not given.
         refusal: the connector's error.
     """
     passed = [name for name, value in given.items() if value is not None]
@@ -40,7 +40,7 @@ def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
 
 
 def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
-    """Return a regular expression that is one."""
+    """Return a valid regular expression."""
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as wrong:

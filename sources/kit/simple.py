@@ -1,14 +1,14 @@
-"""A connector in forty lines: say what splits there are, where they end, and what lies in a range of one.
+"""A connector in forty lines: name the splits, their ends, and the rows of a range.
 
     class Numbers(SimpleSource[SourceSplit]):
         schema      the columns
-        discover    which splits there are
-        latest      where each of them ends now
+        discover    the splits
+        latest      the present end of each split
         read        the rows of one split in [start, stop)
 
-The rest of FLIP-27 is made of these four: an enumerator that looks for new splits every `discover_every`, a planner, a
-split reader, and the formats of checkpoints. `check_source` says whether the four keep the law: the offset fixes the
-rows. That is all `read` must do: give the same rows for the same range, always.
+The rest of FLIP-27 is made from these four: an enumerator that looks for new splits every `discover_every`, a planner,
+a split reader, and the formats of checkpoints. `check_source` tests whether the four keep the law: the offset fixes the
+rows. For this law `read` must always give the same rows for the same range.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumer
 __all__ = ["Rows", "SimpleSource"]
 
 Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
-"""Rows, where a position is a row; else (rows, the position after them). A table is one step, put out as batches."""
+"""Rows, if a position is a row; otherwise (rows, the position after the rows). A table is one step, in batches."""
 
 _BATCH_ROWS = 65_536
 
@@ -56,8 +56,8 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     """A base for connectors whose splits can be read by position, with no connection kept between two ranges.
 
     Attributes:
-        split_type: the dataclass of its splits; set it where it is not `SourceSplit`.
-        bounded: whether it ends: splits are discovered once, and each has a `latest` that is `finished`.
+        split_type: the dataclass of its splits; set it for a type other than `SourceSplit`.
+        bounded: whether it ends: splits are discovered once, and each split has a `finished` end.
         discover_every: how often to look for new splits, a duration; None: once.
 
     >>> class Numbers(SimpleSource[SourceSplit]):
@@ -78,31 +78,31 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     bounded: bool = False
     discover_every: str | timedelta | None = "1 minute"
 
-    # -- what a connector says
+    # -- methods of a connector
 
     @abstractmethod
     def discover(self) -> Sequence[SplitT]:
-        """List the splits that there are now, each as it shall be read from its first row on. Runs on the driver."""
+        """List the present splits, each with the `start` for its first row. Runs on the driver."""
 
     @abstractmethod
     def latest(self, splits: Sequence[SplitT]) -> Mapping[str, SplitEnd]:
-        """Say where each split ends now (`SplitPlanner.latest`); where a stop is, is seen to elsewhere."""
+        """Return the present end of each split (`SplitPlanner.latest`); stops are handled elsewhere."""
 
     @abstractmethod
     def read(self, split: SplitT) -> Iterator[Rows]:
         """Read the rows of `split` from its start up to and without its stop, which is never None. Runs on executors.
 
-        A batch alone counts one position a row, and then all rows up to the stop must come. Where positions are not
-        rows, or have gaps, give each batch with the position after it.
+        A batch without a position counts one position for each row, and then all rows up to the stop must come. If
+        positions are not rows, or have gaps, give each batch with the position after the batch.
         """
 
     def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
-        """Find where in each split a time begins (`SplitPlanner.find_time`); None: it cannot be searched."""
+        """Find where in each split a time begins (`SplitPlanner.find_time`); None: a search is not possible."""
         del splits, time_us
         return None
 
     def claim_us(self, split: SplitT, position: int, time_us: int) -> int:
-        """Say which time a split has passed (`SplitPlanner.claim_us`); less where a position holds several rows."""
+        """Say which time a split has passed (`SplitPlanner.claim_us`); earlier if a position has several rows."""
         del split, position
         return time_us
 
@@ -111,10 +111,10 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         return min(split.start + max(1, rows), end.position)
 
     def rows_before(self, split: SplitT, position: int) -> int:
-        """Return how many rows lie from the start to `position`, at most (`SplitPlanner.rows_before`)."""
+        """Return the largest possible number of rows from the start to `position` (`SplitPlanner.rows_before`)."""
         return max(0, position - split.start)
 
-    # -- what follows from it
+    # -- derived from these methods
 
     @property
     def boundedness(self) -> Boundedness:
@@ -163,7 +163,7 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
 
 
 class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
-    """Asks a `SimpleSource`."""
+    """A planner that asks a `SimpleSource`."""
 
     def __init__(self, source: SimpleSource[SplitT]) -> None:
         self._source = source
@@ -190,16 +190,16 @@ def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:
 
 
 class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
-    """Reads one split after the other through `SimpleSource.read`, one batch a fetch, each up to its stop.
+    """Reads one split after the other through `SimpleSource.read`, each up to its stop, one batch in each fetch.
 
     Attributes:
-        metrics: what it counts.
+        metrics: the reader's counts.
     """
 
     def __init__(self, source: SimpleSource[SplitT]) -> None:
         self._source, self._name = source, type(source).__name__
         self.metrics = MetricGroup()
-        # Those that are to be read, the next first. Ordered: a dict looks through what was removed.
+        # The splits to read, the next split first. An OrderedDict, because a dict looks through removed entries.
         self._splits: OrderedDict[str, SplitT] = OrderedDict()
         self._reading: _Reading[SplitT] | None = None
 
@@ -226,14 +226,14 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
             self._stop_reading(split.split_id)
 
     def read(self, split: SplitT) -> Iterator[Rows]:
-        """Read a split; a reader that counts something on the way does it in `metrics`."""
+        """Read a split. A reader with counts overrides this and counts in `metrics`."""
         return self._source.read(split)
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
 
     def wake_up(self) -> None:
-        """Nothing to do: a fetch waits for nothing but `SimpleSource.read`."""
+        """Do nothing, because a fetch waits only for `SimpleSource.read`."""
 
     def close(self) -> None:
         if self._reading is not None:
@@ -250,7 +250,7 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
 
 
 class _Reading(Generic[SplitT]):
-    """One range of one split, on the way."""
+    """One range of one split while it is read."""
 
     def __init__(self, source: str, rows: Iterator[Rows], split: SplitT) -> None:
         assert split.stop is not None, "slices have one"
@@ -259,7 +259,7 @@ class _Reading(Generic[SplitT]):
         self._position, self._dense = split.start, False
 
     def next(self) -> tuple[SplitRows, ...]:
-        """Read on; nothing at the end."""
+        """Read on. Returns an empty tuple at the end."""
         given = next(self._rows, None)
         if given is None:
             self._check_end()
@@ -272,7 +272,7 @@ class _Reading(Generic[SplitT]):
         if isinstance(rows, pa.RecordBatch):
             return (SplitRows(split_id, rows, self._position),)
         batches = rows.to_batches(_BATCH_ROWS) or [pa.RecordBatch.from_pylist([], rows.schema)]
-        # Within a step there is no position to go on from, so its batches stay together in one fetch.
+        # A step has no position inside to go on from, so its batches stay together in one fetch.
         inside = tuple(SplitRows(split_id, batch, before) for batch in batches[:-1])
         return (*inside, SplitRows(split_id, batches[-1], self._position))
 

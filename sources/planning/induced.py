@@ -1,6 +1,6 @@
-"""Batches of a source whose system decides when a checkpoint is (FLIP-27's `ExternallyInducedSourceReader`).
+"""Batches of a source whose system decides the checkpoints (FLIP-27's `ExternallyInducedSourceReader`).
 
-The reader runs on the driver and reads nothing: it says when a checkpoint is due, and its snapshot where it ends.
+The reader runs on the driver and reads nothing: it says when a checkpoint is due, and its snapshot says where it ends.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = ["InducedBatches"]
 
 
 class InducedBatches(Generic[SplitT]):
-    """Plans what the reader of a source says.
+    """Plans batches as the reader of a source says.
 
     Args:
-        source: it is externally induced.
-        name: of the stream, for errors.
+        source: the externally induced source.
+        name: name of the stream, for errors.
         live: the splits that go on from the checkpoint.
     """
 
     def __init__(self, source: Source[SplitT, Any], name: str, live: Sequence[SplitT]) -> None:
         self._name = name
-        self._due: dict[int, int] = {}  # checkpoint -> what the reader calls it, until it is committed
+        self._due: dict[int, int] = {}  # checkpoint -> the reader's id for it, until it is committed
         reader = source.create_reader(_DriverContext())
         if not isinstance(reader, ExternallyInducedSourceReader):
             raise TypeError(
@@ -35,7 +35,7 @@ class InducedBatches(Generic[SplitT]):
             )
         self._reader: ExternallyInducedSourceReader[SplitT] = reader
         reader.add_splits(live)
-        self._given = {split.split_id for split in live}  # to the reader, and not finished
+        self._given = {split.split_id for split in live}  # given to the reader, and not finished
         reader.start()
 
     def plan(
@@ -46,12 +46,12 @@ class InducedBatches(Generic[SplitT]):
         rows_before: Callable[[SplitT, int], int],
         targets: Mapping[str, int] | None = None,
     ) -> SlicePlan:
-        """Return a batch that ends where the reader's snapshot says; an empty one until it says that one is due.
+        """Return a batch that ends at the reader's snapshot; an empty batch until the reader says that one is due.
 
         Args:
-            splits: what there is to read.
-            checkpoint: the batch's.
-            rows_before: counts, as `SplitPlanner.rows_before`.
+            splits: the splits to read.
+            checkpoint: checkpoint id of the batch.
+            rows_before: counts rows, as `SplitPlanner.rows_before`.
             targets: id -> the position up to which this run reads a split at least; None: the run does not end.
 
         Raises:
@@ -85,13 +85,13 @@ class InducedBatches(Generic[SplitT]):
         return SlicePlan(slices, None, {}, 0)
 
     def committed(self, checkpoint: int) -> None:
-        """The batch of a checkpoint was committed."""
+        """Tell the reader that the batch of a checkpoint was committed."""
         if checkpoint in self._due:
             self._reader.notify_checkpoint_complete(self._due[checkpoint])
             self._due = {each: due for each, due in self._due.items() if each > checkpoint}
 
     def trouble(self) -> str | None:
-        """What a checkpoint waits for; None: nothing."""
+        """Say what delays a checkpoint; None: no delay."""
         return self._reader.trouble()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class _DriverContext:
         self.metric_group = MetricGroup()
 
     def send_split_request(self) -> None:
-        """The planner asks for all splits anyway."""
+        """Do nothing, because the planner asks for all splits."""
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
         raise NotImplementedError(f"a reader on the driver sends no events, got {event!r}")

@@ -1,10 +1,10 @@
-"""What Spark's checkpoint keeps of a source: the offset. It fixes the rows of its batch, and restores everything.
+"""The offset of a source in Spark's checkpoint. It fixes the rows of its batch, and restores the source.
 
     {"checkpoint": 17, "lowmark_source": "orders", "positions": {"orders/0": 1200, ...}, "run": "...", "state": "..."}
 
-`positions` is for people: where each live split goes on. `state` is what counts, compressed: the enumerator's
-snapshot, the live splits, and the slices that the batch before this offset reads. So the rows of a batch follow from
-the offset at its end alone, also of splits that were new in it, or are gone after it; FLIP-27's coordinator and readers
+`positions` is for people: where each live split goes on. `state` restores the source, compressed: the enumerator's
+snapshot, the live splits, and the slices of the batch that ends at this offset. So the offset at the end of a batch
+alone fixes its rows, also of splits that were new in it or are gone after it; FLIP-27's coordinator and readers
 are restored from one place, together with the data.
 """
 
@@ -31,7 +31,7 @@ class UnreadableOffset(LowmarkError, ValueError):
     """An offset in a checkpoint is not one of this source, or was cut short."""
 
     source: str  # the source's name
-    why: str  # what is wrong with the offset
+    why: str  # the fault of the offset
     _fact = (
         'source "{source:.200}": its offset in the checkpoint cannot be read: {why}. Expected what lowmark wrote for '
         "this source"
@@ -41,7 +41,7 @@ class UnreadableOffset(LowmarkError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Generic[SplitT]):
-    """A split, or a slice of one, and the reader slot that reads it."""
+    """A split, or a slice of a split, and the reader slot that reads it."""
 
     subtask: int
     split: SplitT
@@ -53,9 +53,9 @@ class BatchState(Generic[SplitT]):
 
     Attributes:
         coordinator: the coordinator's checkpoint.
-        live: splits that are not finished, each with `start` where it goes on after the batch.
-        slices: what the batch reads.
-        time_us: the event time up to which the batch takes every split; None where it is not cut by time.
+        live: unfinished splits, each with `start` where it goes on after the batch.
+        slices: the slices of the batch.
+        time_us: the event time up to which the batch takes every split; None if it is not cut by time.
     """
 
     coordinator: bytes
@@ -86,10 +86,10 @@ class BatchOffset:
 
     Attributes:
         source: the source's name.
-        checkpoint: how many batches were planned before and with this one: FLIP-27's checkpoint id.
-        run: token of the planner that planned it, no run of Spark's; None in the very first.
-        positions: split id -> where it goes on, of the splits that are live.
-        state: compressed; see `decode`. Empty in the very first.
+        checkpoint: the number of batches planned so far, with this batch: FLIP-27's checkpoint id.
+        run: token of the planner that planned the batch, no run of Spark's; None in the very first offset.
+        positions: split id -> where the split goes on, for live splits.
+        state: compressed; see `decode`. Empty in the very first offset.
 
     >>> BatchOffset.find(BatchOffset("orders").to_json()) == BatchOffset("orders")
     True
@@ -122,7 +122,7 @@ class BatchOffset:
         """Read the state back.
 
         Raises:
-            UnreadableOffset: the bytes are none of ours, or of a later version.
+            UnreadableOffset: the bytes are not ours, or of a later version.
         """
         if not self.state:
             return BatchState(b"")
@@ -136,7 +136,7 @@ class BatchOffset:
                 self._splits(wire.slices, wire.split_version, serializer),
                 wire.time_us,
             )
-        except Exception as broken:  # a connector's serializer may raise whatever it likes
+        except Exception as broken:  # a connector's serializer may raise any error
             raise UnreadableOffset(self.source, described(broken)) from broken
 
     @staticmethod
@@ -146,7 +146,7 @@ class BatchOffset:
         return tuple(Placed(subtask, serializer.deserialize(version, data)) for subtask, data in packed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset with sorted keys: Spark compares offsets as text."""
+        """Return the offset with sorted keys, because Spark compares offsets as text."""
         return {
             "checkpoint": self.checkpoint,
             "lowmark_source": self.source,
@@ -157,10 +157,10 @@ class BatchOffset:
 
     @classmethod
     def find(cls, offset: object) -> BatchOffset | None:
-        """Read a source's offset, as a mapping or as JSON text; None if it is not one of ours.
+        """Read a source's offset, as a mapping or as JSON text; None if it is not ours.
 
         Raises:
-            UnreadableOffset: it is one of ours, and a field is missing or cannot be.
+            UnreadableOffset: the offset is ours, but a field is missing or invalid.
         """
         if isinstance(offset, str) and '"lowmark_source"' in offset:
             try:
@@ -169,7 +169,7 @@ class BatchOffset:
                 return None
         source = offset.get("lowmark_source") if isinstance(offset, Mapping) else None
         if not isinstance(source, str):
-            return None  # a topic may have that name, but its partitions are no text
+            return None  # a topic may have that name, but then its partitions are no text
         try:
             found = msgspec.convert(offset, _Fields)
         except (ValueError, RecursionError) as wrong:

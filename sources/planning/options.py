@@ -1,4 +1,4 @@
-"""How the batches of a source are cut."""
+"""The options for cutting the batches of a source."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ __all__ = ["PlanOptions"]
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What a user may say of the batches of a source.
+    """A user's options for the batches of a source.
 
     Attributes:
-        slots: how many readers there are, which is how many tasks a batch has at most.
-        max_rows: rows in a batch, about; None: all there are.
-        max_bytes: bytes in a batch, about; None: no limit.
-        max_slice_us: event time that a batch spans at most; None: no limit.
-        by_time: take every split up to one event time, where the source can search by time.
-        future_guard_us: rows further ahead of the clock than this are bad clocks; None: there are no such rows.
-        rate: how fast it is read at most; None: as fast as can be.
-        start_seconds: how long the first splits may take to be found.
-        failover: how often a failed enumerator is restored; None: as its coordinator does by default.
-        timeout_seconds: how long the enumerator may take over one thing, and a source's own reader bring nothing.
+        slots: number of readers, and so the largest number of tasks of a batch.
+        max_rows: the rough largest number of rows of a batch; None: all rows.
+        max_bytes: the rough largest size of a batch, bytes; None: no limit.
+        max_slice_us: the longest span of event time of a batch; None: no limit.
+        by_time: whether to take every split up to one event time, if the source can search by time.
+        future_guard_us: rows further ahead of the clock than this come from bad clocks; None: no guard.
+        rate: the largest rate of reading; None: no limit.
+        start_seconds: how long the search for the first splits may take.
+        failover: how often a failed enumerator is restored; None: the coordinator's default.
+        timeout_seconds: how long one action of the enumerator may take, and how long a source's own reader may bring
+            nothing.
     """
 
     slots: int = 1

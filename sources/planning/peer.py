@@ -1,4 +1,4 @@
-"""Who is asked before a batch is planned, and told afterwards: both ways of the talk, and who it is with."""
+"""The peer of a planner: it is asked before a batch is planned, and told the plan afterwards."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["Guidance", "PlanPeer", "Planned"]
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """What others say before a batch is planned.
+    """The answer of a peer before a batch is planned.
 
     Attributes:
-        cap_us: event time that no row may reach, None where all may be read; what
-            `WatermarkStrategy.first_time_beyond` makes of the cap of an alignment group, which is a watermark.
-        hold: nothing may be read: somebody is waited for. What the next row is may be told all the same.
+        cap_us: event time that no row may reach, None: no limit. `WatermarkStrategy.first_time_beyond` makes it from
+            the cap of an alignment group, which is a watermark.
+        hold: nothing may be read, because the group waits for a member. The next row's time may be told all the same.
         paused: splits that may not be read now, because they are ahead of their group.
         observed_us: largest event time seen so far, by split.
-        events: (subtask, serializer's version, event) that readers sent since.
-        available_now: plan nothing beyond what is there when this is said first.
+        events: (subtask, serializer's version, event) that readers sent since the last answer.
+        available_now: whether to plan only rows that are present at the first answer with this flag.
     """
 
     cap_us: int | None = None
@@ -33,23 +33,23 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is known once a batch is planned, and before it is read.
+    """The facts about a batch that is planned but not read.
 
     Attributes:
-        checkpoint: which batch.
+        checkpoint: checkpoint id of the batch.
         splits: all live splits, and their parents.
-        claims_us: by split, event time that it has passed when the batch is over: its next row is known to be there, or
-            its system promises it.
+        claims_us: by split, the event time that the split has passed after the batch, because its next row is known, or
+            because its system promises the time.
         rows: rows in the batch by split, upper bounds.
-        backlog_rows: rows unread after it, by split; missing means not known.
+        backlog_rows: unread rows after the batch, by split; missing means unknown.
         finished: splits that end with this batch.
-        paused: splits of which alignment lets nothing be read.
-        next_us: event time of the next row, where a cap alone keeps the source from reading it; where several rows
-            have to be read at once, of the last of them.
-        metrics: the source's own.
-        missing: what is waited for where no split was ever found, and since when; completes "no split is known yet: ".
-        trouble: which splits cannot be read at present, since when and why; completes "waiting for the source: ".
-        complete: no other splits will come.
+        paused: splits that alignment keeps from being read.
+        next_us: event time of the next row, if only a cap keeps the source from reading it; of the last row, if
+            several rows have to be read at once.
+        metrics: the source's own metrics.
+        missing: the reason for having no plan, and since when; completes "no split is known yet: ".
+        trouble: the splits that cannot be read at present, since when and why; completes "waiting for the source: ".
+        complete: whether no other splits will come.
     """
 
     checkpoint: int
@@ -67,12 +67,12 @@ class Planned:
 
 
 class PlanPeer(Protocol):
-    """Others who have a say: alignment, and those who measure what was read."""
+    """The other end of a planner: alignment, and the measurement of read rows."""
 
     def ask(self, run: str) -> Guidance:
-        """Return what holds for the next batch of the planner with this token."""
+        """Return the guidance for the next batch of the planner with this token."""
         ...
 
     def tell(self, run: str, planned: Planned) -> None:
-        """Hear of a plan, before the batch is read. Repeated where nothing new was planned but something is known."""
+        """Take a plan before its batch is read. Called again without a new plan when new facts are known."""
         ...

@@ -4,13 +4,13 @@
     "from here, how far?"      splits that were assigned, sliced     assign_splits -> reader slots
     writes the offset          the coordinator's checkpoint,         snapshot_state(checkpoint id)
                                the splits' positions, the slices
-    reads the slices           (an executor does)                    SourceReader, SplitReader
+    reads the slices           (on an executor)                      SourceReader, SplitReader
     "this one is committed"    notify_checkpoint_complete            the same
 
-A planner may be asked from any offset at any time: it goes on if that is where it stands, and restores everything from
-the offset if it is not. So a new process, a batch that is planned twice, and a restart are one case.
+A planner may be asked from any offset at any time. If the offset is not its present offset, it restores everything from
+the given offset. So a new process, a batch that is planned twice, and a restart are one case.
 
-A batch may be planned with others: a peer says how far alignment lets the source read, and is told what was planned.
+A batch may be planned with a peer: the peer says how far alignment lets the source read, and is told the plan.
 Knows nothing of Spark.
 """
 
@@ -42,7 +42,7 @@ __all__ = ["BatchPlanner", "NoSplits", "PlanningFailed"]
 
 log = logging.getLogger("lowmark")
 
-# An idle source is asked every 10 ms, which must not become 100 questions a second to the system behind it.
+# Spark asks an idle source every 10 ms, and its system must not get 100 questions a second.
 _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
 _SAY_AGAIN_SECONDS = 60.0
@@ -55,10 +55,10 @@ _TELLS_NOBODY = SplitPlanner.notify_checkpoint_complete
 
 
 class PlanningFailed(LowmarkError, RuntimeError):
-    """What a batch reads could not be planned."""
+    """A batch could not be planned."""
 
     source: str  # name of the source
-    batch: int  # which batch, as its checkpoint counts them
+    batch: int  # checkpoint id of the batch
     cause: str  # the error's type and text
     _fact = "source {source!r}: cannot plan batch {batch}: {cause}"
     _hint = "remove the cause and start the query again; it goes on from its checkpoint."
@@ -66,10 +66,10 @@ class PlanningFailed(LowmarkError, RuntimeError):
 
 
 class NoSplits(LowmarkError, TimeoutError):
-    """An enumerator was silent for too long: nobody knows whether there is anything to read."""
+    """An enumerator was silent for too long, so it is unknown whether there is anything to read."""
 
     source: str  # name of the source
-    seconds: float  # how long it was waited for
+    seconds: float  # how long the planner waited
     _fact = (
         "source {source!r}: its enumerator has neither assigned a split nor said that there is none within {seconds:g} "
         "seconds"
@@ -81,15 +81,15 @@ class BatchPlanner(Generic[SplitT]):
     """Plans one source's batches. One caller at a time; the enumerator has a thread of its own.
 
     Args:
-        source: what to read.
-        name: of the stream, for logs, errors and offsets.
-        options: how to cut.
-        now_us: the wall clock, microseconds since the epoch: event times are compared with it, and people read it.
-        peer: others who have a say; None: nobody.
-        steady_us: a clock that never steps, microseconds: waits and the rate go by it.
+        source: the source to read.
+        name: name of the stream, for logs, errors and offsets.
+        options: how to cut batches.
+        now_us: the wall clock, microseconds since the epoch, for event times and for people.
+        peer: the peer to ask and to tell; None: no peer.
+        steady_us: a clock that never steps, microseconds, for waits and the rate.
 
     Raises (from every call):
-        SourceFailed: the enumerator gave up, with the cause; or what the source's planner raised.
+        SourceFailed: the enumerator failed too often, with the cause; or an error of the source's planner.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class BatchPlanner(Generic[SplitT]):
         self._slots: Slots[SplitT] = Slots()
         self._coordinator: SourceCoordinator[SplitT, Any] | None = None
         self._planner: SplitPlanner[SplitT] | None = None
-        self._at: BatchOffset | None = None  # the offset that the three above stand at
+        self._at: BatchOffset | None = None  # the offset of the three fields above
         self._live: dict[str, Placed[SplitT]] = {}
         self._previous_time_us: int | None = None
         self._previous_span_us: int | None = None
@@ -116,29 +116,29 @@ class BatchPlanner(Generic[SplitT]):
         self._requested: Future[None] | None = None
         self._targets: dict[str, int] | None = None
         self._available_now = False
-        self._waits = False  # the newest plan left rows unread that alignment or the rate held back
+        self._waits = False  # whether alignment or the rate held rows back in the newest plan
         self._empty_until_us: int | None = None  # by the steady clock
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._telling = Telling(peer, self._token, now_us)
-        self._induced: InducedBatches[SplitT] | None = None  # its system decides when a batch ends
+        self._induced: InducedBatches[SplitT] | None = None  # if its system decides when a batch ends
 
     def initial(self) -> BatchOffset:
-        """Return the offset before the first batch. It decides nothing, so it may be asked for more than once."""
+        """Return the offset before the first batch. May be called more than once."""
         return BatchOffset(self._name)
 
     def stop_at_present(self) -> None:
-        """From now on plan nothing beyond what is there when the next batch is planned (Trigger.AvailableNow)."""
+        """From now on plan only rows that are present when the next batch is planned (Trigger.AvailableNow)."""
         self._available_now, self._targets = True, None
 
     def plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
         """Plan the next batch.
 
         Args:
-            start: where it begins: an offset of this source, of this process or another.
-            max_rows: rows in it, about; None: all there are.
+            start: the offset where it begins, of this process or an earlier process.
+            max_rows: its rough largest number of rows; None: all rows.
 
         Returns:
-            Where it ends; `start` itself if there is nothing to read.
+            The offset where it ends; `start` itself if there is nothing to read.
 
         Raises:
             UnreadableOffset: `start` is of another source, or broken.
@@ -146,7 +146,7 @@ class BatchPlanner(Generic[SplitT]):
         end = self._plan(start, max_rows)
         began = said = time.monotonic()
         while end == start and self._available_now and self._waits:
-            # Nothing new would end this run, although rows are there that alignment or the rate keeps from being read.
+            # An empty answer would end this run, although alignment or the rate only holds rows back for now.
             if time.monotonic() - said > _SAY_AGAIN_SECONDS:
                 said = time.monotonic()
                 waited = format_duration_us(int(said - began) * 1_000_000)
@@ -183,7 +183,7 @@ class BatchPlanner(Generic[SplitT]):
             with nullcontext() if start.checkpoint else self._telling.planning_first(len(candidates)):
                 plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
         except SourceFailed:
-            raise  # it names the source itself
+            raise  # a LowmarkError names the source itself
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         self._budget.take(plan.rows, more=plan.more)
@@ -200,10 +200,10 @@ class BatchPlanner(Generic[SplitT]):
         return self._write(start.checkpoint + 1, candidates, plan, cuts, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[Task[SplitT]]:
-        """Return what each reader slot reads between two offsets; a pure function of them, events apart.
+        """Return the task of each reader slot between two offsets. Except for events, only the offsets decide it.
 
         Raises:
-            UnreadableOffset: they are not the two ends of one batch.
+            UnreadableOffset: the offsets are not the two ends of one batch.
         """
         if end.checkpoint == start.checkpoint:
             return []
@@ -224,7 +224,7 @@ class BatchPlanner(Generic[SplitT]):
         ]
 
     def committed(self, end: BatchOffset) -> None:
-        """The batch that ends there was committed."""
+        """Note that the batch that ends at an offset was committed."""
         if self._coordinator is not None:
             self._coordinator.notify_checkpoint_complete(end.checkpoint)
         if self._induced is not None:
@@ -235,14 +235,14 @@ class BatchPlanner(Generic[SplitT]):
             planner.notify_checkpoint_complete([placed.split for placed in live])
 
     def latest(self) -> dict[str, int]:
-        """Return where every live split ends now, as far as it can be told; for people."""
+        """Return the present end of every live split, as far as known, for people."""
         if self._planner is None:
             return {}
         ends = self._planner.latest([placed.split for placed in self._live.values()])
         return dict(sorted((split_id, end.position) for split_id, end in ends.items()))
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """End threads and close connections."""
         self._telling.planning()
         if self._induced is not None:
             self._induced.close()
@@ -252,7 +252,7 @@ class BatchPlanner(Generic[SplitT]):
             self._coordinator.close(min(_CLOSE_SECONDS, self._options.timeout_seconds))
         self._coordinator = self._planner = self._at = self._induced = None
 
-    # -- where it stands
+    # -- the present offset
 
     def _restore(self, start: BatchOffset) -> None:
         if start.source != self._name:
@@ -291,14 +291,14 @@ class BatchPlanner(Generic[SplitT]):
         self._at = start
 
     def _await_splits(self, coordinator: SourceCoordinator[SplitT, Any]) -> None:
-        """Let the first batch hold what there is: discovery runs on a thread of its own, and Spark does not wait."""
+        """Wait for first splits, so that the first batch has the present rows although Spark does not wait."""
         coordinator.run("start the enumerator and register its readers", lambda: None)
         coordinator.wait(self._ask_for_splits(), "hand out the splits that readers ask for")
         began = time.monotonic()
         say_at, until = began + SAY_AGAIN_SECONDS, began + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
             self._ask_for_splits()
-            # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
+            # An enumerator that counts its discoveries has found nothing; another enumerator may still be waiting.
             if coordinator.metric_values().get("discoveries", 0) > 0:
                 return
             if time.monotonic() > say_at:
@@ -318,7 +318,7 @@ class BatchPlanner(Generic[SplitT]):
                 return
 
     def _ask_for_splits(self) -> Future[None]:
-        """Let an enumerator that waits to be asked (FLIP-27) give all it has, for the next plan if not for this one."""
+        """Let an enumerator that assigns on request (FLIP-27) give all its splits, for this plan or the next one."""
         assert self._coordinator is not None, "restored before"
         if self._requested is None or self._requested.done():
             self._requested = self._coordinator.request_splits()
@@ -331,7 +331,7 @@ class BatchPlanner(Generic[SplitT]):
             for subtask, version, data in events:
                 self._coordinator.handle_source_event(subtask, serializer.deserialize(version, data))
 
-    # -- what is read
+    # -- the batch
 
     def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:
         budgets = [rows for rows in (max_rows, rated) if rows is not None]
@@ -352,7 +352,7 @@ class BatchPlanner(Generic[SplitT]):
     def _slice(
         self, candidates: Mapping[str, Placed[SplitT]], limits: SliceLimits, guidance: Guidance
     ) -> tuple[SlicePlan, int | None]:
-        """Return the plan, and the event time of the next row where alignment alone keeps it from being read."""
+        """Return the plan, and the event time of the next row if only alignment keeps that row from being read."""
         assert self._planner is not None, "restored before"
         assert self._at is not None, "restored before"
         if self._coordinator is not None and self._coordinator.failure is not None:
@@ -369,15 +369,15 @@ class BatchPlanner(Generic[SplitT]):
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
         if plan.rows or limits.cap_us is None or NoRowsReason.CAP not in plan.without_rows.values():
             return plan, None
-        # Near the cap: what is found is as far into its millisecond as the cap is, so that the two compare exactly.
+        # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
         return plan, self._next_row(self._planner, splits, limits, limits.cap_us).wanted_us
 
     def _look_ahead(
         self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits
     ) -> tuple[SlicePlan, int | None]:
-        """Plan nothing, but say where every split goes on: others wait to hear it, as this source waits for them.
+        """Plan nothing, but tell where every split goes on, because other members wait for this source, too.
 
-        A source that cannot say has to read to find out, once.
+        A source that cannot search by time has to read once to find out.
         """
         near_us = limits.now_us if self._previous_time_us is None else self._previous_time_us
         found = self._next_row(planner, splits, limits, near_us)
@@ -397,17 +397,17 @@ class BatchPlanner(Generic[SplitT]):
         return next_row(planner, splits, near_us=near_us, until_us=until_us)
 
     def _moves(self, plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance) -> bool:
-        """Whether the plan is worth a batch: it has rows, an end, or a split that no offset knows yet.
+        """Whether the plan is worth a batch: it has rows, the end of a split, or a split that is in no offset yet.
 
-        While the peer waits to hear of this planner, its first plan is worth one too, even an empty one: by the offset
-        of a batch the peer learns which query this planner belongs to.
+        While the peer waits to hear of this planner, even an empty first plan is worth a batch, because the peer learns
+        from the offset of a batch which query this planner belongs to.
         """
         new = candidates.keys() - self._live.keys()
         unheard = guidance.hold and (self._at is None or self._at.run != self._token)
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
     def _cut(self, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan) -> Mapping[str, tuple[SplitT, SplitT]]:
-        """Return what each planned split gives to the batch, and what goes on from there."""
+        """Return for each planned split its slice of the batch, and the split that goes on after the slice."""
         assert self._planner is not None, "restored before"
         names = [name for name in sorted(candidates) if name in plan.slices]
         cut = self._planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
@@ -422,13 +422,13 @@ class BatchPlanner(Generic[SplitT]):
         next_us: int | None,
     ) -> BatchOffset:
         assert self._coordinator is not None, "restored before"
-        # Before the snapshot, which has to agree with the positions: a hybrid source switches by it.
+        # Before the snapshot, which has to agree with the positions, because a hybrid source switches here.
         for name, planned in plan.slices.items():
             if planned.finished:
                 self._coordinator.handle_splits_finished(candidates[name].subtask, [name])
         action = f"take the enumerator's snapshot for checkpoint {checkpoint}"
         snapshot = self._coordinator.wait(self._coordinator.checkpoint(checkpoint), action)
-        # What was assigned while the batch was planned is not the enumerator's any more: live, and not read yet.
+        # Splits assigned while the batch was planned are no longer in the enumerator's state: live, but unread.
         candidates = {**self._slots.in_snapshot(), **candidates}
         live: dict[str, Placed[SplitT]] = {}
         slices: list[Placed[SplitT]] = []

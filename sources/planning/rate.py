@@ -1,7 +1,7 @@
-"""How fast a source may be read (FLIP-535): by the second, by the checkpoint, or as fast as it goes.
+"""Limits how fast a source is read (FLIP-535): by the second, by the checkpoint, or not at all.
 
-A strategy is chosen by the user and holds numbers only. Flink gives every reader a limiter with its share; here a batch
-is planned for all readers at once, so a planner keeps one `RateBudget` and asks it before it plans.
+The user chooses a strategy, which has only numbers. Flink gives every reader a limiter with a share; here a batch
+is planned for all readers at once, so a planner keeps one `RateBudget` for all its plans.
 
 Source: `org.apache.flink.api.connector.source.util.ratelimit`, FLIP-535; the token bucket of network schedulers.
 """
@@ -23,7 +23,7 @@ class InvalidRate(LowmarkError, ValueError):
 
     what: str  # the setting or request
     got: float  # its value
-    expected: str  # what would have been accepted
+    expected: str  # the accepted values
     hint: str  # what to do
     _fact = "{what}: expected {expected}, got {got:g}"
 
@@ -33,8 +33,8 @@ class RateLimiterStrategy:
     """How fast a whole source is read. Made by `per_second`, `per_checkpoint` or `no_op`.
 
     Attributes:
-        second_rows: rows in a second, None: not limited by time.
-        checkpoint_rows: rows in a checkpoint, None: not limited by checkpoint.
+        second_rows: rows in a second, None: no limit by time.
+        checkpoint_rows: rows in a checkpoint, None: no limit by checkpoint.
 
     >>> RateLimiterStrategy.per_second(2.5)
     RateLimiterStrategy(second_rows=2.5, checkpoint_rows=None)
@@ -45,7 +45,7 @@ class RateLimiterStrategy:
 
     @classmethod
     def per_second(cls, rows: float) -> RateLimiterStrategy:
-        """At most `rows` rows in a second, by all readers together, whatever the trigger; see `RateBudget`.
+        """Allow at most `rows` rows in a second, by all readers together, for any trigger; see `RateBudget`.
 
         Raises:
             InvalidRate: `rows` is 0 or less.
@@ -56,7 +56,7 @@ class RateLimiterStrategy:
 
     @classmethod
     def per_checkpoint(cls, rows: int) -> RateLimiterStrategy:
-        """At most `rows` rows from one checkpoint to the next, by all readers together.
+        """Allow at most `rows` rows from one checkpoint to the next, by all readers together.
 
         Raises:
             InvalidRate: `rows` is less than 1.
@@ -67,26 +67,26 @@ class RateLimiterStrategy:
 
     @classmethod
     def no_op(cls) -> RateLimiterStrategy:
-        """As fast as it goes."""
+        """Set no limit."""
         return cls()
 
 
 class RateBudget:
-    """How many rows the next batch of one planner may have: a token bucket, filled by time, emptied by batches.
+    """The number of rows that the next batch of one planner may have: a token bucket, filled by time.
 
-    Over any time a source is read at its rate, and never by more than one batch's rows above it:
+    Over any time a source is read at its rate, and at most one batch's rows above its rate:
 
-    - what a batch was granted and did not take, because slices seldom fit exactly, is there for the next one, up to as
-      much as came in since the batch before; what was not there to be read is not saved up, one row apart;
-    - a batch that took more, because a step of its source is read as a whole, is waited for;
-    - the first batch, when nobody knows yet how often batches come, has a second's rows. As much as comes in until the
-      next one should have been its own: what it took beyond that is waited for, and of what it lacks the next one has
-      up to a second's rows.
+    - if a batch takes fewer rows than granted, because slices seldom fit exactly, the next batch may take the rest, up
+      to the tokens of the last interval; tokens for rows that were not there to read are not saved, except for one row;
+    - if a batch took more, because a step of its source is read as a whole, the next batches wait;
+    - the first batch has one second's rows, because the interval of batches is still unknown. The tokens until the
+      second batch count as its own: if the first batch took too many rows the next batches wait; if it took too few,
+      the next batch may take up to one second's rows more.
 
-    Counts in whole numbers, in parts of a row so small that a microsecond brings some: no fraction is lost.
+    Counts in whole numbers, in parts of a row so small that every microsecond brings whole parts: no fraction is lost.
 
     Args:
-        rate: how fast.
+        rate: the rate.
 
     >>> budget, granted = RateBudget(RateLimiterStrategy.per_second(2.5)), []
     >>> for second in range(5):
@@ -103,16 +103,16 @@ class RateBudget:
             # One part is 1 / (denominator * 10^6) of a row.
             self._per_us, denominator = Fraction(rate.second_rows).as_integer_ratio()
             self._row = denominator * _SECOND_US
-        self._parts = 0  # less than 0 while a batch that took more is waited for
-        self._came_in = 0  # parts since the batch before
+        self._parts = 0  # less than 0 while batches wait, after a batch took more
+        self._came_in = 0  # parts since the last batch
         self._at_us: int | None = None
-        self._first: int | None = None  # parts that the first batch took, or should have had, of what had not come in
+        self._first: int | None = None  # parts that the first batch took, or could have had, before they came in
 
     def grant(self, now_us: int) -> int | None:
-        """Return how many rows a batch that is planned now may have; 0: none yet; None: any number.
+        """Return how many rows a batch planned now may have; 0: no row yet; None: any number.
 
         Args:
-            now_us: the time, microseconds. Where it goes back, nothing comes in.
+            now_us: the time, microseconds. If it goes back, no tokens come in.
         """
         if self._per_us is None:
             return self._checkpoint_rows
@@ -128,11 +128,11 @@ class RateBudget:
         return max(0, self._parts // self._row)
 
     def take(self, rows: int, *, more: bool) -> None:
-        """Say what a batch takes.
+        """Take the rows of a batch from the budget.
 
         Args:
-            rows: its rows; 0 for no batch.
-            more: whether rows are left that might have been read.
+            rows: number of its rows; 0 for no batch.
+            more: whether more rows could have been read.
         """
         if self._per_us is None:
             return

@@ -1,4 +1,4 @@
-"""Which reader slot has which splits, and what it reads in a batch."""
+"""The splits of each reader slot, and its slices in a batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Slots", "Task"]
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[SplitT]):
-    """What one reader slot reads in one batch.
+    """The task of one reader slot in one batch.
 
     Attributes:
-        subtask: the slot.
-        checkpoint: the batch.
+        subtask: number of the slot.
+        checkpoint: checkpoint id of the batch.
         splits: slices, each with a stop.
-        events: what the enumerator sent to this reader. A batch that is read again after a crash has none.
+        events: events of the enumerator for this reader. A batch that is read again after a crash has no events.
     """
 
     subtask: int
@@ -33,26 +33,26 @@ class Task(Generic[SplitT]):
 
 
 class Slots(Generic[SplitT]):
-    """The reader slots, as the coordinator sees readers: keeps what it sends until a batch takes it."""
+    """The reader slots, as readers for the coordinator: keeps splits and events until a batch takes them."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._arrived: dict[str, Placed[SplitT]] = {}
         self._known: frozenset[str] = frozenset()
         self._snapshot: frozenset[str] = frozenset()
-        self._complete = False  # a slot was told that no more splits come
+        self._complete = False  # whether a slot was told that no more splits come
         self._events: dict[int, list[SourceEvent]] = {}
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT]) -> None:
         with self._lock:
             for split in splits:
-                # Assigned again by an enumerator that was restored from before it was assigned: it is there already.
+                # A known split may be assigned again by an enumerator restored from before its assignment.
                 if split.split_id not in self._known:
                     self._arrived.setdefault(split.split_id, Placed(subtask, split))
             self._lock.notify_all()
 
     def no_more_splits(self, subtask: int) -> None:
-        del subtask  # a slot without splits simply gets no task
+        del subtask  # a slot without splits gets no task
         with self._lock:
             self._complete = True
             self._lock.notify_all()
@@ -64,7 +64,7 @@ class Slots(Generic[SplitT]):
             return self._complete
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a first split, or to hear that none comes; return whether that is so."""
+        """Wait for a first split, or for the news that no split comes; return whether either came."""
         with self._lock:
             return self._lock.wait_for(lambda: bool(self._arrived or self._complete), seconds)
 
@@ -76,7 +76,7 @@ class Slots(Generic[SplitT]):
         return sent
 
     def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # the gateway's interface
-        """The coordinator shows it among the source's metrics; slots read what is planned either way."""
+        """Do nothing: the coordinator shows the backlog as a metric, and slots read the plan in any case."""
 
     def checkpointed(self, checkpoint_id: int) -> None:
         del checkpoint_id  # always the newest
@@ -90,7 +90,7 @@ class Slots(Generic[SplitT]):
             self._events.clear()
 
     def in_snapshot(self) -> dict[str, Placed[SplitT]]:
-        """The splits that had arrived when the enumerator's state was taken: it does not hold them any more."""
+        """The splits that had arrived when the enumerator's state was taken, so that the state does not have them."""
         with self._lock:
             return {name: placed for name, placed in self._arrived.items() if name in self._snapshot}
 
@@ -99,7 +99,7 @@ class Slots(Generic[SplitT]):
             return dict(self._arrived)
 
     def settle(self, known: Iterable[str]) -> None:
-        """These splits are in an offset by now, or were finished in it."""
+        """Note that these splits are in an offset now, or were finished in it."""
         with self._lock:
             self._known = frozenset(known)
             self._arrived = {name: placed for name, placed in self._arrived.items() if name not in self._known}

@@ -1,7 +1,7 @@
 """Tells the peer of a planner each plan, and the reason while there is no plan.
 
-To search hundreds of splits, or to read the times of files once, may take minutes in which nobody would hear of the
-source; so may a batch of before a restart, whose reader waits for its system.
+Searching hundreds of splits, or reading the times of files once, may take minutes without news of the source. The same
+holds for a batch from before a restart whose reader waits for its system.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Telling:
     """Tells the peer of one planner.
 
     Args:
-        peer: who hears it; None: nobody.
-        token: of the planner.
-        now_us: the wall clock, microseconds since the epoch, because people read it.
+        peer: the peer to tell; None: no peer.
+        token: token of the planner.
+        now_us: the wall clock, microseconds since the epoch, for people.
     """
 
     def __init__(self, peer: PlanPeer | None, token: str, now_us: Callable[[], int]) -> None:
@@ -39,15 +39,15 @@ class Telling:
         self._reading_again = ExitStack()
 
     def search(self) -> None:
-        """No split was ever found: from now on the peer hears since when they are searched."""
+        """From now on tell the peer since when splits are searched, because no split was ever found."""
         self._searched_us = self._now_us()
 
     def found(self) -> None:
-        """There are splits."""
+        """Note that splits were found."""
         self._searched_us = None
 
     def why_no_splits(self, *, looked: bool) -> str | None:
-        """Say since when splits are searched in vain; None: they are not.
+        """Say since when splits are searched in vain; None: no search goes on.
 
         Args:
             looked: whether the enumerator says that it has looked.
@@ -58,7 +58,7 @@ class Telling:
         return f"{found} since {format_time_us(self._searched_us)}. Does it exist, and can it be reached?"
 
     def tell(self, planned: Planned) -> None:
-        """Tell a plan, unless it says nothing new."""
+        """Tell a plan, unless it is the same as the last."""
         if self._peer is not None and replace(planned, metrics={}) != self._told:
             self._peer.tell(self._token, planned)
             self._told = replace(planned, metrics={})
@@ -69,10 +69,10 @@ class Telling:
             self._peer.tell(self._token, Planned(0, {}, missing=why))
 
     def planning_first(self, splits: int) -> AbstractContextManager[None]:
-        """Say, while the block lasts, that the first batch of a stream is being planned; nothing where it is told of.
+        """Say, while the block lasts, that the first batch of a stream is being planned, if no plan was told yet.
 
         Args:
-            splits: how many there are.
+            splits: number of splits.
         """
         if self._peer is None or self._told is not None or not splits:
             return nullcontext()
@@ -81,10 +81,10 @@ class Telling:
         )
 
     def reading_again(self, slices: int) -> None:
-        """Say until the next plan that a batch is read which was planned before a restart.
+        """Say until the next plan that the batch planned before a restart is being read again.
 
         Args:
-            slices: how many of it are read.
+            slices: number of slices that are read.
         """
         self.planning()
         if self._peer is not None:
@@ -95,12 +95,12 @@ class Telling:
             self._reading_again.enter_context(self._saying(why))
 
     def planning(self) -> None:
-        """The next batch is being planned, so the one before was read."""
+        """Note that the next batch is being planned, so that the previous batch was read."""
         self._reading_again.close()
 
     @contextmanager
     def _saying(self, why: str) -> Iterator[None]:
-        """Tell from a thread of its own why there is no plan, until the block is left, which waits for a call."""
+        """Tell on a thread of its own why there is no plan, until the block ends. The end waits for a running call."""
         over = threading.Event()
 
         def repeat() -> None:

@@ -1,4 +1,4 @@
-"""A split reader, held to its contract: what every slice is read through, in whatever thread."""
+"""Checks a split reader against its contract; every slice is read through this check, in every thread."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _SPLITS_NAMED = 10
 
 
 class BrokenSplitReader(LowmarkError, RuntimeError):
-    """A split reader did what its contract forbids."""
+    """A split reader broke its contract."""
 
-    source: str  # whose reader
+    source: str  # the source of the reader
     split: str  # id of the split
-    fact: str  # what it did, completing "split 'x' ..."
-    expected: str  # what would have been right
+    fact: str  # the fault, completing "split 'x' ..."
+    expected: str  # the correct behaviour
     _fact = "{source}: split {split!r} {fact}; expected {expected}. Nothing after it was read"
     _hint = "this is a fault of the connector; check_source(source) finds it without Spark."
 
 
 class SplitReadFailed(LowmarkError, RuntimeError):
-    """A split reader raised an error. What it raised is the cause."""
+    """A split reader raised an error, which is the cause."""
 
-    source: str  # whose reader
-    splits: tuple[str, ...]  # ids of the splits it was reading, any of which may be at fault
-    action: str  # what it was asked for
+    source: str  # the source of the reader
+    splits: tuple[str, ...]  # ids of its splits, each of which may be at fault
+    action: str  # the failed action
     cause: str  # type and text of the error
 
     @classmethod
     def of(cls, source: str, splits: Collection[str], action: str, cause: BaseException) -> SplitReadFailed:
-        """The error for what was raised."""
+        """Make the error for a raised cause."""
         return cls(source, tuple(splits), action, f"{type(cause).__name__}: {cause}")
 
     _fact = "{source}: cannot {action}{_of}: {cause}"
@@ -64,15 +64,15 @@ def count_nothing(counted: Mapping[str, float]) -> None:
 
 
 class CheckedReader(Generic[SplitT]):
-    """Reads bounded splits by one split reader, group after group. Used by one thread, `stop` apart.
+    """Reads bounded splits by one split reader, group after group. One thread makes all calls except `stop`.
 
-    As a context manager it closes the split reader, and never hides an error behind one of closing.
+    As a context manager it closes the split reader; an error of closing never hides an earlier error.
 
     Args:
-        source: makes the split reader when the first group is read, and says what its rows look like.
+        source: makes the split reader when the first group is read, and has the schema of its rows.
         stalled_seconds: how long fetches may bring neither rows nor the end of a split.
         now_seconds: a clock that never goes back.
-        count: gets what the split reader counted, when it has read all.
+        count: gets the split reader's counts after all reading.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class CheckedReader(Generic[SplitT]):
         self._source, self._name = source, type(source).__name__
         self._stalled_seconds, self._now_seconds = stalled_seconds, now_seconds
         self._reader: SplitReader[SplitT] | None = None
-        self._left: dict[str, SplitT] = {}  # where each split of the group stands
+        self._left: dict[str, SplitT] = {}  # unfinished splits of the group, each with its present `start`
         self._stopped = False
 
     def read(self, splits: Sequence[SplitT]) -> Iterator[SplitRows]:
-        """Read splits to their stops; errors are those of `read_slices`."""
+        """Read splits to their stops. Raises the errors of `read_slices`."""
         self._left = {split.split_id: split for split in splits}
         reader = self._reader
         if reader is None:
@@ -101,7 +101,7 @@ class CheckedReader(Generic[SplitT]):
             fetched = self._attempt("fetch", reader.fetch)
             if fetched.batches or fetched.finished_splits:
                 yield from self._checked(fetched)
-                moved_seconds = self._now_seconds()  # after the rows were taken, which may have lasted
+                moved_seconds = self._now_seconds()  # after the caller took the rows, which may take long
             elif self._now_seconds() - moved_seconds > self._stalled_seconds:
                 raise SplitReadFailed(
                     self._name,
@@ -111,7 +111,7 @@ class CheckedReader(Generic[SplitT]):
                 )
 
     def stop(self) -> None:
-        """End `read` soon, wherever it is, and wake a fetch up that blocks. For other threads; may be repeated."""
+        """End `read` soon, and wake a blocking fetch. For other threads; may be repeated."""
         self._stopped = True
         reader = self._reader
         if reader is not None:
@@ -134,7 +134,7 @@ class CheckedReader(Generic[SplitT]):
             del second
 
     def _checked(self, fetched: Fetched) -> Iterator[SplitRows]:
-        """Yield what was fetched, checked; keep where each split stands, and forget the finished."""
+        """Check and yield fetched rows; move the splits' positions on, and forget finished splits."""
         for part in fetched.batches:
             split = self._left.get(part.split_id)
             if split is None:
@@ -172,7 +172,7 @@ class CheckedReader(Generic[SplitT]):
         try:
             return call()
         except LowmarkError:
-            raise  # it names its source and split itself
+            raise  # a LowmarkError names its source and split itself
         except Exception as cause:
             raise SplitReadFailed.of(self._name, self._left, action, cause) from cause
 

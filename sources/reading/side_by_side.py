@@ -1,8 +1,8 @@
-"""Slices are read ahead by threads, some side by side, and come out in their order: what comes out is always the same.
+"""Reads slices ahead by threads, some side by side, and gives their rows in the order of the slices.
 
-Each thread has a split reader of its own and takes the next group of slices when it is done with one. What it reads
-waits for its turn: the group that is put out now comes first, the others are kept, up to so many bytes in all. A
-thread whose group is put out may always add to an empty queue, so that the bound stops nobody for good.
+Each thread has a split reader of its own and takes the next group of slices when it has finished a group. Rows wait for
+their turn: the rows of the present group come out first, the rows of later groups are kept, up to a limit of bytes for
+all. The thread of the present group may always add to an empty queue, so that the limit never stops reading for good.
 
 Source: FLIP-27; `org.apache.flink.connector.base.source.reader.fetcher.SplitFetcherManager`.
 """
@@ -29,7 +29,7 @@ __all__ = ["read_ahead"]
 log = logging.getLogger("lowmark")
 
 CLOSE_SECONDS = 30.0
-"""How long the end of reading waits for a fetch that does not wake up. Its thread is left behind then."""
+"""How long the end of reading waits for a fetch that does not wake up. After that its thread is abandoned."""
 _WAKE_SECONDS = 0.1
 
 
@@ -44,14 +44,14 @@ def read_ahead(
     """Read groups of slices by threads; yield group after group.
 
     Args:
-        name: of the source, for threads and logs.
-        make: makes a reader, one a thread.
-        groups: slices that one reader has at once.
-        fetching: how many threads, and how much they may read ahead.
-        close_seconds: how long to wait for threads in the end.
+        name: name of the source, for threads and logs.
+        make: makes a reader for each thread.
+        groups: the groups of slices; one reader has one group at once.
+        fetching: number of threads, and the limit of reading ahead.
+        close_seconds: how long to wait for threads at the end.
 
     Raises:
-        Exception: what a reader raised, as soon as it did: rows of a batch that fails are of no use.
+        Exception: the error of a reader, at once, because the rows of a failed batch are useless.
     """
     if not groups:
         return
@@ -68,11 +68,11 @@ def read_ahead(
     finally:
         ahead.close()
         _end(name, threads, readers, close_seconds)
-    ahead.check()  # a reader that could not be closed has failed, too
+    ahead.check()  # raises if a reader could not be closed
 
 
 class _Ahead(Generic[SplitT]):
-    """What was read ahead, by group, and who reads what."""
+    """The rows read ahead, by group, and the groups taken by threads."""
 
     def __init__(self, groups: Sequence[Sequence[SplitT]], most_bytes: int) -> None:
         self._groups, self._most_bytes = groups, most_bytes
@@ -80,8 +80,8 @@ class _Ahead(Generic[SplitT]):
         # Guarded by `_changed`:
         self._queues: list[deque[SplitRows]] = [deque() for _ in groups]
         self._read = [False] * len(groups)
-        self._begun = 0  # groups that a thread has taken: always the first ones
-        self._out = 0  # the group that is put out
+        self._begun = 0  # number of groups taken by threads: the first groups
+        self._out = 0  # the group whose rows come out now
         self._bytes = 0
         self._failure: BaseException | None = None
         self._closed = False
@@ -97,18 +97,18 @@ class _Ahead(Generic[SplitT]):
                 yield part
 
     def check(self) -> None:
-        """Raise what a thread raised, if one did."""
+        """Raise the error of a thread, if any."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """No rows are wanted any more."""
+        """Stop reading, because the caller wants no more rows."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _take(self, index: int) -> SplitRows | None:
-        """The next rows of a group, None behind its last."""
+        """The next rows of a group, None after its last rows."""
         queue = self._queues[index]
         with self._changed:
             self._changed.wait_for(lambda: queue or self._read[index] or self._failure is not None)
@@ -123,7 +123,7 @@ class _Ahead(Generic[SplitT]):
     # -- for the threads that fetch
 
     def next_group(self) -> int | None:
-        """Take the next group to read, None if there is none."""
+        """Take the next group to read, None if no group is left."""
         with self._changed:
             if self._closed or self._failure is not None or self._begun == len(self._groups):
                 return None
@@ -134,7 +134,7 @@ class _Ahead(Generic[SplitT]):
         return self._groups[index]
 
     def put(self, index: int, part: SplitRows) -> bool:
-        """Add rows when there is room for them; False: nobody wants them any more."""
+        """Add rows when there is room; False if the caller wants no more rows."""
         size, queue = part.rows.nbytes, self._queues[index]
         with self._changed:
             self._changed.wait_for(
@@ -174,12 +174,12 @@ def _fetch(ahead: _Ahead[SplitT], reader: CheckedReader[SplitT]) -> None:
 def _end(
     name: str, threads: Sequence[threading.Thread], readers: Sequence[CheckedReader[SplitT]], seconds: float
 ) -> None:
-    """Wake threads up until they end. A wake-up may come just before the fetch that it is meant for: it is repeated."""
+    """Wake threads until they end. Wake-ups are repeated, because a wake-up may come just before its fetch."""
     deadline = time.monotonic() + seconds
     left = list(zip(threads, readers, strict=True))
     while left and (left_seconds := deadline - time.monotonic()) > 0:
         for _, reader in left:
-            with suppress(Exception):  # the thread is waited for all the same
+            with suppress(Exception):  # wait for the thread all the same
                 reader.stop()
         left[0][0].join(min(left_seconds, _WAKE_SECONDS))
         left = [(thread, reader) for thread, reader in left if thread.is_alive()]

@@ -1,11 +1,11 @@
-"""Reads the slices of a task, as its source asks for (`Fetching`): the one way in which rows get into a batch.
+"""Reads the slices of a task, as its source's `Fetching` says: the only way in which rows get into a batch.
 
     threads = 0     in the task's own thread, group after group of slices
-    threads > 0     groups are read ahead side by side (`side_by_side.py`), and come out in their order all the same
+    threads > 0     groups are read ahead side by side (`side_by_side.py`), and come out in their order
 
-Either way a split reader is held to its contract: rows belong to a split that was added, positions never go back and
-never pass the split's stop, and a split finishes once. What breaks it is an error that names source, split and
-position, since rows read on from a wrong position are rows lost.
+In both cases a split reader is checked against its contract: rows belong to an added split, positions never go back and
+never pass the split's stop, and a split finishes once. A breach is an error with source, split and position, because
+reading on from a wrong position would lose rows.
 
 Source: FLIP-27; `org.apache.flink.connector.base.source.reader.SourceReaderBase`.
 """
@@ -23,7 +23,7 @@ from .side_by_side import read_ahead
 __all__ = ["BrokenSplitReader", "SplitReadFailed", "read_slices"]
 
 STALLED_SECONDS = 600.0
-"""How long a slice may bring nothing before it is an error: rows that were planned are there, so something is wrong."""
+"""How long a slice may bring nothing. After that it is an error, because planned rows are known to be there."""
 
 
 def read_slices(
@@ -36,23 +36,23 @@ def read_slices(
 ) -> Iterator[SplitRows]:
     """Read splits to their stops.
 
-    Split readers are closed when the rows are at their end, when the caller stops asking, and when anything fails.
+    Split readers are closed after the last row, when the caller stops asking, and after an error.
 
     Args:
-        source: makes split readers, says what its rows look like and how slices are fetched.
-        splits: each with a `stop`; each id once. None at all are read at once.
+        source: makes split readers, and has the schema and the `Fetching`.
+        splits: the splits, each with a `stop`; each id once. Without splits nothing is read.
         stalled_seconds: how long fetches may bring neither rows nor the end of a split.
         now_seconds: a clock that never goes back.
-        count: gets what each split reader counted, by name, in the thread of that reader.
+        count: gets the counts of each split reader by name, in the thread of that reader.
 
     Returns:
         Rows in order within each split; empty batches are left out. With `Fetching(splits_at_once=1)` the splits
-        come one after another, as they were given.
+        come one after another, in the given order.
 
     Raises:
         ValueError: a split has no stop, or an id comes twice; nothing was read.
         BrokenSplitReader: a reader broke its contract (see the module), or its rows are not of `source.schema`.
-        SplitReadFailed: a reader raised an error (its cause), or stalled. A `LowmarkError` is passed on as it is.
+        SplitReadFailed: a reader raised an error (its cause), or stalled. A `LowmarkError` is passed on unchanged.
 
     >>> from lowmark.sources.generator import GeneratorSource
     >>> from lowmark.sources.generator import SplitScript, StreamScript

@@ -1,4 +1,4 @@
-"""What a batch reads of every split: all of them up to one event time, which is found before anything is read."""
+"""Plans the slices of a batch: every split up to one event time, which is found before rows are read."""
 
 from .next_row import NextRow, next_row
 from .plan import InvalidSliceLimits, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan

@@ -1,8 +1,8 @@
 """Finds the event time of the next unread row without reading it.
 
-Alignment needs it twice: a source that has to wait says where it would begin, instead of reading to find out; and where
-everybody waits before a gap, the group may step over it only if it knows how wide it is (Kinesis' "next record", in
-Flink's FLIP-217 the reason for a deadlock over one record).
+Alignment needs the time twice: a waiting source reports it without reading; and if all members wait before a gap, the
+group may step over the gap only if it knows the end of the gap (Kinesis' "next record"; in Flink's FLIP-217 the reason
+for a deadlock over one record).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _FIRST_STEP_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class NextRow:
-    """Where a source goes on.
+    """The event time where a source goes on.
 
     Attributes:
-        searchable: whether the source can search by time, some unread split at least.
-        time_us: no unread row of the splits that can be searched is before it, and the next one is less than a
-            millisecond behind it, or in the step of a source that has several rows in one; None where all is read.
-        wanted_us: what a cap must be a millisecond behind for a row to be read: `time_us`, or the last time in the
-            step that has to be read as a whole, to the millisecond.
+        searchable: whether the source can search at least one unread split by time.
+        time_us: a time before which no searchable split has an unread row. The next row is less than a
+            millisecond later, or in the same step of a source with several rows in a step; None if all rows are read.
+        wanted_us: a row can be read once the cap is a millisecond later than this: `time_us`, or, if a step has to be
+            read as a whole, its last time, to the millisecond.
     """
 
     searchable: bool
@@ -39,10 +39,10 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     """Find the event time of the first unread row of all splits.
 
     Args:
-        planner: asked where times begin, some 20 times for a row near `near_us`, 50 for one that is years away.
-        splits: each from where it goes on.
-        near_us: a time to begin the search at, microseconds. What is found is whole milliseconds away from it.
-        until_us: rows from this time on are not believed: bad clocks.
+        planner: asked where times begin, some 20 times for a row near `near_us`, 50 times for a row years away.
+        splits: the splits, each with the `start` where it goes on.
+        near_us: the time where the search begins, microseconds. The found time is whole milliseconds away from it.
+        until_us: rows from this time on come from bad clocks and are not trusted.
 
     >>> from lowmark.sources import SourceSplit, SplitEnd
     >>> class OneRow(SplitPlanner):
@@ -91,7 +91,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
             high_us = middle_us
         else:
             low_us = middle_us
-    # What was found may be no row, and older ones may lie behind it: such a split cannot be searched here.
+    # The found position may have no row, and older rows may follow it: such a split cannot be searched here.
     known = {name: us for name, us in planner.claims(unread, low_us, until_us).items() if us > EARLIEST_US}
     if len(known) < len(unread):
         sure = [split for split in unread if split.split_id in known]

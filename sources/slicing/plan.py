@@ -1,4 +1,4 @@
-"""What bounds a batch, and what a batch reads: the question and the answer of `plan_slices`."""
+"""The limits of a batch and its slices: input and result of `plan_slices`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["InvalidSliceLimits", "NoRowsReason", "PlannedSlice", "SliceLimits", 
 
 
 class InvalidSliceLimits(LowmarkError, ValueError):
-    """A limit that allows no rows, or a list of splits that names one twice."""
+    """A limit that allows no rows, or a list with a split twice."""
 
-    setting: str  # which
+    setting: str  # the setting at fault
     got: str  # its value (``repr``)
-    expected: str  # what would have been accepted
+    expected: str  # the accepted values
     _fact = "limits of a slice: {setting} is {got}, expected {expected}"
     _hint = "None means no limit."
 
@@ -35,22 +35,23 @@ class NoRowsReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """What bounds one batch. Times are microseconds since the epoch.
+    """The limits of one batch. Times are microseconds since the epoch.
 
     Attributes:
         now_us: the time.
-        rows: how many rows, 1 or more; None: all there are.
-        size_bytes: how many bytes, roughly, 1 or more; None: any number, and so it is where no split knows its size.
-        cap_us: no row at or after this event time is read; None: there is no cap.
-        paused: ids of splits that alignment keeps from being read because of what was observed of them.
-        observed_us: id -> largest event time observed of the split so far. For as many as known: it is what tells a
-            split that is ahead from one that a bad row hides, where lookups cannot.
-        future_guard_us: rows from further ahead of `now_us` than this are not believed; None: all are.
-        targets: id -> position that this run ends at (AvailableNow). A split that is not named is no part of the
+        rows: the largest number of rows, 1 or more; None: all rows.
+        size_bytes: the rough largest size, bytes, 1 or more; None: any size. Ignored if no split knows its size.
+        cap_us: rows at or after this event time are not read; None: no cap.
+        paused: ids of splits that alignment holds back for their observed times.
+        observed_us: id -> largest event time observed of the split so far; may be incomplete. When a far-future row
+            spoils time lookups, this shows which splits are really ahead.
+        future_guard_us: rows further ahead of `now_us` than this are not trusted; None: all rows are trusted.
+        targets: id -> the position where this run ends (AvailableNow). Splits without a target are no part of the
             run. None: the run does not end.
         by_time: False: shares of rows instead of slices of time.
-        max_slice_us: the longest event time a batch may span, 1 millisecond or more; None: any. It gives way to a gap.
-        previous_span_us: how far the previous slice's time lay behind the one before it; saves lookups.
+        max_slice_us: the longest span of event time of a batch, 1 millisecond or more; None: any span. A gap in the
+            data may make a batch longer.
+        previous_span_us: the distance between the times of the last two slices; saves lookups.
 
     Raises:
         InvalidSliceLimits: a limit that is out of range.
@@ -83,21 +84,21 @@ class SliceLimits:
 
     @property
     def believed_until_us(self) -> int | None:
-        """The largest event time that is not taken for a bad clock; None: there is none."""
+        """The largest event time that is not taken for a bad clock; None: no limit."""
         return None if self.future_guard_us is None else self.now_us + self.future_guard_us
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """What a batch reads of one split.
+    """The slice of one split in a batch.
 
     Attributes:
-        start, stop: positions, stop not included; equal if it gets no rows.
-        rows: how many rows lie between, an upper bound.
-        claim_us: the split's record time has reached this, at most the plan's time: every row from `stop` on is at
-            or after it, apart from the out-of-orderness that the strategy allows. None: that is not known.
-        backlog_rows: how many rows are unread after it, an upper bound.
-        finished: with this slice the split is done.
+        start, stop: positions, stop not included; equal if the split gets no rows.
+        rows: number of rows from start to stop, an upper bound.
+        claim_us: a time, at most the plan's time: every row from `stop` on is at or after it, except for the
+            out-of-orderness that the strategy allows. None: unknown.
+        backlog_rows: number of unread rows after the slice, an upper bound.
+        finished: whether the split is done with this slice.
     """
 
     start: int
@@ -110,12 +111,12 @@ class PlannedSlice:
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """What a batch reads.
+    """The slices of a batch.
 
     Attributes:
-        slices: id -> its slice, for every split that the source answered for.
+        slices: id -> its slice, for every split with an end from the source.
         time_us: the event time up to which splits are read; None if all were read to their ends, or not by time.
-        without_rows: id -> why it gets no rows though it has some, or may have.
+        without_rows: id -> why a split with rows, or perhaps with rows, gets none.
         lookups: how often the source was asked where a time begins.
     """
 
@@ -126,12 +127,12 @@ class SlicePlan:
 
     @property
     def rows(self) -> int:
-        """How many rows the batch reads, an upper bound."""
+        """The number of rows of the batch, an upper bound."""
         return sum(planned.rows for planned in self.slices.values())
 
     @property
     def more(self) -> bool:
-        """Whether rows are left that a larger budget would have read."""
+        """Whether a larger budget would have read more rows."""
         return any(
             planned.backlog_rows > 0 and self.without_rows.get(name) in (None, NoRowsReason.AHEAD)
             for name, planned in self.slices.items()

@@ -1,18 +1,18 @@
 """Finds the largest event time whose rows fit a budget, in few lookups.
 
-Every lookup asks all splits at once where a time begins, and costs a round trip. Two lookups enclose the time that is
-sought, and everything lies between the two that need none: `EARLIEST_US`, before all rows, and `LATEST_US`, behind
-them. The next time is taken from, in this order:
+Every lookup asks all splits at once where a time begins, and costs a round trip. Two lookups enclose the wanted time.
+The first two need no round trip: `EARLIEST_US`, before all rows, and `LATEST_US`, after all rows. The next time to look
+up comes from, in this order:
 
-    hints      where the caller expects it: the last slice, moved on
-    a model    every split's rows grow evenly between what was found; where a split had none at the lower time, they
-               grow as they do behind the upper one, which tells where they begin
-    the middle while nothing is known of how rows grow, and when the model did not halve what was left. Middle by how
-               long ago: halfway between an hour and a year lies a week or so, so a first search need not know
-               whether a log holds hours or decades
+    hints      the caller's expectation: the time of the last slice, moved on
+    a model    every split's rows grow evenly between two lookups; if a split has no rows at the lower time, they
+               grow as after the upper time, which shows where they begin
+    the middle while the growth of rows is unknown, and when the model did not halve the span. The middle is taken
+               by age: halfway between an hour and a year lies about a week, so a first search works for logs of
+               hours and of decades
 
-The search ends when the rows fill the budget well, at one millisecond, or after `LOOKUPS` in all, `MOST_LOOKUPS` while
-next to nothing was found: a plan made from what was found by then is right too, only coarser.
+The search ends when the rows fill the budget well, at one millisecond, or after `LOOKUPS` lookups (`MOST_LOOKUPS` while
+nearly no rows were found). A plan from the lookups up to then is correct, only coarser.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .table import Booleans, Floats, Integers, InvalidPosition, SliceTable
 
 __all__ = ["EARLIEST_US", "GRID_US", "LATEST_US", "Lookup", "NotSearchable", "TimeSearch"]
 
-GRID_US = 1_000  # what Kafka keeps, and Spark's watermarks count
+GRID_US = 1_000  # the unit of Kafka's timestamps and of Spark's watermarks
 LOOKUPS = 24
 MOST_LOOKUPS = 64  # enough to tell milliseconds apart between the earliest and the latest time
-LATEST_US = -EARLIEST_US  # the years 1684 and 2255: a float holds every microsecond between
-_AIM = 0.9  # of the budget, when 0.8 is enough
-_NEAR_US = 600 * 1_000_000  # ages below this are halved as they are, larger ones by their logarithm
+LATEST_US = -EARLIEST_US  # the years 1684 and 2255: a float holds every microsecond between these
+_AIM = 0.9  # share of the budget to aim at, when 0.8 is enough
+_NEAR_US = 600 * 1_000_000  # the middle of ages below this is linear, of larger ages logarithmic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """Where a time begins in every split of a table.
+    """The positions where a time begins in every split of a table.
 
     Attributes:
         time_us: the time.
-        there: whether it has a row at or after the time.
-        position: of the first such row; the split's limit where there is none.
-        stop: where a slice up to the time stops: the position, not before the start, not behind the limit.
-        cost: what the rows from the start to the stop take of the budget.
+        there: whether the split has a row at or after the time.
+        position: position of the first such row; the split's limit without such a row.
+        stop: the stop of a slice up to the time: the position, between start and limit.
+        cost: the cost of the rows from the start to the stop, in units of the budget.
     """
 
     time_us: int
@@ -65,12 +65,12 @@ class TimeSearch:
 
     Args:
         table: the splits.
-        now_us: the time; times are guessed by how long ago they are.
+        now_us: the time; guesses of times are based on their ages.
 
     Attributes:
         lookups: how often the planner was asked.
-        unsearchable: splits that are not chosen by time, so their rows are not counted: those that a lookup did not
-            answer for, and those that the caller adds.
+        unsearchable: splits that are not chosen by time, so that their rows are not counted: splits without an answer
+            in a lookup, and splits added by the caller.
     """
 
     def __init__(self, table: SliceTable, *, now_us: int) -> None:
@@ -89,7 +89,7 @@ class TimeSearch:
 
         Raises:
             InvalidPosition: the planner answered a position below 0.
-            NotSearchable: the source cannot tell.
+            NotSearchable: the source cannot search by time.
         """
         if time_us in self._known:
             return self._known[time_us]
@@ -112,13 +112,13 @@ class TimeSearch:
         return lookup
 
     def total(self, lookup: Lookup) -> float:
-        """Return what the rows before a time cost."""
+        """Return the cost of the rows before a time."""
         return float(lookup.cost[~self.unsearchable].sum())
 
     def reached(self, time_us: int) -> Booleans:
-        """Return which splits are known to go on with a row at or after a time, all rows before which are read.
+        """Return the splits that are known to be read up to a time: their next row is at or after the time.
 
-        They were read up to this time or a later one by an earlier slice, so that a slice up to it is empty for them.
+        An earlier slice read these splits up to this time or later, so their part of a slice up to the time is empty.
         """
         table = self._table
         known: Booleans = np.zeros(len(self._ids), np.bool_)
@@ -130,26 +130,26 @@ class TimeSearch:
     def enclose(
         self, budget: float, *, enough: float, until: Lookup, hints_us: Iterable[int] = (), within_us: int = GRID_US
     ) -> tuple[Lookup, Lookup]:
-        """Return two times, the rows up to the first of which fit the budget while those up to the second do not.
+        """Return two times: rows up to the first time fit the budget, and rows up to the second do not.
 
         Args:
-            budget: what rows may cost together.
-            enough: the search ends when the rows up to the first time cost that much.
-            until: a time with rows that do not fit.
+            budget: the largest cost of all rows together.
+            enough: the search ends when the rows up to the first time cost at least this.
+            until: a time whose rows do not fit.
             hints_us: times to try first.
-            within_us: the search ends when the two times are so near each other.
+            within_us: the search ends when the times are at most this far apart.
         """
         hints = list(hints_us)
         width, modelled = float("inf"), False
         while True:
             known = [self._known[time_us] for time_us in sorted(self._known) if time_us <= until.time_us]
             place = next((i for i, at in enumerate(known) if self.total(at) > budget), None)
-            if place is None:  # a lookup did not answer for the split that had so many
+            if place is None:  # the split with many rows got no answer in a lookup
                 return until, until
             low, high = known[place - 1], known[place]
             gap_us = high.time_us - low.time_us
-            # With next to nothing so far, to give up would mean tiny slices, or to cut by shares and let splits drift
-            # apart. That is so where a search knows nothing of a dense log of long ago, and once in its life.
+            # With nearly no rows so far, giving up would mean tiny slices, or shares that let splits drift apart. This
+            # happens in the first search of a dense old log, and only once.
             little = self.total(low) <= budget / 4 and self.lookups < MOST_LOOKUPS
             if self.total(low) >= enough or gap_us <= within_us or (self.lookups >= LOOKUPS and not little):
                 return low, high
@@ -160,7 +160,7 @@ class TimeSearch:
                 hints.remove(hint)
                 self.look_up(hint)
                 continue
-            # Only where some rows lie on one side and some on the other is anything known of how they grow.
+            # The growth of rows is known only if rows lie on both sides.
             informed = self.total(low) > 0 or (behind is not None and self.total(behind) > self.total(high))
             if informed and (not modelled or width <= before_width / 2):
                 time_us, modelled = self._by_model(low, high, behind, _AIM * budget), True

@@ -1,9 +1,10 @@
 """Fair shares of a budget, for splits whose rows cannot be chosen by time.
 
-Water filling: every split gets the same, small backlogs are taken whole, and what they leave goes to the others. Where
-the shares do not come out even, who has been read least far comes first, and now and then whoever the shuffle names:
-else a split whose rows bring no times, or old ones only, would be first for ever. The shuffle depends on nothing but
-the splits' starts, so it is new whenever something was read, and a restarted process shuffles the same.
+Water filling: every split gets the same share, small backlogs are taken whole, and the rest of their shares goes to the
+other splits. If rows are left over, the split that was read least far comes first, and now and then the first split
+of a shuffle, because a split whose rows have no times, or only old times, would otherwise be first for ever. The
+shuffle depends only on the splits' starts, so it changes whenever a row was read, and a restarted process shuffles the
+same.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ __all__ = ["share_out"]
 def share_out(
     table: SliceTable, among: Booleans, budget: float, limit: Integers, *, at_least_one: bool = True
 ) -> Integers:
-    """Return where each split stops when a budget is shared.
+    """Return the stop of each split when a budget is shared.
 
     Args:
         table: the splits.
         among: the splits that take part; the others stop at their start.
-        budget: what the rows may cost together. One step of one split is taken even if it costs more.
-        limit: before which position each has to stop.
-        at_least_one: somebody gets a row, even if the budget is too small for one.
+        budget: the largest cost of all rows together. One step of one split is taken even if it costs more.
+        limit: the last possible stop of each split.
+        at_least_one: whether a split gets a row even if the budget is too small for a row.
 
     Returns:
         The stops, at least the starts, at most the limits.
     """
     stops = table.start.copy()
     need = np.where(among, table.rows_to(limit), 0)
-    free = among & (need * table.cost == 0)  # positions that hold no row, or rows of no bytes
+    free = among & (need * table.cost == 0)  # positions without a row, or rows without a byte
     stops[free] = limit[free]
     wanting = np.flatnonzero(among & ~free).tolist()
     if not wanting:
@@ -50,7 +51,7 @@ def share_out(
         taken = table.count(i, stop)
         cost = taken * float(table.cost[i])
         if spent > 0 and spent + cost > budget:
-            continue  # somebody's step held more than its share: this one waits until it is first
+            continue  # the step has more than the share: the split waits until it is first
         stops[i] = stop
         spent += cost
         if spent >= budget:
@@ -68,13 +69,13 @@ def _least_far_first(table: SliceTable, wanting: list[int]) -> list[int]:
 
 
 def _fill(table: SliceTable, order: list[int], need: Integers, budget: float, *, at_least_one: bool) -> dict[int, int]:
-    """Return the rows that each gets."""
+    """Return the number of rows for each split."""
     rows, cost = need[order], table.cost[order]
     wanted = rows * cost
     if wanted.sum() <= budget:
         return dict(zip(order, rows.tolist(), strict=True))
     ascending = np.sort(wanted)
-    # Up to the k-th smallest all are taken whole, and the others would get `level` each.
+    # If the backlogs up to the k-th smallest are taken whole, every other split gets `level`.
     level = (budget - np.concatenate(([0.0], np.cumsum(ascending)[:-1]))) / np.arange(len(order), 0, -1)
     given = np.minimum(rows, np.floor(level[np.flatnonzero(level <= ascending)[0]] / cost).astype(np.int64))
     left = budget - float((given * cost).sum())

@@ -1,28 +1,28 @@
-"""Time-sliced admission: a batch takes every split up to one event time, not so many rows of each split.
+"""Time-sliced admission: a batch takes every split up to one event time, instead of a number of rows of each split.
 
-The time, T, is the largest one whose rows fit the budget of a batch. It is found before anything is read, by asking
-the source where in every split a time begins. After the batch every split, also one without a row in it, has reached
-T: the watermark is known when the batch is planned, a split can never run ahead of another by more than a slice
-however skewed they are, and a backfill keeps little state.
+The time, T, is the largest time whose rows fit the budget of a batch. It is found before rows are read, by asking
+the source where in every split a time begins. After the batch every split, even a split without a row in it, has
+reached T: the watermark is known when the batch is planned, no split can run ahead of another by more than a slice
+for any skew, and a backfill keeps little state.
 
-Rule 1: a split is said to have reached T only if a row at or after T is known to lie at or before its stop, and if
-        its planner says so of the stop (`SplitPlanner.claims`): not all that a search finds is a row. At the end of a
-        live split nobody knows; so nothing is claimed there, unless the system itself promises a time for all
-        rows that follow (`SplitPlanner.passed_us`).
-Rule 2: one bad clock must not be believed. A row from beyond the future guard is where every time seems to begin, so
-        nothing behind it can be found by time. The split is read up to it by time, and from there on by a share of
-        the budget. The same goes for a split whose answer lies before its start: what was there before it was
-        started says nothing of what comes. Unless its rows are known to be ahead of T: then it waits.
-Rule 3: while rows may be read, some are. More rows in one millisecond than the budget are cut by their number; hours
-        without a row are stepped over; splits that are chosen by time and splits that are not take turns when the
+Rule 1: a split is claimed to have reached T only if a row at or after T is known to lie at or before its stop, and if
+        its planner confirms the stop (`SplitPlanner.claims`), because a search may find a position without a row. At
+        the end of a live split the next time is unknown, so nothing is claimed there, unless the system promises a
+        time for all following rows (`SplitPlanner.passed_us`).
+Rule 2: one bad clock must not be trusted. A row beyond the future guard is found for every time, so no row after it
+        can be found by time. The split is read up to that row by time, and from there on by a share of the budget. The
+        same is done with a split whose answer lies before its start, because rows before the start say nothing about
+        later rows. If the rows of such a split are known to be ahead of T, the split waits instead.
+Rule 3: while rows may be read, some rows are read. If one millisecond has more rows than the budget, they are cut by
+        number; hours without a row are stepped over; splits chosen by time and other splits take turns when the
         budget is too small to be shared.
-Rule 4: a split that gets no rows though there are some is named, with the reason.
-Rule 5: nothing is kept from plan to plan. The same answers give the same plan, in any process. What the caller
-        carries over (the previous time, what was observed) saves lookups and keeps splits nearer together; without it
-        the same rows are read all the same.
+Rule 4: a split that has rows but gets none is named, with the reason.
+Rule 5: nothing is kept from plan to plan. The same answers give the same plan, in any process. The values that the
+        caller carries over (the previous time, the observed times) save lookups and keep splits nearer together;
+        without them the same rows are read.
 
-Source: Flink's FLIP-182 caps what was read already, and its throughput by drift / interval (FLINK-37399); Kafka's
-    `offsetsForTimes` lets a batch engine choose beforehand.
+Source: Flink's FLIP-182 caps rows that were read already, and limits throughput by drift / interval (FLINK-37399);
+    Kafka's `offsetsForTimes` lets a batch engine choose beforehand.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ __all__ = ["plan_slices"]
 def plan_slices(
     planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, *, previous_time_us: int | None
 ) -> SlicePlan:
-    """Choose what the next batch reads of each split.
+    """Choose the slices of the next batch.
 
     Args:
-        planner: asked once for the ends of the splits, and where times begin, as seldom as possible.
-        splits: each from where it goes on.
-        limits: what bounds the batch.
-        previous_time_us: `time_us` of the plan before, None if there is none or it is not known any more.
+        planner: asked once for the ends of the splits, and as seldom as possible where times begin.
+        splits: the splits, each with the `start` where it goes on.
+        limits: the limits of the batch.
+        previous_time_us: `time_us` of the previous plan, None if there is none or if it is unknown.
 
     Returns:
-        The plan. It reads some row if there is one that the limits let through.
+        The plan. It reads at least one row if the limits allow a row.
 
     Raises:
-        InvalidPosition: the planner answered a position that cannot be: an end before a start, say.
-        InvalidSliceLimits: two splits have one id.
+        InvalidPosition: the planner answered an impossible position, such as an end before a start.
+        InvalidSliceLimits: two splits have the same id.
 
     Two splits with a row every second, the second of which begins a minute later. The slice takes 40 rows up to 40
     seconds, and the second split has reached that time without a row of it:
@@ -122,7 +122,7 @@ def _done(split: SourceSplit, end: SplitEnd | None) -> bool:
 
 
 def _unfinished(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> set[str]:
-    """The splits that are not read to their ends, and all that carry these on."""
+    """The splits that are not read to their ends, and all splits that continue them."""
     found = {split.split_id for split in splits if not _done(split, ends.get(split.split_id))}
     over = [split for split in splits if split.split_id not in found]
     while waiting := [split.split_id for split in over if not found.isdisjoint(split.parents)]:
@@ -148,7 +148,7 @@ def _plan(
     unfinished: Collection[str],
     believed_until_us: int | None,
 ) -> SlicePlan:
-    """Write the decision down for every split that was answered for."""
+    """Make the plan from the decision, for every split with a known end."""
     claim_us = _claims_us(planner, table, decision, believed_until_us)
     carried_on = {parent for split in splits for parent in split.parents}
     rows = table.rows_to(decision.stops)
@@ -171,9 +171,9 @@ def _plan(
             stop, taken, left = split.start, 0, 0
             if split.start < end.position:
                 left = planner.rows_before(split, end.position) if end.rows is None else end.rows
-        # A split without a row of its own still stands between those it carries on and those that carry it on.
+        # A split without rows is finished only after its parents, because its children continue their rows, too.
         finished = end.finished and stop == end.position and not any(parent in unfinished for parent in split.parents)
-        # A split that ends has passed every time; what carries it on begins where it stands, with rows from before.
+        # A finished split has passed every time. If children continue it, they begin at its claim, with older rows.
         time_us = decision.time_us if finished and name not in carried_on else claim_us.get(name)
         if time_us is None and not finished:
             time_us = _passed_us(planner, replace(split, start=stop), decision.time_us, believed_until_us)
@@ -184,7 +184,7 @@ def _plan(
 def _passed_us(
     planner: SplitPlanner[SplitT], split: SplitT, time_us: int | None, believed_until_us: int | None
 ) -> int | None:
-    """The time that the system promises of what follows, at most the plan's; that of a bad clock is not believed."""
+    """The time that the system promises for following rows, at most the plan's time; not that of a bad clock."""
     passed_us = planner.passed_us(split)
     if passed_us is None or (believed_until_us is not None and passed_us > believed_until_us):
         return None
@@ -194,7 +194,7 @@ def _passed_us(
 def _claims_us(
     planner: SplitPlanner[SplitT], table: SliceTable, decision: Decision, believed_until_us: int | None
 ) -> dict[str, int]:
-    """Ask what is true of the splits that seem to have reached the time; those that end with the plan need no proof."""
+    """Ask for the claims of splits that seem to have reached the time; splits that end with the plan need no claim."""
     if decision.time_us is None:
         return {}
     over = np.array([end.finished for end in table.ends], np.bool_) & (decision.stops == table.end)

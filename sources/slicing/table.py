@@ -19,12 +19,12 @@ Booleans = npt.NDArray[np.bool_]
 
 
 class InvalidPosition(LowmarkError, ValueError):
-    """A planner answered a position that cannot be."""
+    """A planner answered an impossible position."""
 
-    split: str  # of which split
-    action: str  # what it was asked
+    split: str  # id of the split
+    action: str  # the question
     got: int  # the position
-    expected: str  # which ones would have been accepted
+    expected: str  # the accepted positions
     _fact = "split {split!r}: {action} answered position {got}, expected {expected}; nothing was planned"
     _hint = (
         "positions of a split never go back. If what it reads was deleted and made anew, give it a new split id; else "
@@ -33,16 +33,16 @@ class InvalidPosition(LowmarkError, ValueError):
 
 
 class SliceTable:
-    """What is known of the splits that have rows: row `i` of every column is of `splits[i]`.
+    """The splits with rows, as columns: row `i` of every column is of `splits[i]`.
 
     Attributes:
-        start: where each goes on.
-        end: where it ends now.
-        limit: where it ends in this plan, `start` to `end`.
-        rows: rows from start to limit, an upper bound.
-        cost: what a row of it takes of the budget.
-        budget: what the rows of one batch may cost together; infinite without a budget.
-        observed_us: largest event time seen of it, -inf where none was (or none that can be believed).
+        start: the position where the split goes on.
+        end: its present end.
+        limit: its end in this plan, `start` to `end`.
+        rows: number of rows from start to limit, an upper bound.
+        cost: cost of one of its rows, in units of the budget.
+        budget: the largest cost of the rows of one batch; infinite without a budget.
+        observed_us: largest trusted event time seen of the split, -inf if none was seen.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SliceTable:
         self.end: Integers = np.array([end.position for end in ends], np.int64)
         self.limit: Integers = np.array(limits, np.int64)
         self._upper: Integers = np.array([2**62 if end.rows is None else end.rows for end in ends], np.int64)
-        # A planner that does not say otherwise counts positions, which is one subtraction for all splits.
+        # The default `rows_before` counts positions, which is one subtraction for all splits.
         self._dense = type(planner).rows_before is SplitPlanner.rows_before
         self._counted: dict[tuple[int, int], int] = {}
         self.rows: Integers = self.rows_to(self.limit)
@@ -74,7 +74,7 @@ class SliceTable:
                 self.observed_us[i] = us
 
     def rows_to(self, stop: Integers) -> Integers:
-        """Return how many rows lie from each start to each stop, upper bounds."""
+        """Return the number of rows from each start to each stop, as upper bounds."""
         rows: Integers = stop - self.start
         if not self._dense:
             for i in np.flatnonzero(rows > 0).tolist():
@@ -89,7 +89,7 @@ class SliceTable:
         return self._counted[key]
 
     def count(self, i: int, stop: int) -> int:
-        """Return how many rows lie from one start to a stop, an upper bound."""
+        """Return the number of rows from the start of one split to a stop, an upper bound."""
         rows = stop - int(self.start[i]) if self._dense or stop == self.start[i] else self._count(i, stop)
         return min(rows, int(self._upper[i]))
 
@@ -97,7 +97,7 @@ class SliceTable:
         """Return the position after about `rows` rows of one split, before `limit`.
 
         Raises:
-            InvalidPosition: the planner answered one that is no step forward, or beyond the end.
+            InvalidPosition: the planner answered a position that is no step forward, or beyond the end.
         """
         end, split = self.ends[i], self.splits[i]
         if limit != end.position:
@@ -109,14 +109,14 @@ class SliceTable:
 
     @property
     def seed(self) -> int:
-        """A number that changes whenever something was read, and is the same in any process."""
+        """A number that changes whenever a row was read, and is the same in any process."""
         return crc32(b"%d" % sum(split.start for split in self.splits))
 
 
 def _costs(ends: Sequence[SplitEnd], row_budget: int | None, byte_budget: int | None) -> tuple[Floats, float]:
-    """Return what a row of each split costs, and the budget, so that what fits it fits both budgets.
+    """Return the cost of a row of each split, and one budget, such that rows within it fit both budgets.
 
-    Bytes are estimated: a split that does not know its size has rows of the mean size of the others.
+    Bytes are estimated: the rows of a split without a known size have the mean size of the other splits' rows.
     """
     sized = [(end.size_bytes, end.rows) for end in ends if end.size_bytes is not None and end.rows]
     if byte_budget is None or not sized:

@@ -1,4 +1,4 @@
-"""One plan by time: how far the slice goes, who is read up to it, and who is not chosen by time.
+"""One plan by time: the time of the slice, the splits read up to that time, and the splits not chosen by time.
 
 The rules stand in `slicer.py`.
 """
@@ -17,13 +17,13 @@ from .table import Booleans, Integers, SliceTable
 
 __all__ = ["Decision", "decide"]
 
-_ENOUGH = 0.8  # of the budget: to fill it better is not worth another lookup
+_ENOUGH = 0.8  # share of the budget: a fuller slice is not worth another lookup
 _DAY_US = 86_400 * 1_000_000
 
 
 @dataclass(slots=True)
 class Decision:
-    """Where the splits of a table stop; which are claimed to have reached the time, and which wait."""
+    """The stops of the splits of a table, the splits claimed to have reached the time, and the waiting splits."""
 
     stops: Integers
     time_us: int | None
@@ -59,8 +59,8 @@ class _TimeSlice:
         until_us = limits.believed_until_us
         self._guard_us = LATEST_US if until_us is None else min(until_us + 1, LATEST_US)
         self._nobody: Booleans = np.zeros(len(table.splits), np.bool_)
-        self._bad = self._nobody  # has a row from beyond the guard...
-        self._bad_at = table.limit  # ...first here
+        self._bad = self._nobody  # whether the split has a row beyond the guard
+        self._bad_at = table.limit  # the position of its first row beyond the guard
 
     def decide(self) -> Decision:
         """Return the decision.
@@ -73,16 +73,16 @@ class _TimeSlice:
             before = self.search.unsearchable.copy()
             decision, unfit = self._slice(farthest)
             self.search.unsearchable |= unfit
-            # A split that was found unsearchable on the way needs a share: decide again. What was looked up is known,
-            # so that costs few lookups.
+            # A split that turned out unsearchable needs a share: decide again. Earlier answers are known, so this
+            # costs few lookups.
             if (self.search.unsearchable == before).all():
                 decision.lookups = self.search.lookups
                 return decision
 
-    # -- how far the slice may go
+    # -- the limit of the slice
 
     def _farthest(self) -> Lookup:
-        """Return the largest time that is allowed, and see who cannot be searched."""
+        """Return the largest allowed time, and mark splits that cannot be searched."""
         search, limits = self.search, self._limits
         farthest = search.look_up(self._guard_us if limits.cap_us is None else min(limits.cap_us, self._guard_us))
         if self._guard_us < LATEST_US and farthest.there.any():
@@ -101,7 +101,7 @@ class _TimeSlice:
             nearer = search.look_up(self._previous_us + max_slice_us)
             if search.total(nearer) > 0:
                 return nearer
-        # Nothing was read before, or a gap is longer than a slice may be: from the first row on.
+        # If no row was read before, or a gap is longer than a slice may be, the span begins at the first row.
         before, after = search.enclose(0.0, enough=np.inf, until=farthest, within_us=max(max_slice_us // 2, GRID_US))
         return search.look_up(min(max(before.time_us + max_slice_us, after.time_us), farthest.time_us))
 
@@ -132,8 +132,8 @@ class _TimeSlice:
         ahead = search.reached(time_us) & ~(self._bad & (self._bad_at <= table.start))
         unfit = at.there & (at.position < table.start) & ~search.unsearchable & ~ahead & ~(table.observed_us >= time_us)
         if after is not None and (cut or after.time_us - time_us <= GRID_US):
-            # A split that begins before its start at both times is unfit. One that does so at the first time alone may
-            # have its next row between the two, in the millisecond at which the slice ends.
+            # A split whose answers at both times lie before its start is unfit. If only the answer at the first time
+            # lies before its start, its next row may lie between the times, in the millisecond where the slice ends.
             unfit &= after.there & (after.position < table.start)
         claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
         claimed &= ~(self._bad & (at.position >= self._bad_at))
@@ -145,7 +145,7 @@ class _TimeSlice:
     # -- splits that are not chosen by time
 
     def _add_shares(self, stops: Integers, budget: float, time_us: int | None) -> tuple[Integers, Booleans]:
-        """Give each its share, unless it is ahead of the time."""
+        """Give each of these splits its share, unless the split is ahead of the time."""
         table, unsearchable = self._table, self.search.unsearchable
         waiting = self._nobody if time_us is None else unsearchable & (table.observed_us >= time_us)
         among = unsearchable & ~waiting
@@ -154,7 +154,7 @@ class _TimeSlice:
         return np.where(among, shares, stops), waiting
 
     def _shares_only(self) -> Decision:
-        """Read nobody by time: there is nobody else, or it is their turn."""
+        """Read only splits that are not chosen by time, because there are no others, or because it is their turn."""
         others = (~self.search.unsearchable & (self._table.rows > 0)).any()
         wait_us = self._wait_us() if others else self._limits.cap_us
         stops, waiting = self._add_shares(self._table.start, self._table.budget, wait_us)
@@ -166,17 +166,17 @@ class _TimeSlice:
         return min(known, default=None)
 
     def _reserve(self) -> float:
-        """Return how much of the budget is kept for them.
+        """Return the part of the budget for splits that are not chosen by time.
 
-        It is their part of all unread rows, so that they keep pace; but the others keep at least an equal share, so
-        that a large backlog of one does not stop a trickle in many. A part too small for a row becomes the whole
-        budget of some plans and nothing of the others.
+        The part is their part of all unread rows, so that they keep pace; but splits chosen by time keep at least an
+        equal share for each split, so that the large backlog of one split does not stop a trickle in many splits. If a
+        part is too small for a row, the two kinds take turns: some plans have the whole budget for one kind.
         """
         table, unsearchable, budget = self._table, self.search.unsearchable, self._table.budget
         cost = table.rows * table.cost
         everything, others = float(cost.sum()), float(cost[~unsearchable].sum())
         if others == everything or everything <= budget:
-            return 0.0  # what is left will do for them
+            return 0.0  # the rest of the budget is enough for them
         unread = table.rows > 0
         equal = budget * int((unread & ~unsearchable).sum()) / int(unread.sum())
         of_others = max(budget * others / everything, min(others, equal))

@@ -1,1 +1,1 @@
-"""What would have become of rows that are there: native Spark's rule and lowmark's over the same batches."""
+"""Replays stored rows in the same batches by native Spark's rule and by lowmark's, and counts late rows."""

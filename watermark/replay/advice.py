@@ -1,4 +1,4 @@
-"""The strategy that rows ask for, each number in it explained by what was seen."""
+"""Advises a strategy for rows, and explains each number in it by counts of the rows."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A strategy, as it is and as a person pastes it.
+    """A strategy, as an object and as code to paste.
 
     Attributes:
-        strategy: itself.
-        lines: its calls, each with what speaks for it.
+        strategy: the strategy.
+        lines: its calls, each with the reason.
     """
 
     strategy: WatermarkStrategy
     lines: tuple[tuple[str, str], ...]
 
     def code(self) -> str:
-        """Python: one assignment to ``strategy``, each call on its own line with its reason."""
+        """Python code: one assignment to ``strategy``, each call on its own line with its reason."""
         (first, why), *more = self.lines
         calls = [f"    WatermarkStrategy.{first}  # {why}", *(f"    .{call}  # {reason}" for call, reason in more)]
         return "\n".join(["strategy = (", *calls, ")"])
@@ -52,8 +52,8 @@ def advise(profiles: Mapping[str, tuple[SplitProfile, int | None]], idle_timeout
     """Make a strategy for splits.
 
     Args:
-        profiles: by name: what was counted of each, and for how long it had no row in the end, if that is known.
-        idle_timeout_us: a split that is silent for longer is worth leaving out.
+        profiles: for each name the counts of the split, and for how long the split had no row in the end, if known.
+        idle_timeout_us: the silence after which a split is worth leaving out.
 
     >>> import numpy as np
     >>> rows = SplitProfile()
@@ -92,7 +92,7 @@ def advise(profiles: Mapping[str, tuple[SplitProfile, int | None]], idle_timeout
 
 
 def round_up(us: int) -> tuple[int, str]:
-    """The next duration that a person would write, and how.
+    """Round a duration up to one that people write, and format it.
 
     >>> round_up(10_000_001), round_up(61_000_000), round_up(0)
     ((12000000, '12 seconds'), (120000000, '2 minutes'), (1000000, '1 second'))
@@ -140,6 +140,6 @@ def _count(rows: int) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name within a comment: it ends no line and is no novel."""
+    """Shorten a name for a comment, on one line."""
     text = printable(name)
     return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."

@@ -1,4 +1,4 @@
-"""How many rows a query keeps in state under several delays at once: those whose window is not over."""
+"""Counts the rows that a query keeps in state, the rows of open windows, for several delays at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MOST_BINS = 1 << 16
 
 
 class OpenRows:
-    """Rows by when their window is over, in bins; the bins grow wider when there would be too many.
+    """Rows by the end of their window, in bins; the bins grow wider when there would be too many.
 
     Args:
-        width_us: of a bin: the window's length where rows have one.
+        width_us: width of a bin, microseconds: the window's length if rows have windows.
 
     >>> rows = OpenRows(10)
     >>> rows.add(np.array([10, 10, 20, 40]))
@@ -28,7 +28,7 @@ class OpenRows:
         self._rows = np.zeros(0, np.int64)
 
     def add(self, ends_us: Micros) -> None:
-        """Take in rows by when their window is over, shape (n,)."""
+        """Take in rows by the end of their window, shape (n,)."""
         if not len(ends_us):
             return
         bins, rows = np.unique(-(-ends_us // self._width_us), return_counts=True)
@@ -38,13 +38,13 @@ class OpenRows:
             self._bins, self._rows = _sums(-(-self._bins // 2), self._rows)
 
     def above(self, thresholds_us: Micros) -> npt.NDArray[np.int64]:
-        """How many rows end after each threshold, shape (k,) in and out; exact where a bin is as wide as a window."""
+        """How many rows end after each threshold, shape (k,) in and out; exact if a bin is as wide as a window."""
         after = np.concatenate((np.cumsum(self._rows[::-1])[::-1], [0]))
         kept: npt.NDArray[np.int64] = after[np.searchsorted(self._bins, thresholds_us // self._width_us, side="right")]
         return kept
 
     def forget(self, threshold_us: int) -> None:
-        """Forget rows that end at the threshold or before it: nobody will ask for less."""
+        """Forget rows that end at the threshold or earlier, because later calls ask for larger thresholds only."""
         at = int(np.searchsorted(self._bins, threshold_us // self._width_us, side="right"))
         self._bins, self._rows = self._bins[at:], self._rows[at:]
 

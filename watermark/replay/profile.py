@@ -1,7 +1,7 @@
-"""What the rows of one split are like, in the order in which they are read: nothing here knows of batches.
+"""Counts the rows of one split in the order of reading, without batches.
 
-A time beyond the guard is a bad clock: it is counted, and no row counts as late because of it. A time before 1970 is
-late in Spark whatever the delay, so it is counted apart, too.
+A time beyond the guard comes from a bad clock: it is counted, and makes no other row late. A time before 1970 is
+late in Spark for any delay, so it is counted apart, too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which a split had no row, by the clock that `SplitProfile.add` was given.
+    """A time in which a split had no row, by the clock of `SplitProfile.add`.
 
     Attributes:
-        since_us: when the row before it was written, microseconds since the epoch.
-        length_us: until the next row, microseconds.
+        since_us: when the last row before the silence was written, microseconds since the epoch.
+        length_us: time until the next row, microseconds.
     """
 
     since_us: int = 0
@@ -34,16 +34,16 @@ class SplitProfile:
     """Counts of one split.
 
     Attributes:
-        rows: all of them.
-        null_rows: without an event time.
-        unreadable_rows: with something that is no event time.
-        before_epoch_rows: from before 1970.
-        future_rows: beyond the guard.
+        rows: all rows.
+        null_rows: rows without an event time.
+        unreadable_rows: rows with a value that is no event time.
+        before_epoch_rows: rows from before 1970.
+        future_rows: rows beyond the guard.
         first_us, last_us: smallest and largest event time of the good rows, None before the first.
-        disorder: how far each good row lies behind the largest before it.
-        written_us: when the first and the newest row were written, None where that is not known.
-        silence: the longest that ended.
-        furthest_future_us: how far the furthest of the future rows is ahead of its clock.
+        disorder: how far each good row lies behind the largest time before it.
+        written_us: when the first and the newest row were written, None if unknown.
+        silence: the longest silence that ended.
+        furthest_future_us: how far the furthest future row is ahead of the clock.
 
     >>> profile = SplitProfile()
     >>> times = np.array([10, 30, 20, 999, 40]) * 1_000_000
@@ -69,8 +69,8 @@ class SplitProfile:
 
         Args:
             times_us: event times, microseconds since the epoch, shape (n,).
-            timed: which of them are times at all, shape (n,); the caller counts the others.
-            latest_us: what is beyond this is a bad clock, shape (n,).
+            timed: whether each row has an event time, shape (n,); the caller counts rows without one.
+            latest_us: the guard of each row: a later time comes from a bad clock, shape (n,).
             written_us: when each row was written, shape (n,), or None.
         """
         self.rows += len(times_us)

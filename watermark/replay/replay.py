@@ -1,10 +1,10 @@
-"""The replay: rows in batches, and what native Spark and lowmark would have made of each of them.
+"""The replay: judges rows in batches as native Spark and as lowmark would have judged them.
 
-The reader of the rows cuts the batches; here is only what follows. A row is late when its window is over, or itself
-where there is no window, by the watermark that `rules.py` puts in force. Lowmark's minimum is made by the coordinator
-that makes it in a query, so idleness, guard and all are what they are there.
+The reader of the rows cuts the batches. A row is late when the end of its window, or the row's own time without a
+window, is at or before the watermark that `rules.py` puts in force. The coordinator of queries makes lowmark's minimum
+here too, so idleness and the guard work as in a query.
 
-Rows are held for no longer than a call, and counts are by split, delay and bucket: memory is bounded whatever comes.
+Rows are held only during a call, and counts are kept by split, delay and bucket, so memory is bounded for any input.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _SECOND_US = 1_000_000
-# So far on both sides nothing overflows: the years -71,000 to 75,000.
+# Times within this limit do not overflow: the years -71,000 to 75,000.
 _FURTHEST_US = 1 << 61
-# What a query keeps in state is asked for these, too: one of them is near the smallest delay without a loss.
+# Kept rows are also counted for these delays, because one of them is near the smallest delay without a loss.
 _STATE_DELAYS_US = tuple(
     seconds * _SECOND_US
     for seconds in (0, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200)
 ) + tuple(days * 86_400 * _SECOND_US for days in (1, 2, 5, 10, 20, 50, 100, 200, 400))
-_NEVER_US = -(1 << 62)  # no watermark yet, among arrays
+_NEVER_US = -(1 << 62)  # in arrays: no watermark yet
 _SAMPLE_ROWS = 4_096
 _SAMPLE_BATCHES = 64
 _MOST_MOMENTS = 256
@@ -48,8 +48,8 @@ class Batches:
     Attributes:
         splits: number of the split of each row, shape (n,).
         times_us: event times, microseconds since the epoch, shape (n,).
-        timed: which of them are times at all, shape (n,).
-        ends: where each batch ends among the rows, growing, shape (b,); the last is n.
+        timed: whether each row has an event time, shape (n,).
+        ends: the row after each batch, growing, shape (b,); the last is n.
         clock_us: when each batch was planned, growing, shape (b,).
         pauses: how many triggers before each batch found no row, shape (b,).
     """
@@ -64,15 +64,15 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """How far everybody was at one moment of the replay.
+    """The progress of splits and watermarks at one moment of the replay.
 
     Attributes:
-        rows: rows read by then.
+        rows: rows read up to this moment.
         front_us: the largest event time of a good clock.
         native_us: native Spark's watermark without a delay, None before the first.
-        low_us: lowmark's without a bound, None before the first.
+        low_us: lowmark's low watermark without a bound, None before the first.
         tops_us: largest good event time of each split, by number.
-        spoken: which splits have one.
+        spoken: whether each split has a good event time.
     """
 
     rows: int
@@ -85,14 +85,14 @@ class Moment:
 
 @dataclass(slots=True)
 class Verdict:
-    """What one rule makes of the rows, whatever the delay.
+    """The judgement of one rule over the rows, for all delays.
 
     Attributes:
-        delays_us: the delays asked for, growing, whole milliseconds.
-        dropped: rows that are late, shape (delays, splits).
-        needed_us: the largest delay at which a row of a split is late, shape (splits,); -1: none ever is.
-        kept_rows: rows in state at most at once, by delay, as far as it was looked.
-        before_epoch_rows: rows that end before 1970 does, late whatever the delay, shape (splits,).
+        delays_us: the delays to judge, growing, whole milliseconds.
+        dropped: number of late rows, shape (delays, splits).
+        needed_us: the largest delay at which a row of a split is late, shape (splits,); -1: no row is late.
+        kept_rows: the largest number of rows in state at once, by delay, for the counted delays.
+        before_epoch_rows: rows that end before 1970, late for any delay, shape (splits,).
     """
 
     delays_us: tuple[int, ...]
@@ -103,11 +103,11 @@ class Verdict:
 
     @classmethod
     def new(cls, delays_us: tuple[int, ...]) -> Verdict:
-        """Nothing judged yet."""
+        """A verdict without rows."""
         return cls(delays_us, np.zeros((len(delays_us), 0), np.int64), np.zeros(0, np.int64))
 
     def grow(self, splits: int) -> None:
-        """Have a place for so many splits."""
+        """Make room for this number of splits."""
         more = splits - len(self.needed_us)
         if more > 0:
             self.dropped = np.pad(self.dropped, ((0, 0), (0, more)))
@@ -115,7 +115,7 @@ class Verdict:
             self.before_epoch_rows = np.pad(self.before_epoch_rows, (0, more))
 
     def judge(self, splits: Numbers, behind_us: Micros) -> None:
-        """Take in rows: how far the end of each lies behind the watermark that judges it, with no delay taken off."""
+        """Take in rows by the distance of their end behind the judging watermark, before a delay is taken off."""
         late = behind_us >= 0
         if not late.any():
             return
@@ -126,12 +126,12 @@ class Verdict:
             self.dropped[row] += np.bincount(splits[behind_us >= delay_us], minlength=width)
 
     def keep(self, delays_us: Iterable[int], rows: Numbers) -> None:
-        """Take in how many rows are in state at some moment."""
+        """Take in the number of rows in state at a moment."""
         for delay_us, kept in zip(delays_us, rows.tolist(), strict=True):
             self.kept_rows[delay_us] = max(kept, self.kept_rows.get(delay_us, 0))
 
     def dropped_at(self, delay_us: int) -> Numbers:
-        """Rows of each split that are late at one of the delays, those before 1970 among them, shape (splits,)."""
+        """Late rows of each split at one of the delays, including rows before 1970, shape (splits,)."""
         dropped: Numbers = self.dropped[self.delays_us.index(delay_us)] + self.before_epoch_rows
         return dropped
 
@@ -142,7 +142,7 @@ class Verdict:
         return 0 if needed_us < 0 else (needed_us // MILLISECOND_US + 1) * MILLISECOND_US
 
     def kept_at(self, delay_us: int) -> int | None:
-        """Rows kept at most with this delay: of the nearest longer one that was looked at; None beyond them."""
+        """The most rows kept at once, for the nearest counted delay of at least this length; None if there is none."""
         return next((rows for at_us, rows in sorted(self.kept_rows.items()) if at_us >= delay_us), None)
 
 
@@ -150,10 +150,10 @@ class Replay:
     """Judges batch after batch.
 
     Args:
-        splits: names of those that are known to exist; others may come later.
-        delays_us: the delays, and bounds, to count late rows for; rounded up to whole milliseconds.
-        window_us: length of the query's windows; None: a row is over when it is.
-        strategy: idleness, grace, guard and so on of lowmark; its bound is no part of it, as it is asked for all.
+        splits: names of the known splits; other splits may come later.
+        delays_us: the delays, or bounds, for which late rows are counted; rounded up to whole milliseconds.
+        window_us: length of the query's windows; None: a row ends at its own time.
+        strategy: idleness, grace, guard and so on of lowmark; its bound is not used, because all bounds are judged.
         now_us: when the replay begins, by the clock of `Batches.clock_us`.
         empty: numbers of splits that are known to have no row.
 
@@ -198,11 +198,11 @@ class Replay:
         self.discover(splits, empty)
 
     def discover(self, splits: Sequence[str], empty: Iterable[int] = ()) -> None:
-        """Splits that exist besides those that are known; their numbers go on from those.
+        """Add splits; their numbers continue those of the known splits.
 
         Args:
-            splits: their names.
-            empty: numbers of those that have no row.
+            splits: names of the new splits.
+            empty: numbers of the new splits that have no row.
         """
         if not splits:
             return
@@ -216,7 +216,7 @@ class Replay:
         self._spoken = np.pad(self._spoken, (0, len(splits)))
 
     def take(self, batches: Batches) -> None:
-        """Judge some batches, each after those before it."""
+        """Judge some batches, in their order."""
         count = len(batches.ends)
         if not count:
             return
@@ -247,7 +247,7 @@ class Replay:
         self._judge(batches.splits[batches.timed], ends_us[batches.timed], batch_of[batches.timed], late_us)
 
     def finish(self) -> None:
-        """The last row was taken: what is in state, and where everybody is, is looked at once more."""
+        """End the replay after the last row: count the rows in state and note the progress once more."""
         if self._unsampled:
             self._look()
         if not self.moments or self.moments[-1].rows < self.rows:
@@ -256,7 +256,7 @@ class Replay:
     # -- how
 
     def _pause(self, pauses: int, clock_us: int) -> None:
-        """Triggers that found no row: batches without data, and time in which splits may become idle."""
+        """Replay triggers that found no row: batches without data, and time in which splits may become idle."""
         for rule in (self._native, self._lowmark):
             rule.settle(pauses)
         if pauses and clock_us - 1 > self._clock_us:
@@ -267,7 +267,7 @@ class Replay:
 
     def _report(self, tops: tuple[Numbers, Micros], splits: Numbers, clock_us: int) -> None:
         spoken, tops_us = tops
-        # A split whose rows have no good time delivers all the same: it is not idle.
+        # A split with rows but without a good time delivers too, so it does not become idle.
         mute = np.setdiff1d(splits, spoken)
         rows: dict[SplitId, int] = dict.fromkeys(mute.tolist(), 1)
         watermarks = SplitColumn(spoken.astype(np.uint64), self._strategy.watermarks_of_max(tops_us))
@@ -286,7 +286,7 @@ class Replay:
             verdict.judge(splits[judged], of_row[judged] - ends_us[judged])
 
     def _sample(self) -> None:
-        """Every some thousand rows, or some dozen batches."""
+        """Note the progress every few thousand rows, or every few dozen batches."""
         if len(self._unsampled) >= _SAMPLE_BATCHES or sum(map(len, self._unsampled)) >= _SAMPLE_ROWS:
             self._look()
 
@@ -316,7 +316,7 @@ class Replay:
 
 
 def _largest(batch_of: Numbers, times_us: Micros, count: int) -> list[int | None]:
-    """The largest time of each batch as Spark keeps it, in whole milliseconds; None: it has no row with a time."""
+    """The largest time of each batch as Spark keeps it, in whole milliseconds; None for a batch without a time."""
     largest: list[int | None] = [None] * count
     if len(batch_of):
         starts = np.flatnonzero(np.concatenate(([True], batch_of[1:] != batch_of[:-1])))
@@ -329,7 +329,7 @@ def _largest(batch_of: Numbers, times_us: Micros, count: int) -> list[int | None
 def _tops(
     batch_of: Numbers, splits: Numbers, times_us: Micros, good: Flags, width: int, count: int
 ) -> list[tuple[Numbers, Micros]]:
-    """For each batch its splits with good rows, growing, and the largest time of each."""
+    """For each batch its splits with good rows, growing, and the largest time of each split."""
     nothing = np.zeros(0, np.int64)
     made = [(nothing, nothing)] * count
     key, times_us = (batch_of * width + splits)[good], times_us[good]

@@ -1,4 +1,4 @@
-"""What an audit found: frozen data, and one JSON object. How it is shown is somebody else's business."""
+"""The findings of an audit, as frozen data and as one JSON object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .profile import SplitProfile
 from .replay import Moment, Replay, Verdict
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
-"""Shares of the rows for which it is told how far they lie behind."""
+"""The quantiles of the disorder in a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class SplitReport:
 
     Attributes:
         name: its name.
-        profile: what was counted of its rows.
-        empty_for_us: since its newest row was written until the newest of all was, microseconds; None: not known.
+        profile: the counts of its rows.
+        empty_for_us: time from its newest row to the newest row of all splits, as written, microseconds; None: unknown.
         behind_us: how far it was behind the furthest split in the end, None without a good row.
-        most_behind_us: how far at most, once it had a row.
+        most_behind_us: how far it was behind at most, once it had a row.
     """
 
     name: str
@@ -36,7 +36,7 @@ class SplitReport:
     most_behind_us: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`: microseconds where a name ends so."""
+        """Convert for `json.dumps`; a name that ends in ``_us`` is in microseconds."""
         profile = self.profile
         disorder = {f"p{100 * share:g}": profile.disorder.quantile_us(share) for share in QUANTILES}
         return {
@@ -59,13 +59,13 @@ class SplitReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one delay, or bound, makes of the rows.
+    """The result of one delay, or bound.
 
     Attributes:
         delay_us: the delay.
-        rows_dropped: rows that are late.
-        splits: late rows by split, those without one left out.
-        kept_rows: rows in state at most at once, None if it was not looked so far.
+        rows_dropped: number of late rows.
+        splits: late rows by split, without splits that have none.
+        kept_rows: the largest number of rows in state at once, None if it was not counted for this delay.
     """
 
     delay_us: int
@@ -74,7 +74,7 @@ class Outcome:
     kept_rows: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`."""
+        """Convert for `json.dumps`."""
         return {
             "delay": format_duration_us(self.delay_us),
             "delay_us": self.delay_us,
@@ -86,23 +86,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The whole of it.
+    """The report of an audit.
 
     Attributes:
-        what: what was read, in words.
-        order: in which order across splits, and in which batches, in words.
-        event_time: where event time was found, in words.
-        complete: whether everything that was to be read was.
-        window_us: length of the query's windows, None without.
-        rows, batches: how many were judged.
-        splits: in the order in which they are numbered.
-        native, lowmark: for each delay, growing.
-        smallest_delay_us: the smallest with which native Spark drops no row from 1970 on.
-        smallest_kept_rows: about how many rows that keeps in state at most; None: not known.
-        before_epoch_rows: rows that any watermark drops, as they are before 1970.
+        what: the rows that were read, in words.
+        order: the order across splits, and the batches, in words.
+        event_time: the place of the event time, in words.
+        complete: whether all wanted rows were read.
+        window_us: length of the query's windows, None without windows.
+        rows, batches: number of judged rows and batches.
+        splits: the splits, by number.
+        native, lowmark: the outcome for each delay, growing.
+        smallest_delay_us: the smallest delay at which native Spark drops no row from 1970 on.
+        smallest_kept_rows: about the largest number of rows in state with that delay; None: unknown.
+        before_epoch_rows: rows from before 1970, which any watermark drops.
         advice: the strategy to paste.
-        notes: what else a person should know.
-        moments: how far everybody was while it was read, for pictures.
+        notes: other facts for people.
+        moments: the progress during the reading, for pictures.
     """
 
     what: str
@@ -123,7 +123,7 @@ class AuditReport:
     moments: tuple[Moment, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object; microseconds where a name ends so."""
+        """Convert to one JSON object; a name that ends in ``_us`` is in microseconds."""
         return {
             "what": self.what,
             "order": self.order,
@@ -157,19 +157,19 @@ def report(
     appended: bool,
     notes: Sequence[str] = (),
 ) -> AuditReport:
-    """Put together what was found.
+    """Make the report.
 
     Args:
-        replay: finished.
-        profiles: of each split, by its number.
-        what: what was read, in words.
-        order: in which order and batches, in words.
-        event_time: where event time was found, in words.
-        complete: whether everything that was to be read was.
-        window_us: length of the query's windows, None without.
-        idle_timeout_us: a split that is silent for longer is worth leaving out.
-        appended: whether it is known when rows were written: else a split that is behind would look silent.
-        notes: what else a person should know.
+        replay: the finished replay.
+        profiles: the profile of each split, by number.
+        what: the rows that were read, in words.
+        order: the order across splits, and the batches, in words.
+        event_time: the place of the event time, in words.
+        complete: whether all wanted rows were read.
+        window_us: length of the query's windows, None without windows.
+        idle_timeout_us: the silence after which a split is worth leaving out.
+        appended: whether the times of writing are known; without them a split that is behind would look silent.
+        notes: other facts for people.
     """
     newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)
     behind, most_behind = _behind(replay.moments, len(profiles))

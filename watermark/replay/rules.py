@@ -1,14 +1,14 @@
-"""Which watermark judges the rows of a batch: native Spark's and lowmark's, as Spark 4 puts them in force.
+"""The watermarks that judge the rows of a batch, native Spark's and lowmark's, as Spark 4 puts them in force.
 
-Spark takes two watermarks into a batch. Rows are late by the one of the batch before, state is given up by the one of
-this batch, and what the batch shows makes the next one:
+Spark takes two watermarks into a batch. The watermark of the previous batch decides which rows are late, the watermark
+of this batch decides which state is given up, and the rows of this batch make the next watermark:
 
                      late rows by         state by             makes
     native, batch n  the maximum of n-2   the maximum of n-1   the maximum of all to n
     lowmark, batch n the minimum of n-3   the minimum of n-2   the heartbeat of n+1
 
-A batch without rows runs when a watermark rose that no batch has used, so a pause brings both up to date: with one
-empty trigger natively, with two under lowmark, whose heartbeat comes first. Values here have no delay taken off yet: a
+When a watermark rose that no batch has used, a batch without rows runs, so a pause brings both up to date: natively
+with one empty trigger, under lowmark with two, because its heartbeat comes first. No delay is taken off these values: a
 delay is the same for every batch, so one replay answers for all delays.
 
 Source: Spark's ``WatermarkTracker`` and ``WatermarkPropagator`` (4.2), with
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class NativeRule:
-    """One watermark of all rows: the largest event time, whichever split it is of. Any one unit.
+    """One watermark for all rows: the largest event time of all splits, in any unit.
 
     >>> rule = NativeRule()
     >>> for largest in (10, 50, 30):
@@ -39,23 +39,23 @@ class NativeRule:
     _next: int | None = None
 
     def settle(self, pauses: int) -> None:
-        """So many triggers find no row."""
+        """Replay a number of triggers that find no row."""
         if pauses > 0:
             self.used = self._next
 
     def begin(self) -> None:
-        """A batch with rows begins."""
+        """Begin a batch with rows."""
         self.late, self.used = self.used, self._next
 
     def end(self, largest: int | None) -> None:
-        """The batch is over; None: it had no row with a time."""
+        """End the batch, with its largest time; None if it had no time."""
         if largest is not None and (self._next is None or largest > self._next):
             self._next = largest
 
 
 @dataclass(slots=True)
 class HeartbeatRule:
-    """A low watermark that a heartbeat carries into the batch after the one that made it.
+    """A low watermark that a heartbeat carries into the batch after the batch that made it.
 
     >>> rule = HeartbeatRule()
     >>> for low in (10, 50, 60, 70):
@@ -74,14 +74,14 @@ class HeartbeatRule:
     _low: int | None = None
 
     def settle(self, pauses: int) -> None:
-        """So many triggers find no row: the first runs the heartbeat, the second puts it in force."""
+        """Replay a number of triggers that find no row: the first runs the heartbeat, the second puts it in force."""
         for _ in range(min(pauses, 2)):
             self.used, self._next = self._next, self._low
 
     def begin(self) -> None:
-        """A batch with rows begins."""
+        """Begin a batch with rows."""
         self.late, self.used, self._next = self.used, self._next, self._low
 
     def end(self, low: int | None) -> None:
-        """The batch is over, or a trigger; this is the low watermark."""
+        """End the batch, or a trigger, with the low watermark after it."""
         self._low = low

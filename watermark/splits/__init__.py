@@ -1,1 +1,1 @@
-"""One task: from the events of its splits to its low watermark."""
+"""One task: makes its low watermark from the events of its splits."""

@@ -1,21 +1,22 @@
-"""Each split's own bound, as late as its rows were seen to come: Flink's bound, found instead of guessed.
+"""A bound for each split, measured from the lateness of its rows: Flink's bound, found instead of guessed.
 
-The bound of a split is the lateness that all but a share of 1 - coverage of its rows does not exceed. A row is late
-against the largest time before it, in its own batch or in an earlier one. Streams show different parts of it:
+At most a share of 1 - coverage of a split's rows is later than the bound of the split. The lateness of a row is its
+distance behind the largest event time before it, in its own batch or in an earlier batch. Streams show lateness in two
+ways:
 
-    rows          in a stream that our sources read: of every row how far it lies behind the largest before it in its
-                  slice, and its time, which is held against all batches before
-    batches       in a wrapped stream: how far the earliest row of a batch lies behind all batches before.
-                  All rows of the batch count as so late, so coverage is the share of rows in batches that are in time
-                  as a whole
+    rows          in a stream that our sources read: the distance of each row behind the largest time before it in its
+                  slice, and the time of the row, which is compared with all earlier batches
+    batches       in a wrapped stream: the distance of the earliest row of a batch behind all earlier batches.
+                  All rows of the batch count as late by that distance, so coverage is the share of rows in batches
+                  without a late row
 
-What was seen is remembered for three spans, in which the weight of a batch fades, and the largest answer counts. The
-shortest takes in within a few batches that rows come to be later. The longest is there for what recurs: rows that are
-late for a while are lost until their event time has made up for it, so a split must know of them before they come
-again. What recurs after a longer time than about half of the longest span is forgotten in part, and more of it is late
-than the share. Until enough was seen the bound is the largest that is allowed.
+Lateness is remembered in three spans, in which the weight of a batch fades, and the largest of the three bounds counts.
+The shortest span notices within a few batches that rows have become later. The longest span covers lateness that
+recurs: late rows are lost until the split's event time has made up for a larger bound, so the bound must be large
+before late rows come again. If the lateness recurs after more than about half of the longest span, the span has partly
+forgotten it, and more rows than the share are late. Until enough was measured the bound is the largest allowed bound.
 
-A bound that grows lowers no watermark: a split stays where it is until its event time has made up for it.
+A growing bound lowers no watermark: a split keeps its watermark until its event time has made up for the growth.
 
 Source: Confluent's automatic watermarks for Flink (a quantile of what was seen, between a least and a most, 250 rows
 before it begins).
@@ -36,47 +37,47 @@ from lowmark.watermark.strategy import AdaptiveBound
 from .events import BatchReported, SplitColumn
 
 ENOUGH_ROWS, ENOUGH_BATCHES = 250, 20
-"""So much must be seen of a split before its bound is its own,"""
+"""A split has a bound of its own after this number of rows, or of batches."""
 ENOUGH_SHARE = 0.2
-"""and this share of the rows, or batches, of which one on average may be late."""
+"""A split has a bound of its own after this fraction of 1 / (1 - coverage) rows, or batches, if that is more."""
 SPANS = (10, 100)
-"""In so many batches of a split the weight of a batch fades to 37 %, in the two shorter spans,"""
+"""Batches of a split in which the weight of a batch fades to 37 %, in the two shorter spans."""
 LONGEST_SPAN = 2_000
-"""and in so many in the longest one, but"""
+"""The same for the longest span, within the limits of ``LEAST_LATE`` and ``MOST_LATE``."""
 LEAST_LATE, MOST_LATE = 3, 20
-"""so many batches must be late in it on average: with fewer none could tell the share, and more tell nothing."""
+"""Least and largest number of late batches in the longest span, on average: fewer show no share, more add nothing."""
 
 _ROUNDED_US = 2 * MILLISECOND_US - 1  # a watermark is 1 ms behind the largest time, and rounded down to a whole one
 
-_FURTHEST_US = 1 << 61  # so far on both sides no difference overflows: the years -71,000 to 75,000
+_FURTHEST_US = 1 << 61  # no difference of two times within this limit overflows: the years -71,000 to 75,000
 _MOST_ROWS = 1e18
 
-_Weights = npt.NDArray[np.float32]  # of rows, by how late they are
+_Weights = npt.NDArray[np.float32]  # weights of rows, by lateness
 
 
 class _Split:
-    """One split: its bound, and what it is made of."""
+    """The bound of one split, and the weights from which the bound is found."""
 
     __slots__ = ("beyond", "bound_us", "by_rows", "enough", "found", "latest_us", "seen", "spans")
 
     def __init__(self, bound_us: int, spans: _Weights) -> None:
         self.bound_us = bound_us
         self.beyond = 0
-        self.spans = spans  # one line each
+        self.spans = spans  # one line for each span
         self.seen = 0
         self.by_rows = False
-        self.enough = False  # was seen to tell its bound
-        self.found = False  # has a bound of its own, which may be from before a restart
-        self.latest_us: int | None = None  # the largest event time, at most 2 ms more
+        self.enough = False  # whether enough was measured for a bound
+        self.found = False  # whether the split has a bound of its own, perhaps from before a restart
+        self.latest_us: int | None = None  # the largest event time, or up to 2 ms more
 
 
 class AdaptiveBounds:
-    """The bounds of the splits of one stream. Some 2 kB a split, whatever comes.
+    """The bounds of the splits of one stream, at a constant 2 kB for each split.
 
     Args:
-        params: coverage, and between what the bounds stay.
+        params: the coverage, and the limits of the bounds.
         kept_us: bounds from before a restart, by split.
-        kept_rows: about how many rows each of them comes of; missing: not known.
+        kept_rows: about how many rows each of these bounds was found from; missing: not known.
 
     >>> bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 60_000_000))
     >>> for batch in range(30):        # ten rows a batch, one of them 3 to 4 seconds late
@@ -95,7 +96,7 @@ class AdaptiveBounds:
         self._late_share = 1.0 - params.coverage
         longest = round(min(max(LONGEST_SPAN, LEAST_LATE / self._late_share), MOST_LATE / self._late_share))
         self._fades = np.array([[1 - 1 / batches] for batches in sorted({*SPANS, longest})], np.float32)
-        # No answer depends on what is below the least bound, or above the largest: each is one column.
+        # Lateness below the least bound is one column, and lateness above the largest bound is one column.
         at_least, at_most = buckets_of(np.array([params.at_least_us, params.at_most_us])).tolist()
         self._first = max(0, at_least - 1)
         edges_us = upper_edges(np.arange(self._first, at_most + 2))
@@ -111,27 +112,27 @@ class AdaptiveBounds:
         return self._params.at_most_us if known is None else known.bound_us
 
     def beyond(self, split: SplitId) -> int:
-        """Rows, or batches where these alone are seen, that came later than the bound was then."""
+        """How many rows (in a wrapped stream: batches) came later than the bound at their time."""
         known = self._splits.get(split)
         return 0 if known is None else known.beyond
 
     @property
     def kept_us(self) -> Mapping[SplitId, int]:
-        """What a restart needs: the bounds that were found, microseconds."""
+        """The bounds that were found, microseconds; kept for a restart."""
         return {split: known.bound_us for split, known in self._splits.items() if known.found}
 
     @property
     def kept_rows(self) -> Mapping[SplitId, int]:
-        """About how many rows each of these bounds comes of, in the longest span; missing: not known."""
+        """About how many rows of the longest span each bound was found from; missing: not known."""
         counted = {split: _about(known.spans[-1].sum()) for split, known in self._splits.items() if known.enough}
         return {split: rows for split, rows in counted.items() if rows}
 
     def forget(self, split: SplitId) -> None:
-        """The split is not known any more."""
+        """Forget a split."""
         self._splits.pop(split, None)
 
     def learn(self, event: BatchReported) -> None:
-        """Take in what a batch, which was not taken before, shows of its splits."""
+        """Learn the lateness of the splits of a batch. Give each batch once."""
         for split, watermark_us in event.watermarks_us.items():
             known = self._splits.get(split)
             if known is None:
@@ -146,11 +147,11 @@ class AdaptiveBounds:
     def bounded(
         self, watermarks_us: Mapping[SplitId, int], stands_at_us: Mapping[SplitId, int]
     ) -> Mapping[SplitId, int]:
-        """Watermarks that were made with the least bound, with what each split's own takes off beyond it.
+        """Take from watermarks the difference between each split's own bound and the least bound.
 
         Args:
-            watermarks_us: of some splits.
-            stands_at_us: what those splits stand at that are known: no watermark becomes smaller than that.
+            watermarks_us: watermarks of some splits, made with the least bound.
+            stands_at_us: the present watermarks of the known splits; no result is smaller than the present watermark.
         """
         made: dict[SplitId, int] = {}
         for split, us in watermarks_us.items():
@@ -163,7 +164,7 @@ class AdaptiveBounds:
     # -- how
 
     def _late(self, event: BatchReported, split: SplitId, latest_us: int | None) -> _Weights | None:
-        """The rows of a split in a batch by how late they are; None if the batch does not show it."""
+        """The rows of a split in a batch, by lateness; None if the batch does not show the lateness."""
         counted, times = event.lateness.get(split), event.times.get(split)
         behind = None if counted is None else self._by_column(_keys(counted), counted)
         if times is None:
@@ -175,7 +176,7 @@ class AdaptiveBounds:
         before = self._by_column(buckets_of(before_us - np.clip(_keys(times), -_FURTHEST_US, _FURTHEST_US)), times)
         if behind is None:
             return before
-        # So many rows at least are so late, by what came in their slice or by what came before.
+        # For each column, take the larger count of rows that are at least so late: in their slice, or against batches.
         late = np.maximum(_and_above(behind), _and_above(before))
         late[:-1] -= late[1:]
         return late
@@ -190,7 +191,7 @@ class AdaptiveBounds:
         known.enough |= known.seen >= max(least, round(ENOUGH_SHARE / self._late_share))
         if known.enough:
             known.found, above = True, _and_above(known.spans)
-            # Beyond the column of the bound is no more than the share that may be late, in each span.
+            # In each span, at most the share of rows that may be late lies beyond the column of the bound.
             columns = np.count_nonzero(above > self._late_share * above[:, :1], axis=1)
             known.bound_us = int(self._bounds_us[columns.max() - 1])
 
@@ -199,8 +200,8 @@ class AdaptiveBounds:
         known = _Split(
             int(self._bounds_us[min(int(np.searchsorted(self._bounds_us, bound_us)), most)]), self._nothing()
         )
-        known.found, known.enough = True, rows > 0  # not known how many: it holds until enough was seen anew
-        share = min(1.0, 2.0 * self._late_share)  # so it holds for two thirds of the longest span at least
+        known.found, known.enough = True, rows > 0  # with an unknown count the bound stays until enough is measured
+        share = min(1.0, 2.0 * self._late_share)  # so the bound stays for at least two thirds of the longest span
         known.spans[-1, 0] = rows * (1.0 - share)
         known.spans[-1, self._column(known.bound_us)] += rows * share
         return known
@@ -213,7 +214,7 @@ class AdaptiveBounds:
         return np.bincount(columns, np.fromiter(rows.values(), np.float64, len(rows)), width).astype(np.float32)
 
     def _column(self, bound_us: int) -> int:
-        """The last with this bound; the one after the largest bound is for what lies beyond it."""
+        """The last column with this bound. The column after the largest bound holds lateness beyond that bound."""
         return min(int(np.searchsorted(self._bounds_us, bound_us, "right")) - 1, len(self._bounds_us) - 2)
 
 
@@ -222,11 +223,11 @@ def _keys(counted: Mapping[int, int]) -> npt.NDArray[np.int64]:
 
 
 def _and_above(weights: _Weights) -> _Weights:
-    """Sum up each column and the columns behind it."""
+    """Sum up each column and the columns after it."""
     above: _Weights = weights[..., ::-1].cumsum(axis=-1)[..., ::-1]
     return above
 
 
 def _about(rows: float) -> int:
-    """Two digits of a number: what is remembered in more changes with every batch and says no more."""
+    """Round a number to two digits: more digits would change with every batch and carry no information."""
     return int(float(f"{min(rows, _MOST_ROWS):.1e}"))

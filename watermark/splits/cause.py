@@ -17,8 +17,8 @@ def cause_of(hold: Hold, unusable: str | None = None) -> tuple[Cause | None, str
     """The cause, why the low watermark stands (the cause first), and what would move it.
 
     Args:
-        hold: what is known of the holder.
-        unusable: what ``unusable_times`` says of the stream.
+        hold: the facts about the holder.
+        unusable: the sentence of ``unusable_times`` about the stream.
     """
     why, what_next = hold_reasons(hold)
     if unusable is not None:
@@ -29,10 +29,12 @@ def cause_of(hold: Hold, unusable: str | None = None) -> tuple[Cause | None, str
 
 
 def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | None = None) -> str | None:
-    """One sentence about event times that cannot be meant, such as seconds taken for milliseconds; None: they can be.
+    """Say in one sentence what is wrong with event times that nobody can mean, such as seconds taken for milliseconds.
+
+    None means that the event times are plausible.
 
     Args:
-        counts: of all batches so far.
+        counts: the counts of all batches so far.
         newest_us: the largest event time so far, microseconds since the epoch; None: there was none.
         low_us: the low watermark. Without a future guard the low watermark follows such times.
 

@@ -4,17 +4,17 @@ Pure: no clock, no I/O, no Spark. ``watermark/state.py`` says what each state do
 repeats change nothing, so a batch of reports is applied in any order before one ``advance()``; nothing is
 published in between.
 
-Why columns. The usual work is a micro-batch: all splits report, then the minimum is taken. Here that is a handful
-of numpy calls over a column of watermarks, and no Python for a single split as long as the same splits report in
-the same order as the last time. A set or an order that is new costs one look-up a split. Between batches the
-smallest watermark is remembered, and looked for again only when the split that has it moved; there a heap is faster.
+Why columns. The usual work is a micro-batch: all splits report, then the minimum is taken. With columns this is a
+handful of numpy calls, and no Python for a single split as long as the same splits report in the same order as the
+last time. A new set or a new order of splits costs one look-up for each split. Between batches the smallest watermark
+is remembered, and searched again only after the split with that watermark moved; for this search a heap is faster.
 Measured at 100,000 splits on a busy machine: a batch 3 ns a split, in a new order 300 to 900; one report 2 us;
 ``advance`` 0.5 us, 25 us after the holder moved (a heap: 0.3); 170 bytes a split. `make bench` prints all of it beside
 Flink's on the JVM.
 
-What a row is. Each split has a row, 0 to n - 1 without holes, the same in every column. A row that takes no part in
+Rows. Each split has a row, 0 to n - 1 without holes, the same in every column. A row that takes no part in
 the minimum has the largest number in the column of watermarks, the identity of the minimum. That number is never
-read back: whether a row takes part is a column of its own.
+read back, because a separate column says whether a row takes part.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ class Advance:
 
     before_us: int | None
     after_us: int
-    holder: SplitId | None  # the split that now holds it back; None if no split does, all being idle
+    holder: SplitId | None  # the split that now holds the low watermark back; None if all splits are idle
 
 
 class Coalescer:
     """The minimum over splits, latched.
 
     Args:
-        low_us: a low watermark published before, microseconds since the epoch; never gone below.
+        low_us: a low watermark published before, microseconds since the epoch; the minimum never goes below it.
         all_idle: what happens while every live split is idle.
         all_idle_delay_us: how far ``ADVANCE`` stays behind processing time.
         percentile: more than 0, at most 100, such as 99.0: the slowest ``floor(n * (100 - percentile) / 100)`` of the
-            ``n`` splits that are neither idle nor finished are passed, silent ones first; ``stripped`` names them.
-            It gives up the guarantee that no row is late: rows of a split that is passed may be dropped. None: the
+            ``n`` splits that are neither idle nor finished are passed, silent splits first; ``stripped`` names them.
+            This gives up the guarantee that no row is late: rows of a passed split may be dropped. None: the
             true minimum. Source: MillWheel (VLDB 2013), section 7.2: the 99 % low watermark.
-        quorum: more than 0, at most 1: the share of the splits that are not finished which must take part before
-            idle ones are left out; until then an idle split counts with the watermark it has. None: an idle split is
+        quorum: more than 0, at most 1: the share of the unfinished splits that must take part before idle splits are
+            left out; until then an idle split counts with its watermark. None: an idle split is
             left out at once. Source: Samza's ``WatermarkStates`` (pull request 1707).
 
     Raises:
-        ValueError: ``ADVANCE`` without a delay; a percentile or quorum out of its range; a quorum beside an
-            ``all_idle`` other than ``HOLD``, which moves on when nobody takes part.
+        ValueError: ``ADVANCE`` without a delay; a percentile or quorum out of its range; a quorum with an
+            ``all_idle`` other than ``HOLD``, because the other policies move on when no split takes part.
 
     >>> coalescer = Coalescer()
     >>> for split in ("a", "b"): coalescer.assign(split)
@@ -99,39 +99,39 @@ class Coalescer:
         self._plain = percentile is None and quorum is None
 
         self._row_of: dict[SplitId, int] = {}
-        self._ids: list[SplitId] = []  # the columns: of ids,
-        self._state: list[SplitState] = []  # of states,
-        self._takes_part = bytearray()  # whether the state says so and there is a watermark,
-        self._watermarks_us = np.full(16, _IDENTITY, np.int64)  # of those that take part; longer than n,
-        self._aside_us: list[int | None] = []  # of those that do not: it outlives a spell of idleness
+        self._ids: list[SplitId] = []  # columns: ids,
+        self._state: list[SplitState] = []  # states,
+        self._takes_part = bytearray()  # whether the split takes part: its state allows it and it has a watermark,
+        self._watermarks_us = np.full(16, _IDENTITY, np.int64)  # watermarks in the minimum; longer than n,
+        self._aside_us: list[int | None] = []  # watermarks outside the minimum, kept while a split is idle
         self._taking_part = 0
-        self._holding: set[SplitId] = set()  # splits that absorb: no watermark, and not left out
+        self._holding: set[SplitId] = set()  # splits that absorb: they have no watermark and are not left out
         self._states = dict.fromkeys(SplitState, 0)
 
         self._found = False  # whether the next two are up to date
-        self._lowest_us = 0  # what the low watermark would be, if there is a row that has it
+        self._lowest_us = 0  # the smallest watermark that counts, if a row has it
         self._lowest_row: int | None = None
-        self._last_splits: bytes | list[SplitId] | None = None  # who reported in bulk last, in which order,
-        self._last_rows: Rows = slice(0)  # and in which rows they are
-        self._rank: npt.NDArray[np.intp] | None = None  # of the ids, in the order of ``split_order``
+        self._last_splits: bytes | list[SplitId] | None = None  # splits of the last report in bulk, in its order,
+        self._last_rows: Rows = slice(0)  # and their rows
+        self._rank: npt.NDArray[np.intp] | None = None  # rank of each row's id in ``split_order``
         self._idle_top_us: int | None = None  # largest watermark of the splits that went idle
         self._idle_top_known = True
         self.regressions = 0
-        """Reports below their split's own watermark: ignored as values, and counted here."""
+        """How many reports were below their split's own watermark; their values are ignored."""
 
     # -- what is known
 
     @property
     def low_us(self) -> int | None:
-        """The low watermark: never decreases; None until every assigned split has spoken or is left out."""
+        """The low watermark: never decreases; None until every assigned split has reported or is left out."""
         return self._low_us
 
     @property
     def holder(self) -> SplitId | None:
         """The split that keeps the low watermark from rising; None if none does.
 
-        A silent split before one with a watermark, then the smallest watermark, then the smallest id. A split
-        that is passed (``stripped``) is none. O(1), or O(n) after the holder moved or while splits are silent.
+        A silent split comes before a split with a watermark, then the smallest watermark counts, then the smallest
+        id. A passed split (``stripped``) is no holder. O(1), or O(n) after the holder moved or while splits are silent.
         """
         silent = self._silent()
         if len(silent) > self._passable():
@@ -146,9 +146,9 @@ class Coalescer:
 
     @property
     def stripped(self) -> frozenset[SplitId]:
-        """The splits that a ``percentile`` passes at this moment: rows of theirs may be late. O(n).
+        """The splits that a ``percentile`` passes at this moment, whose rows may be late. O(n).
 
-        Empty without a percentile, and while more splits are silent than may be passed: then nobody is.
+        Empty without a percentile, and while more splits are silent than may be passed.
         """
         silent = self._silent()
         if self._passed_share is None or len(silent) > self._passable() or self._lowest() is None:
@@ -196,10 +196,10 @@ class Coalescer:
     def assign(
         self, split: SplitId, *, state: SplitState = SplitState.PENDING, watermark_us: int | None = None
     ) -> None:
-        """Make a split known: PENDING, so it holds, or restored with the state and watermark it had.
+        """Make a split known: PENDING, so that it holds, or restored with its earlier state and watermark.
 
         Raises:
-            DuplicateSplit: it is known.
+            DuplicateSplit: the split is known.
             InvalidWatermark: the watermark does not fit 64 bits.
         """
         if split in self._row_of:
@@ -218,15 +218,15 @@ class Coalescer:
         self._enter(row, state)
 
     def report(self, split: SplitId, watermark_us: int) -> None:
-        """A split delivered rows and stands at ``watermark_us``. O(1).
+        """Take the watermark of a split that delivered rows. O(1).
 
-        A value below the split's own is counted in ``regressions`` and otherwise ignored, but the split was
-        active all the same. A value below the low watermark is accepted: the low watermark does not go back,
+        A value below the split's own watermark is counted in ``regressions`` and otherwise ignored, but the split
+        becomes active all the same. A value below the low watermark is accepted: the low watermark does not go back,
         and waits for this split.
 
         Raises:
-            UnknownSplit: it was never assigned.
-            FinishedSplit: it had finished.
+            UnknownSplit: the split was never assigned.
+            FinishedSplit: the split had finished.
             InvalidWatermark: the value does not fit 64 bits.
         """
         row = self._find(split)
@@ -245,10 +245,10 @@ class Coalescer:
     def report_array(
         self, splits: npt.NDArray[np.uint64] | Sequence[SplitId], watermarks_us: npt.NDArray[np.int64]
     ) -> None:
-        """``report`` for many splits: all of them, or none if one of them raises. O(n).
+        """Do ``report`` for many splits; if one report raises, none is taken. O(n).
 
-        Fast, a few nanoseconds a split, if the same splits come in the same order as in the last call; else it looks
-        up each. The arrays are not kept.
+        A few nanoseconds for each split, if the same splits come in the same order as in the last call; otherwise each
+        split is looked up. The arrays are not kept.
 
         Args:
             splits: ids, shape (n,); as numbers of type uint64, or any sequence of ids.
@@ -257,7 +257,7 @@ class Coalescer:
         Raises:
             UnknownSplit: a split was never assigned.
             FinishedSplit: a split had finished.
-            ValueError: an array has another type, or the two differ in length.
+            ValueError: an array has another type, or the arrays differ in length.
 
         >>> coalescer = Coalescer()
         >>> for split in (7, 8): coalescer.assign(split)
@@ -275,14 +275,14 @@ class Coalescer:
         if len(splits) == 0:
             return
         rows = self._rows(splits)
-        if rows is None:  # a split that is in it twice
+        if rows is None:  # a split is given twice
             self._one_by_one(splits, watermarks_us)
             return
         if self._taking_part < len(self._ids):
             self._bring_all_in(rows, watermarks_us)
         own_us = self._watermarks_us[rows]
         lower = watermarks_us < own_us
-        if lower[lower.argmax()]:  # argmax of booleans stops at the first: the cheapest "any" there is
+        if lower[lower.argmax()]:  # argmax of booleans stops at the first True, so it is cheaper than any()
             self.regressions += int(np.count_nonzero(lower))
             watermarks_us = np.maximum(own_us, watermarks_us)
         self._watermarks_us[rows] = watermarks_us
@@ -293,13 +293,11 @@ class Coalescer:
         return self._signal(split, Signal.IDLE)
 
     def wake(self, split: SplitId) -> bool:
-        """An idle split has rows again that are not read yet: let it hold with what it has. Returns whether
-        it changed.
-        """
+        """Let an idle split hold with its watermark again, because it has unread rows. Returns whether it changed."""
         return self._signal(split, Signal.WAKE)
 
     def pause(self, split: SplitId) -> bool:
-        """Alignment holds a split back: it takes part and cannot become idle. Returns whether it changed."""
+        """Mark a split that alignment holds back: it takes part and cannot become idle. Returns whether it changed."""
         return self._signal(split, Signal.PAUSE)
 
     def resume(self, split: SplitId) -> bool:
@@ -311,9 +309,7 @@ class Coalescer:
         return self._signal(split, Signal.FINISH)
 
     def remove(self, split: SplitId) -> bool:
-        """Forget a split. Returns whether it was known. Like every signal, it publishes nothing before
-        ``advance``.
-        """
+        """Forget a split. Returns whether it was known. Nothing is published before ``advance``."""
         row = self._row_of.get(split)
         if row is None:
             return False
@@ -330,23 +326,23 @@ class Coalescer:
         return True
 
     def advance(self, now_us: int | None = None) -> Advance | None:
-        """Publish the minimum if it rose. O(1), or O(n) after a report in bulk or one of the holder.
+        """Publish the minimum if it rose. O(1), or O(n) after a report in bulk or a report of the holder.
 
         Args:
-            now_us: processing time, microseconds since the epoch; used by ``AllIdle.ADVANCE`` only, which
-                holds without.
+            now_us: processing time, microseconds since the epoch; used by ``AllIdle.ADVANCE`` only. ``ADVANCE``
+                holds if it is None.
         """
         after_us = self._minimum_us(now_us)
         if after_us is None or (self._low_us is not None and after_us <= self._low_us):
             return None
-        before_us, self._low_us = self._low_us, after_us  # the latch, and the only one
+        before_us, self._low_us = self._low_us, after_us  # the only place where the low watermark changes
         row = self._lowest_row
         return Advance(before_us, after_us, None if row is None else self._ids[row])
 
     # -- how
 
     def _minimum_us(self, now_us: int | None) -> int | None:
-        """The definition: a function of states and values (and of the time, where the policy says so)."""
+        """The minimum by its definition: a function of states and values, and of the time with ``ADVANCE``."""
         if self._holding if self._plain else len(self._silent()) > self._passable():
             return None
         if self._lowest() is not None:
@@ -360,7 +356,7 @@ class Coalescer:
         return None
 
     def _lowest(self) -> int | None:
-        """The row of the smallest watermark that counts; of equal ones, that of the smallest id."""
+        """The row of the smallest watermark that counts; the row of the smallest id, if several are equal."""
         if not self._found:
             self._lowest_row, self._found = self._look(), True
         return self._lowest_row
@@ -377,7 +373,7 @@ class Coalescer:
             row = int(counted_us.argmin())
             self._lowest_us, rest_us = counted_us.item(row), counted_us[row + 1 :]
             if self._lowest_us < _IDENTITY and (not rest_us.size or rest_us.item(rest_us.argmin()) > self._lowest_us):
-                return row  # nearly always: nobody else has that watermark
+                return row  # nearly always: no other split has that watermark
         return self._smallest_id(np.flatnonzero(counted_us == self._lowest_us))
 
     def _smallest_id(self, rows: npt.NDArray[np.intp]) -> int | None:
@@ -391,7 +387,7 @@ class Coalescer:
             self._rank[in_order] = np.arange(len(in_order))
         return int(rows[self._rank[rows].argmin()])
 
-    # -- who counts: the splits that take part; below the quorum, idle ones too
+    # -- splits that count: those that take part; below the quorum also idle splits
 
     def _counts_idle(self) -> bool:
         if self._quorum is None:
@@ -404,7 +400,7 @@ class Coalescer:
         return bool(self._takes_part[row]) or (idle and self._counts_idle())
 
     def _counted_us(self) -> npt.NDArray[np.int64]:
-        """Watermarks by row; the identity for those that do not count."""
+        """Watermarks by row; the identity for splits that do not count."""
         counted_us = self._watermarks_us[: len(self._ids)]
         if self._counts_idle():
             counted_us = counted_us.copy()
@@ -419,7 +415,7 @@ class Coalescer:
         return self._holding | {self._ids[row] for row, own_us in self._idle_rows() if own_us is None}
 
     def _passable(self) -> int:
-        """How many of the splits that count, silent ones included, a percentile passes."""
+        """How many of the splits that count, silent splits included, a percentile passes."""
         if self._passed_share is None:
             return 0
         idle = self._states[SplitState.IDLE] if self._counts_idle() else 0
@@ -443,7 +439,7 @@ class Coalescer:
         return row
 
     def _rows(self, splits: npt.NDArray[np.uint64] | Sequence[SplitId]) -> Rows | None:
-        """The rows of these splits, in this order; None if one of them is there twice. Raises UnknownSplit."""
+        """The rows of these splits, in this order; None if a split is given twice. Raises UnknownSplit."""
         same = splits.tobytes() if isinstance(splits, np.ndarray) else list(splits)
         if same != self._last_splits:
             ids = splits.tolist() if isinstance(splits, np.ndarray) else splits
@@ -479,7 +475,7 @@ class Coalescer:
                 raise FinishedSplit(self._ids[row])
 
     def _bring_in(self, row: int, watermark_us: int) -> None:
-        """A split that takes no part reports: from now on it does, with what it had, or else with this."""
+        """Let a split that reports take part again, with its earlier watermark, or else with the given one."""
         after = next_state(self._state[row], Signal.REPORT, spoken=True)
         if after is None:
             raise FinishedSplit(self._ids[row])
@@ -497,7 +493,7 @@ class Coalescer:
         return True
 
     def _enter(self, row: int, state: SplitState) -> None:
-        """Set the state, and do what it means to the minimum."""
+        """Set the state, and change the columns as ``INFLUENCE`` says."""
         split, influence, own_us = self._ids[row], INFLUENCE[state], self._own_us(row)
         self._states[self._state[row]] -= 1
         self._states[state] += 1
@@ -515,8 +511,8 @@ class Coalescer:
             top_us = self._idle_top_us
             self._idle_top_us = own_us if top_us is None else max(top_us, own_us)
         elif state is SplitState.FINISHED:
-            # What it contributed while idle must not outlive it (FLINK-38477). A split that wakes needs no
-            # such care: when all are idle again it is one of them, with a watermark that is no smaller.
+            # The watermark of an idle split must not count after the split finished (FLINK-38477). A split that wakes
+            # needs no new search: when all splits are idle again, it is idle too, with a watermark that is no smaller.
             self._idle_top_known = False
         self._found = False
 

@@ -1,10 +1,10 @@
-"""The splits that report together: what a batch tells of each of them, as columns.
+"""Splits that report together, with their numbers as columns.
 
-In the usual stream every batch has rows of the same splits, all of them active. Such a batch changes no state, and
-of each split only numbers. They are kept here, so that a batch of 100,000 splits costs some calls of numpy and no
-Python for a single split. What a source claims of a batch that is not read yet, of all its splits or of some, is
-taken in the same way. As soon as anything else happens to one of its splits the cohort is dissolved: its numbers go to
-where they are without it, and what follows is as if it had never been.
+In the usual stream every batch has rows of the same splits, and all these splits are active. A batch then changes no
+state, only numbers of each split. A cohort keeps these numbers, so that a batch of 100,000 splits costs a few calls
+of numpy and no Python for a single split. The cohort also takes claims of a source for all or some of the splits of a
+batch that is not read yet. Any other event of a split in the cohort dissolves the cohort: its numbers go back to the
+records of the single splits, and later results are the same as without a cohort.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Column = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a plan says of splits, sorted out.
+    """The claims of a plan, divided into splits of the cohort and other splits.
 
     Attributes:
-        rows: where those of the cohort are in it, shape (k,), or all of them.
-        values_us: their watermarks, shape (k,), int64.
-        others: the splits that are not in the cohort, in the order of the plan.
+        rows: the rows of the cohort with a claim, shape (k,), or a slice of all rows.
+        values_us: the claimed watermarks, shape (k,), int64.
+        others: the claimed splits outside the cohort, in the order of the plan.
     """
 
     rows: npt.NDArray[np.intp] | slice
@@ -39,11 +39,11 @@ class Claim:
 
 
 class Cohort:
-    """Splits that are active and delivered rows in each batch since this began.
+    """Active splits that delivered rows in each batch since the cohort began.
 
     Args:
-        column: the splits, in the order in which they are reported, and the watermark each has by now.
-        heard_us: of each, in this order, when the newest batch was planned that had rows of it or a claim.
+        column: the splits, in the order in which they are reported, with their present watermarks.
+        heard_us: for each split, in this order, when the newest batch with rows or a claim of the split was planned.
 
     Raises:
         ValueError: a split is in the column twice.
@@ -68,20 +68,20 @@ class Cohort:
 
     @property
     def watermarks_us(self) -> Column:
-        """What each split stands at, shape (n,)."""
+        """The present watermark of each split, shape (n,)."""
         return self._top_us
 
     @property
     def earliest_heard_us(self) -> int:
-        """When the one was heard that has been silent for longest. O(n)."""
+        """The smallest ``heard_us`` of all splits. O(n)."""
         return int(self._heard_us.min())
 
     def heard_us(self, split: SplitId) -> int:
-        """When the newest batch was planned that had rows of a split of the cohort, or a claim."""
+        """When the newest batch was planned that had rows or a claim of this split of the cohort."""
         return self._heard_us.item(self._row_of[split])
 
     def takes(self, event: BatchReported) -> bool:
-        """Whether this batch is one more of its kind: these splits in this order, and news of all of them."""
+        """Whether the batch reports exactly the splits of the cohort, in the order of the cohort."""
         column = event.watermarks_us
         return (
             isinstance(column, SplitColumn)
@@ -91,7 +91,7 @@ class Cohort:
         )
 
     def report(self, event: BatchReported, now_us: int) -> bool:
-        """Take a batch that it ``takes``. Returns whether a watermark rose."""
+        """Take a batch for which ``takes`` is true. Returns whether a watermark rose."""
         assert isinstance(event.watermarks_us, SplitColumn)
         values_us = event.watermarks_us.values_of
         rose = bool((values_us > self._top_us).any())
@@ -103,7 +103,7 @@ class Cohort:
         return rose
 
     def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Claim | None:
-        """What of a plan is for the cohort, and what is not; None if a value does not fit 64 bits."""
+        """Divide the claims of a plan into the cohort's and others; None if a value does not fit 64 bits."""
         if isinstance(watermarks_us, SplitColumn) and self._same(watermarks_us):
             return Claim(slice(None), watermarks_us.values_of)
         try:
@@ -118,9 +118,7 @@ class Cohort:
         return Claim(rows[known], values_us[known], others)
 
     def claim(self, claim: Claim, planned_at_us: int) -> bool:
-        """Take what a plan says of the cohort: values as in a report, but no row was seen. Returns whether a watermark
-        rose.
-        """
+        """Take the claims of a plan: values as in a report, but without rows. Returns whether a watermark rose."""
         rows, top_us, heard_us = claim.rows, self._top_us.copy(), self._heard_us.copy()
         rose = bool((claim.values_us > top_us[rows]).any())
         top_us[rows] = np.maximum(top_us[rows], claim.values_us)
@@ -131,9 +129,9 @@ class Cohort:
     def count_late(
         self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int
     ) -> tuple[int, int]:
-        """Count the late reports of a batch; return how many, and how many rows, at least, native Spark calls late.
+        """Count late reports of a batch; return their number and the least number of rows that native Spark calls late.
 
-        What ``Tally`` counts of one split after the other; the arguments are named as there.
+        Counts the same as ``Tally`` does split by split; the arguments have the same names in ``Tally``.
         """
         assert isinstance(event.watermarks_us, SplitColumn)
         values_us = event.watermarks_us.values_of
@@ -154,7 +152,7 @@ class Cohort:
         return late_reports, int(late.sum())
 
     def tally(self, split: SplitId, before: SplitTally) -> SplitTally:
-        """What is known of one of its splits, given what was counted before it was one of them."""
+        """The counts of one split: the counts from before the split joined the cohort plus the cohort's own."""
         row = self._row_of[split]
         if self.last_report_us is None:
             return before

@@ -1,4 +1,4 @@
-"""What goes into the coordinator and what comes out: all of it frozen data.
+"""Events and effects of the coordinator, as frozen data.
 
 Event times and watermarks are microseconds since the epoch, UTC. ``*_at_us`` and ``until_us`` are moments on
 the clock that ``handle`` is given: microseconds since the epoch that never step.
@@ -17,7 +17,7 @@ from lowmark.watermark.state import SplitId, SplitState
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """Rows of a batch, or of all batches, by what happened to them. Every row is in ``rows``.
+    """Counts of the rows of one batch, or of all batches. Every row counts in ``rows``.
 
     Attributes:
         rows: rows measured.
@@ -47,17 +47,17 @@ class BatchCounts:
 
 
 class SplitColumn(Mapping[SplitId, int]):
-    """One number of each of many splits, as two arrays: a mapping where one is asked for.
+    """A mapping from many splits to one number each, kept as two arrays.
 
-    The coordinator reads the arrays themselves when batch after batch has the same splits in the same order, and
-    then spends no Python on a single split; the mapping is built only if somebody looks a split up.
+    While batch after batch has the same splits in the same order, the coordinator reads the arrays and
+    spends no Python on a single split; the mapping is built only for a look-up of a split.
 
     Args:
         splits: ids, shape (n,), uint64, each once.
-        values_of: their values, shape (n,), int64. Neither array may be changed afterwards.
+        values_of: their values, shape (n,), int64. The caller must not change the arrays afterwards.
 
     Raises:
-        ValueError: an array has another type, or the two differ in shape.
+        ValueError: an array has another type, or the arrays differ in shape.
 
     >>> import numpy as np
     >>> column = SplitColumn(np.array([8, 7], np.uint64), np.array([20, 10]))
@@ -99,11 +99,11 @@ class SplitColumn(Mapping[SplitId, int]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsDiscovered:
-    """Splits exist. New ones hold the low watermark until they speak; known ones are not touched.
+    """Splits exist. New splits hold the low watermark until their first report; known splits do not change.
 
     Attributes:
         splits: their ids.
-        known_empty: those of them that have no row to read now; they hold for the grace at most.
+        known_empty: the splits among them without a row to read now; these splits hold for the grace at most.
     """
 
     splits: tuple[SplitId, ...]
@@ -112,26 +112,26 @@ class SplitsDiscovered:
 
 @dataclass(frozen=True, slots=True)
 class BatchReported:
-    """One micro-batch, as it was measured. May come twice, late, or after later ones.
+    """The measurements of one micro-batch. May come twice, late, or after later batches.
 
     Attributes:
         batch_id: Spark's batch id.
         planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
-        watermarks_us: watermark of each split that delivered rows, bound already taken off; a split that is
-            missing keeps the value it had. Unknown splits are discovered by being here.
+        watermarks_us: watermark of each split that delivered rows, bound already taken off; a missing split
+            keeps its value. An unknown split is thereby discovered.
         first_us: smallest event time of each split in this batch; may be empty.
         rows: rows of each split in this batch; may be empty.
         backlog_rows: rows each split still has unread after this batch; missing means not known.
         in_force_us: the watermark Spark used in this batch; None if unknown.
         counts: totals of the batch.
-        judged_by_us: the one watermark of the stream that Spark judged the rows by, where it has its own; None: what it
-            would be is worked out from the rows.
+        judged_by_us: the watermark by which Spark judged the rows, if Spark has a watermark of its own for the stream;
+            None: it is estimated from the rows.
         newest_us: largest event time of the batch, rows beyond the future guard included; None: not measured.
-        future_rows: rows of each split beyond the future guard; may be empty. They move nothing.
-        lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
+        future_rows: rows of each split beyond the future guard; may be empty. These rows move no watermark.
+        lateness: rows of each split by bucket of lateness (``lateness.py``), if single rows were measured; may be
             empty.
-        times: rows of each split by event time, rounded down; may be empty: nothing is known between the smallest and
-            the largest.
+        times: rows of each split by event time, rounded down; may be empty: then only the smallest and the largest
+            event time are known.
 
     Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
@@ -153,16 +153,16 @@ class BatchReported:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """A micro-batch that is not read yet, of a source that knows how far it will take each split. May come twice.
+    """A micro-batch that is planned but not read, from a source that plans how far to read each split. May come twice.
 
-    What it claims holds for every row after the batch, so it may be published with the batch: Spark puts a watermark
-    in force one batch later. What was in the batch comes afterwards, as ``BatchReported``.
+    The claims hold for every row after the batch, so they may be published with the batch: Spark puts a watermark
+    in force one batch later. The measurements of the batch come afterwards, as ``BatchReported``.
 
     Attributes:
         planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
-        watermarks_us: watermark of each split whose next row is known to be beyond it, bound already taken off.
-            Unknown splits are discovered by being here. A claim beyond the future guard, from ``planned_at_us`` on,
-            moves nothing: the time of the rows themselves does, once they are read.
+        watermarks_us: a watermark for each split whose next row is known to be later, bound already taken off.
+            An unknown split is thereby discovered. A claim that lies beyond the future guard at ``planned_at_us``
+            moves no watermark; the times of the rows do, once the rows are read.
         backlog_rows: rows each split will have unread after this batch; missing means not known.
     """
 
@@ -173,19 +173,18 @@ class BatchPlanned:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The sources were asked until ``until_us`` and had nothing new."""
+    """The sources were asked up to ``until_us`` and had nothing new."""
 
     until_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsFinished:
-    """Every row of these splits was processed, and none will come. Unknown ones are remembered as finished.
+    """Every row of these splits was processed, and no row will follow. Unknown splits are remembered as finished.
 
-    A finished split is remembered, some 200 bytes of it, as long as its id may be seen again: in a report that
-    comes late, in a source's list of splits, as the parent of a reshard. Discovering it again would let it hold
-    the stream for ever. A source that knows that the id is over says so with ``SplitsRemoved``; nothing is forgotten
-    otherwise, and nothing by its age.
+    A finished split is remembered in some 200 bytes while its id may come again: in a late report, in a source's list
+    of splits, or as the parent of a reshard. If the split were discovered again, it would hold the stream for ever.
+    A source that will not use the id again sends ``SplitsRemoved``; splits are not forgotten in any other way.
     """
 
     splits: tuple[SplitId, ...]
@@ -193,19 +192,19 @@ class SplitsFinished:
 
 @dataclass(frozen=True, slots=True)
 class SplitsResharded:
-    """The rows of ``parents`` go on in ``children``: a split was split up, or some were merged.
+    """The rows of ``parents`` go on in ``children``: a split was divided, or splits were merged.
 
-    Children are discovered by being here. Until a child speaks it stands at the minimum of what its parents stand
-    at: the low watermark may rise to that and not beyond. With idleness its silence counts once every parent is
-    finished or idle: a parent that is left out for its silence does not keep its children in. Parents go on as they
-    are, for the rows they still have, until ``SplitsFinished``; one that is not known yet may be discovered later. The
+    The event discovers the children. Until its first report a child has the minimum of the watermarks of its parents:
+    the low watermark may rise up to that minimum. With idleness the silence of a child counts once every parent is
+    finished or idle: a parent that is left out for its silence does not keep its children in. Parents stay as they
+    are, for their unread rows, until ``SplitsFinished``; an unknown parent may be discovered later. The
     events of a reshard may come in any order and any number of times.
 
     Attributes:
         parents: the splits that end.
-        children: the splits that carry on.
-        known_empty: those children that have no row to read now; once their parents are done, they hold for the
-            grace at most.
+        children: the splits that continue them.
+        known_empty: the children without a row to read now; once their parents are finished, these children hold for
+            the grace at most.
     """
 
     parents: tuple[SplitId, ...]
@@ -215,24 +214,24 @@ class SplitsResharded:
 
 @dataclass(frozen=True, slots=True)
 class SplitsPaused:
-    """Alignment holds these splits back. Unknown and finished ones are ignored: requests race with ends."""
+    """Alignment holds these splits back. Unknown and finished splits are ignored, because a split may end meanwhile."""
 
     splits: tuple[SplitId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsResumed:
-    """Alignment lets these splits go on. Unknown and finished ones are ignored."""
+    """Alignment lets these splits go on. Unknown and finished splits are ignored."""
 
     splits: tuple[SplitId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoved:
-    """Forget these splits, whose ids will not be seen again: finished ones as a rule. Unknown: ignored.
+    """Forget these splits, usually finished, because their ids will not come again. Unknown splits are ignored.
 
-    What silent children inherit from them stays. An id that is seen again all the same is a new split: PENDING,
-    and below the low watermark it is reported as returned late.
+    Silent children keep the watermark that they inherited from them. If an id comes again all the same, it is a new
+    split: PENDING, and reported as returned late if it comes in below the low watermark.
     """
 
     splits: tuple[SplitId, ...]
@@ -240,10 +239,10 @@ class SplitsRemoved:
 
 @dataclass(frozen=True, slots=True)
 class ReportLost:
-    """A batch is over, and what was in it will never be reported: its query was killed right after it.
+    """A batch is over and will never be reported, because its query was killed right after the batch.
 
-    Splits whose first rows were in it are not known, so the low watermark holds until they had time to speak again:
-    until the sources were read up to a grace (``with_grace``, else one minute) after this.
+    Splits whose first rows were in the batch are unknown, so the low watermark holds until these splits had time to
+    report: until the sources were read up to a grace (``with_grace``, else one minute) after this event.
     """
 
     batch_id: int
@@ -251,7 +250,7 @@ class ReportLost:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed and nothing was read: only what depends on time alone is looked at."""
+    """Time passed and nothing was read: only decisions that depend on time alone are made."""
 
 
 Event = (
@@ -284,12 +283,12 @@ class SplitStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class SplitReturnedLate:
-    """A split that was left out, or is new, came in below the low watermark; Spark may drop rows of it.
+    """A new split, or a split that was left out, came in below the low watermark; Spark may drop rows of the split.
 
     Attributes:
         split: its id.
         behind_us: how far its watermark is below the low watermark, event time, more than 0.
-        rows: rows it delivered in that batch, or None if not known.
+        rows: rows of the split in that batch, or None if not known.
     """
 
     split: SplitId

@@ -1,4 +1,4 @@
-"""What the low watermark did in the last hour: when it rose, and who held it then. In memory, bounded.
+"""The rises of a low watermark in the last hour, and its holders. In memory, bounded.
 
 Columns instead of records: 24 bytes an entry, so an hour of one entry a second is 86 kB, and a thousand streams
 can each have one.
@@ -23,7 +23,7 @@ class Rise(Generic[Holder]):
     Attributes:
         at_us: microseconds since the epoch.
         low_us: microseconds of event time.
-        holder: who held it, or None: nobody did.
+        holder: the holder of the low watermark, or None if there was no holder.
     """
 
     at_us: int
@@ -41,11 +41,11 @@ class Held(Generic[Holder]):
 
 
 class History(Generic[Holder]):
-    """The rises of one low watermark: the last of every ``step_us``, as far back as ``span_us``.
+    """The rises of one low watermark: the last rise of every ``step_us``, as far back as ``span_us``.
 
     Args:
-        span_us: how far back it reaches, microseconds.
-        step_us: at most one entry for each of these.
+        span_us: how far back the history reaches, microseconds.
+        step_us: length of a step with at most one entry, microseconds.
 
     Raises:
         ValueError: the step is not positive, or longer than the span.
@@ -70,12 +70,12 @@ class History(Generic[Holder]):
         return len(self._holders)
 
     def rose(self, at_us: int, low_us: int, holder: Holder | None) -> None:
-        """Note a rise; the last one in a step replaces those before it. O(1), or one short move of memory.
+        """Note a rise; the last rise in a step replaces earlier rises of the step. O(1), or one short move of memory.
 
         Args:
             at_us: now, microseconds since the epoch; not before the last rise.
             low_us: the new low watermark, 64 bits.
-            holder: who holds it now; None if nobody does.
+            holder: the holder from now on; None if there is no holder.
         """
         if self._at_us and at_us // self._step_us == self._at_us[-1] // self._step_us:
             self._at_us[-1], self._low_us[-1], self._holders[-1] = at_us, low_us, holder
@@ -92,18 +92,18 @@ class History(Generic[Holder]):
         return tuple(Rise(at_us, low_us, holder) for at_us, low_us, holder in columns[self._old(now_us) :])
 
     def thinned(self, now_us: int, most: int) -> tuple[tuple[int, int], ...]:
-        """(when, low watermark) of the span that ends now, oldest first: evenly chosen, the newest always.
+        """(when, low watermark) of the span that ends now, oldest first: evenly chosen, always with the newest.
 
         Args:
             now_us: now, microseconds since the epoch.
-            most: how many at most, 1 or more.
+            most: the largest number of entries, 1 or more.
         """
         columns = list(zip(self._at_us, self._low_us, strict=True))[self._old(now_us) :]
         step = -(-len(columns) // most)
         return tuple(columns[::-1][::step][::-1]) if columns else ()
 
     def held(self, now_us: int) -> tuple[Held[Holder], ...]:
-        """Who held it in the span that ends now, newest first; one entry for each spell."""
+        """The holders in the span that ends now, newest first; one entry for each spell."""
         spells: list[Held[Holder]] = []
         for rise in self.rises(now_us):
             if not spells or spells[-1].holder != rise.holder:

@@ -1,26 +1,27 @@
 """When is a quiet split idle? Time is an argument: nothing here reads a clock.
 
-A split is idle when it was silent for *strictly longer* than the timeout, counting only the time in which it
+A split is idle when it was silent for *strictly longer* than the timeout, counting only the time in which the split
 could be read, and is not known to have rows waiting. Unknown backlog: the timeout alone decides. Known
-backlog: never; such a split is lagging, not idle.
+backlog: never; a split with a backlog is lagging, not idle.
 
-The times given are moments up to which the source was read, not the wall clock: a batch that runs for five
-minutes proves nothing about the splits it does not read meanwhile.
+The given times are moments up to which the source was read, not the wall clock: while a batch runs for five minutes,
+nothing else is read, so the silence of other splits proves nothing.
 
-Nor does the silence of everybody prove anything against anybody: a producer that pauses, a broker that is away, a quiet
-night. So unless the user asks for time alone, only time in which splits of the stream delivered is counted. A gap
-between two deliveries of up to half the timeout is time in which they deliver, and counts wholly. A longer one is a
-silence of all, and counts for a quarter of the timeout, however long it is. What follows:
+A silence of all splits makes no split idle, because a producer may pause, a broker may be away, or the night may be
+quiet. So unless the user asks for time alone, only time in which splits of the stream delivered counts. A gap
+between two deliveries of up to half the timeout counts wholly. A longer gap is a silence of all splits, and counts for
+a quarter of the timeout, whatever its length. The consequences:
 
-- Among splits that speak at least every half of the timeout, one that is dead is left out with the first delivery after
+- If the splits deliver at least every half of the timeout, a dead split is left out with the first delivery after
   the timeout, so after one and a half timeouts at the latest.
-- A pause of all passes nobody who was heard within ``p`` before it and comes back within ``x`` of the first one, where
-  ``p + x`` is at most three quarters of the timeout (half of it, if the pause is no longer than half of it).
-- A stream that speaks more seldom than that leaves one that is dead out with the fifth delivery. Did its gaps not count
-  at all, the dead one would be waited for for ever.
+- A pause of all splits leaves out no split that was heard within ``p`` before the pause and comes back within ``x``
+  after the first split, if ``p + x`` is at most three quarters of the timeout (half of the timeout, if the pause is no
+  longer than half of the timeout).
+- If the splits deliver less often, a dead split is left out with the fifth delivery. If long gaps did not count at
+  all, the stream would wait for the dead split for ever.
 
-With progressive idleness the timeout is short when the stream begins and grows evenly with its age, which is counted
-from when its first split was known. What is said above holds for the timeout of the moment.
+With progressive idleness the timeout is short when the stream begins and grows evenly with the age of the stream, which
+begins when its first split becomes known. The rules above hold for the present timeout.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from lowmark.watermark.strategy import ProgressiveIdleness
 from sortedcontainers import SortedList
 
 FLOW_SHARE = 2
-"""Gaps between deliveries count wholly up to one part in so many of the timeout,"""
+"""A gap between deliveries counts wholly up to the timeout divided by this number."""
 
 PAUSE_SHARE = 4
-"""and longer ones as one part in so many."""
+"""A longer gap counts as the timeout divided by this number."""
 
 _PAUSES_KEPT = 16
 _SPANS_KEPT = 1_000
@@ -47,9 +48,9 @@ class FlowClock:
     """Counts time only where a stream delivers: all of a short gap between two deliveries, the end of a longer one.
 
     Args:
-        short_us: gaps that are no longer count wholly, microseconds, more than 0.
-        pause_us: what a longer gap counts for, and what lies before the first delivery; more than 0, at most
-            ``short_us``.
+        short_us: the longest gap that counts wholly, microseconds, more than 0.
+        pause_us: the time that a longer gap counts for, and the time before the first delivery; microseconds, more
+            than 0, at most ``short_us``.
 
     >>> clock = FlowClock(short_us=20, pause_us=10)
     >>> for at_us in (100, 120, 600): clock.delivered(at_us)    # 10, then 20, then 10 of the long gap
@@ -60,17 +61,17 @@ class FlowClock:
     def __init__(self, short_us: int, pause_us: int) -> None:
         self._short_us, self._pause_us = short_us, pause_us
         self.total_us = 0
-        """What was counted by now."""
+        """The time counted up to now."""
         self._starts_us: list[int] = []  # spans that count, disjoint,
         self._ends_us: list[int] = []
-        self._before_us: list[int] = []  # and what was counted before each
+        self._before_us: list[int] = []  # and the time counted before each span
 
     def measure(self, timeout_us: int) -> None:
-        """From the next delivery on, what is a short gap and what a longer one counts for goes by this timeout."""
+        """Derive ``short_us`` and ``pause_us`` from this timeout, from the next delivery on."""
         self._short_us, self._pause_us = max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE)
 
     def delivered(self, at_us: int) -> None:
-        """Rows of some split were found when the source was read up to ``at_us``. Older than the last one: no-op."""
+        """Note that rows of a split were found when the source was read up to ``at_us``. Old news changes nothing."""
         last_us = self._ends_us[-1] if self._ends_us else None
         if last_us is not None and at_us <= last_us:
             return
@@ -82,11 +83,11 @@ class FlowClock:
         self._ends_us.append(at_us)
         self._before_us.append(self.total_us)
         self.total_us += self._pause_us
-        if len(self._starts_us) > _SPANS_KEPT:  # many times the timeout ago
+        if len(self._starts_us) > _SPANS_KEPT:  # the oldest span lies many timeouts back
             del self._starts_us[0], self._ends_us[0], self._before_us[0]
 
     def at(self, us: int) -> int:
-        """What was counted up to a moment. After the last delivery it may become more, never less."""
+        """The time counted up to a moment. For moments after the last delivery the answer may grow later."""
         span = bisect_right(self._starts_us, us) - 1
         if span < 0:
             return self._before_us[0] if self._before_us else 0
@@ -94,7 +95,7 @@ class FlowClock:
 
 
 def flow_clock(timeout_us: int) -> FlowClock:
-    """The clock by which a silence is measured that may last so long, microseconds, more than 0."""
+    """The clock for silences with this timeout, microseconds, more than 0."""
     return FlowClock(max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE))
 
 
@@ -102,21 +103,21 @@ def flow_clock(timeout_us: int) -> FlowClock:
 class _Timer:
     heard_us: int  # never decreases
     paused_at_us: int | None = None
-    pauses: tuple[tuple[int, int], ...] = ()  # that ended after it was heard, from and to
-    bound_us: int | None = None  # where it is in the queue
+    pauses: tuple[tuple[int, int], ...] = ()  # (from, to) of the pauses that ended after ``heard_us``
+    bound_us: int | None = None  # the key of the timer in the queue
 
 
 class Idleness:
-    """Timers of silence, one per split that is not idle. O(log n) amortised.
+    """Timers of silence, one for each split that is not idle. O(log n) amortised.
 
-    A queue in order holds each timer that may run out, once, under a lower bound of where its silence begins: to hear a
-    split is a look-up, and its timer is put anew when the bound comes up. What is forgotten or paused is not in it.
+    A sorted queue holds each timer that may run out, once, under a lower bound of the begin of its silence: hearing a
+    split is a look-up, and its timer is queued again when the bound comes up. Paused timers are not in the queue.
 
     Args:
         timeout_us: how long a split may be silent, microseconds.
-        clock: which time counts; ``FLOW`` goes by what ``delivered`` is told, and ``until_us`` means nothing to it.
-        grows: how the timeout grows with what ``read`` is told, or None: it is the same all along.
-        began_us: when the stream began that ``grows`` is about; None: with the first ``begin`` or ``read``.
+        clock: which time counts; ``FLOW`` counts the time given to ``delivered`` and ignores ``until_us``.
+        grows: how the timeout grows with the time given to ``read``, or None: the timeout is constant.
+        began_us: when the stream began, for ``grows``; None: with the first ``begin`` or ``read``.
 
     Raises:
         ValueError: the timeout is not positive.
@@ -147,27 +148,27 @@ class Idleness:
             raise ValueError(f"idle timeout: expected more than 0 us, got {timeout_us}")
         self._whole_us, self._grows, self._began_us = timeout_us, grows, began_us
         self.timeout_us = timeout_us if grows is None else grows.timeout_us(timeout_us, 0)
-        """What it is now; never decreases."""
+        """The present timeout, microseconds; never decreases."""
         self._flow = flow_clock(self.timeout_us) if clock is IdleClock.FLOW else None
         self._timers: dict[SplitId, _Timer] = {}
         self._queue: SortedList[tuple[int, bool, SplitId]] = SortedList()
-        self._overdue: dict[SplitId, _Timer] = {}  # silent for too long, and spared for their backlog
+        self._overdue: dict[SplitId, _Timer] = {}  # splits silent for too long that are not idle for their backlog
 
     def __len__(self) -> int:
         return len(self._timers)
 
     @property
     def young_since_us(self) -> int | None:
-        """When the stream began, while its timeout still grows; None before, afterwards and where it never does."""
+        """When the stream began, while its timeout grows; None before, afterwards, and for a constant timeout."""
         return None if self.timeout_us == self._whole_us else self._began_us
 
     def begin(self, at_us: int) -> None:
-        """The stream is there: its age counts from here. It began already: no-op."""
+        """Count the age of the stream from here. Does nothing if the stream began already."""
         if self._grows is not None and self._began_us is None:
             self._began_us = at_us
 
     def read(self, until_us: int) -> None:
-        """The source was read up to this moment. Old news changes nothing."""
+        """Note that the source was read up to this moment. Old news changes nothing."""
         if self._grows is None:
             return
         self.begin(until_us)
@@ -177,25 +178,23 @@ class Idleness:
             self._flow.measure(self.timeout_us)
 
     def delivered(self, at_us: int) -> None:
-        """Some split of the stream delivered, when the source was read up to ``at_us``. Old news changes nothing."""
+        """Note that a split delivered when the source was read up to ``at_us``. Old news changes nothing."""
         if self._flow is not None:
             self._flow.delivered(at_us)
 
     def heard(self, split: SplitId, at_us: int) -> None:
-        """A split delivered rows, or became known, at ``at_us``. Old news changes nothing."""
+        """Note that a split delivered rows, or became known, at ``at_us``. Old news changes nothing."""
         timer = self._hear(split, at_us)
         if self._waits(split, timer):
             self._queue.add(self._entry(split, timer))
 
     def heard_all(self, heard_us: Iterable[tuple[SplitId, int]]) -> None:
-        """``heard`` of many splits."""
+        """Do ``heard`` for many splits."""
         timers = [(split, self._hear(split, at_us)) for split, at_us in heard_us]
         self._queue.update([self._entry(split, timer) for split, timer in timers if self._waits(split, timer)])
 
     def pause(self, split: SplitId, at_us: int) -> None:
-        """From now on the split is not read, so its silence means nothing. Unknown or paused already:
-        no-op.
-        """
+        """Stop counting the silence of a split that is not read from now on. Unknown or paused already: no-op."""
         timer = self._timers.get(split)
         if timer is not None and timer.paused_at_us is None:
             timer.paused_at_us = at_us
@@ -203,11 +202,11 @@ class Idleness:
             self._dequeue(split, timer)
 
     def resume(self, split: SplitId, at_us: int) -> None:
-        """The split is read again; the time since ``pause`` does not count as silence. Not paused: no-op."""
+        """Count the silence of a split again; the time since ``pause`` does not count. Not paused: no-op."""
         timer = self._timers.get(split)
         if timer is not None and timer.paused_at_us is not None:
             if at_us > max(timer.paused_at_us, timer.heard_us):
-                # Kept until the split is heard after it: a report that was planned earlier may arrive later.
+                # A pause is kept until the split is heard after it, because a report of an earlier plan may still come.
                 timer.pauses = _few((*timer.pauses, (timer.paused_at_us, at_us)))
             timer.paused_at_us = None
             self._queue.add(self._entry(split, timer))
@@ -220,7 +219,7 @@ class Idleness:
             self._dequeue(split, timer)
 
     def forget_all(self, splits: Collection[SplitId]) -> None:
-        """``forget`` of many splits."""
+        """Do ``forget`` for many splits."""
         if len(splits) * 4 < len(self._timers):
             for split in splits:
                 self.forget(split)
@@ -231,7 +230,7 @@ class Idleness:
         self._queue = SortedList(entry for entry in self._queue if entry[2] in self._timers)
 
     def heard_us(self, split: SplitId) -> int | None:
-        """When a split was heard that is timed since then without a pause; None for every other one."""
+        """When a split was last heard; None if the split is not timed or was paused since."""
         timer = self._timers.get(split)
         return None if timer is None or timer.paused_at_us is not None or timer.pauses else timer.heard_us
 
@@ -240,15 +239,15 @@ class Idleness:
         return split in self._timers
 
     def runs_out(self, heard_us: int, until_us: int) -> bool:
-        """Whether a split that was heard at this moment, and read since, would be silent for too long."""
+        """Whether a split last heard at ``heard_us``, and read since, is silent for too long at ``until_us``."""
         return self._now(until_us) - self._at(heard_us) > self.timeout_us
 
     def deadline_us(self, since_us: int) -> int:
-        """The first moment at which a silence that began then, and goes on, was too long; by the time that counts."""
+        """The first moment at which a silence that begins at ``since_us`` is too long, by the time that counts."""
         at_us, grows, began_us = since_us + self.timeout_us + 1, self._grows, self._began_us
         if grows is None or began_us is None or self.timeout_us == self._whole_us:
             return at_us
-        # The first that is more than since + start + (whole - start) * (moment - began) / over, while it grows.
+        # The first moment after since + start + (whole - start) * (moment - began) / over, while the timeout grows.
         more_us, over_us = self._whole_us - grows.at_start_us, grows.over_us
         whole_at_us = since_us + self._whole_us + 1
         if more_us < over_us:
@@ -257,21 +256,21 @@ class Idleness:
         return max(at_us, whole_at_us)
 
     def left_us(self, split: SplitId, until_us: int) -> int | None:
-        """How much more silence makes this split idle, on the clock that counts; None if it is not timed."""
+        """How much more silence makes this split idle, by the clock that counts; None if the split is not timed."""
         timer = self._timers.get(split)
         if timer is None or timer.paused_at_us is not None:
             return None
         return self.timeout_us - (self._now(until_us) - self._since(timer))
 
     def quiet(self, until_us: int, backlog_rows: Mapping[SplitId, int]) -> list[SplitId]:
-        """Name the splits that became idle; they are timed again from their next ``heard``.
+        """Name the splits that became idle; their timers begin again with their next ``heard``.
 
         Args:
-            until_us: the source was read up to this moment; same clock as ``heard``.
-            backlog_rows: rows still unread per split; a split that is missing is unknown.
+            until_us: the moment up to which the source was read; same clock as ``heard``.
+            backlog_rows: unread rows of each split; the backlog of a missing split is unknown.
 
         Returns:
-            Split ids, sorted, so that one history gives one answer. Each is named once.
+            Split ids, each once, sorted, so that equal histories give equal answers.
         """
         now_us = self._now(until_us)
         while self._queue and self._queue[0][0] + self.timeout_us < now_us:
@@ -292,10 +291,10 @@ class Idleness:
         return sorted(named, key=split_order)
 
     def next_deadline_us(self) -> int | None:
-        """The first moment at which silence alone could make a split idle; None if there is none.
+        """The first moment at which silence alone could make a split idle; None if no moment does.
 
-        Splits that are overdue but have rows waiting do not count: time alone changes nothing for them. Nor does it
-        where only the time of deliveries counts.
+        Overdue splits with rows waiting do not count, because time alone changes nothing for them. The answer is also
+        None if only time of deliveries counts.
         """
         while self._flow is None and self._queue:
             bound_us, _, split = self._queue[0]
@@ -326,7 +325,7 @@ class Idleness:
         return us if self._flow is None else self._flow.at(us)
 
     def _since(self, timer: _Timer) -> int:
-        """Where on the clock its silence would have begun if it had not been paused; never decreases."""
+        """The begin of its silence on the clock, moved later by the length of its pauses; never decreases."""
         since_us = self._at(timer.heard_us)
         for from_us, to_us in timer.pauses:
             since_us += self._at(to_us) - self._at(max(from_us, timer.heard_us))
@@ -347,7 +346,7 @@ class Idleness:
 
 
 def _few(pauses: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """So many at most; the two oldest become one of their length, just before the second one's end."""
+    """Limit the number of pauses: the two oldest become one of their length, just before the end of the second."""
     if len(pauses) <= _PAUSES_KEPT:
         return pauses
     (first_us, until_us), (from_us, to_us), *rest = pauses

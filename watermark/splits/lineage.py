@@ -1,15 +1,15 @@
-"""Splits that come of other splits: what a silent child of a reshard inherits.
+"""Splits that continue other splits: the watermark that a silent child of a reshard inherits.
 
-    child      what it stands at
-    has spoken its own watermark, like every split; what it inherited is over
-    silent     the minimum of what its parents stand at; no value at all (it absorbs) while one of them has none
+    child      its watermark
+    has spoken its own watermark, as for every split; the inherited watermark is dropped
+    silent     the minimum of its parents' watermarks; no watermark (the child absorbs) while a parent has none
 
-The minimum is taken anew whenever a parent moves, so the order in which reshards, discoveries and reports arrive
-has no influence, and a parent may deliver after its children exist. A silent child holds at what it inherits, and
-nobody passes it there: its first rows come after its parents' last. While one of its parents may still deliver,
-its silence means nothing either, for many sources read a child only after its parents.
+The minimum is taken again whenever a parent moves, so the order in which reshards, discoveries and reports arrive
+has no influence, and a parent may deliver after its children exist. A silent child holds the low watermark at the
+inherited watermark, because its first rows come after the last rows of its parents. While a parent may still deliver,
+the silence of the child does not count, because many sources read a child only after its parents.
 
-A parent that is removed leaves behind what it stood at. A parent that was never known leaves nothing, so its
+A removed parent leaves its watermark behind. A parent that was never known leaves nothing, so its
 children absorb until they speak: a minimum with an unknown is unknown.
 
 Source: FLINK-4576 (resharding must be transparent); Kinesis' parent and child shards.
@@ -26,17 +26,17 @@ from lowmark.watermark.state import INFLUENCE, Influence, SplitId, SplitState, s
 from .coalescer import Coalescer
 
 Ancestry = Mapping[SplitId, tuple[tuple[SplitId, ...], int | None]]
-"""Of every silent child: its parents, sorted, and what the removed ones among them stood at."""
+"""For every silent child: its parents, sorted, and the smallest watermark of its removed parents."""
 
 
 class Lineage:
-    """The splits of a coalescer, with those among them that inherit. Without reshards it costs one look-up.
+    """The splits of a coalescer, and the children among them that inherit. Without reshards it costs one look-up.
 
-    A child that inherits stands in the coalescer as a split that takes part; here it is PENDING and has no
-    watermark, which is what it is.
+    The coalescer counts an inheriting child as active; callers of this class see its true state: PENDING, without a
+    watermark.
 
     Args:
-        coalescer: the splits; a caller changes those that may be children through this.
+        coalescer: the splits; callers change splits that may be children through this class.
 
     >>> coalescer = Coalescer()
     >>> for split in ("parent", "other", "child"): coalescer.assign(split)
@@ -70,7 +70,7 @@ class Lineage:
         return SplitState.PENDING if state is SplitState.ACTIVE and split in self._heirs else state
 
     def watermark_us(self, split: SplitId) -> int | None:
-        """What a split itself reported; None before. Raises UnknownSplit."""
+        """The watermark that the split itself reported; None before its first report. Raises UnknownSplit."""
         return None if split in self._heirs else self._coalescer.watermark_us(split)
 
     def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:
@@ -80,12 +80,12 @@ class Lineage:
         return ((split, self.state(split), self.watermark_us(split)) for split in self._coalescer.splits)
 
     def inherited_us(self, split: SplitId) -> int | None:
-        """What a silent child stands at; None for every other split."""
+        """The inherited watermark of a silent child; None for every other split."""
         return self._heirs.get(split)
 
     @property
     def pending(self) -> frozenset[SplitId]:
-        """The splits that hold and have not spoken, heirs among them."""
+        """The splits that hold and have not spoken, including silent children with an inherited watermark."""
         return self._coalescer.pending | self._heirs.keys() - self._left_out()
 
     @property
@@ -105,21 +105,21 @@ class Lineage:
 
     @property
     def ancestry(self) -> Ancestry:
-        """What a restart needs; the constructor takes it."""
+        """The ancestry of all silent children, for a restart; the constructor takes it."""
         return {
             child: (tuple(sorted(parents, key=split_order)), self._left_us.get(child))
             for child, parents in self._parents.items()
         }
 
     def waits(self, child: SplitId) -> bool:
-        """Whether a parent of this silent child may still deliver, so that its own silence means nothing."""
+        """Whether a parent of this silent child may still deliver, so that the child's silence does not count."""
         known = (parent for parent in self._parents.get(child, ()) if parent in self._coalescer)
         return any(INFLUENCE[self._coalescer.state(parent)] is not Influence.IDENTITY for parent in known)
 
     # -- what happens
 
     def check(self, parents: tuple[SplitId, ...], children: tuple[SplitId, ...]) -> None:
-        """Whether ``reshard`` would accept these.
+        """Check whether ``reshard`` would accept these splits.
 
         Raises:
             InvalidReshard: there is no parent or no child, or a split would be its own ancestor.
@@ -136,9 +136,9 @@ class Lineage:
                 raise InvalidReshard(repr(parents), repr(children), f"no split to be its own ancestor, as {child!r} is")
 
     def reshard(self, parents: tuple[SplitId, ...], children: tuple[SplitId, ...]) -> bool:
-        """Rows of ``parents`` go on in ``children``, which are assigned. Returns whether that was news.
+        """Note that rows of ``parents`` go on in ``children``, which are assigned. Returns whether that was news.
 
-        A child that has spoken needs nothing any more. More parents of a known child are added to those it has.
+        A child that has spoken does not change. A known silent child keeps its parents and gets the new parents too.
         """
         news = False
         for child in children:
@@ -149,20 +149,20 @@ class Lineage:
         return news
 
     def speak(self, split: SplitId) -> None:
-        """A split is about to report for itself: what it inherited is over."""
+        """Drop the inherited watermark of a split that is about to report."""
         if self._parents.pop(split, None) is not None:
             self._left_us.pop(split, None)
             if split in self._heirs:
                 self._stand(split, None)
 
     def remove(self, split: SplitId) -> bool:
-        """Forget a split, but for what its silent children inherit. Returns whether it was known."""
+        """Forget a split, except the watermark that its silent children inherit. Returns whether it was known."""
         if split not in self._coalescer:
             return False
         if self._parents:
             at_us = self._stands_at().get(split, self.watermark_us(split))
             for child, parents in self._parents.items():
-                if split in parents and at_us is not None:  # without a value it stays, as an unknown parent
+                if split in parents and at_us is not None:  # without a watermark it stays, as an unknown parent
                     parents.discard(split)
                     self._left_us[child] = min(at_us, self._left_us.get(child, at_us))
             self._parents.pop(split, None)
@@ -171,7 +171,7 @@ class Lineage:
         return self._coalescer.remove(split)
 
     def settle(self) -> None:
-        """Let every silent child stand at what it inherits by now. O(c) for ``c`` silent children."""
+        """Give every silent child the watermark that it inherits now. O(c) for ``c`` silent children."""
         if not self._parents:
             return
         for child, at_us in self._stands_at().items():
@@ -181,7 +181,7 @@ class Lineage:
     # -- how
 
     def _stands_at(self) -> dict[SplitId, int | None]:
-        """The definition: the table above, parents before their children."""
+        """The inherited watermarks by their definition: the table above, parents before their children."""
         at_us: dict[SplitId, int | None] = {}
         if self._order is None:
             self._order = tuple(TopologicalSorter(self._parents).static_order())
@@ -197,7 +197,7 @@ class Lineage:
         return {split: at_us[split] for split in self._parents}
 
     def _stand(self, child: SplitId, at_us: int | None) -> None:
-        """Put a silent child anew: what it stands at may be less than before, when a parent becomes known."""
+        """Assign a silent child again, because its watermark becomes smaller when another parent becomes known."""
         state = self.state(child)
         self._coalescer.remove(child)
         if at_us is None:

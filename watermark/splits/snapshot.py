@@ -2,9 +2,9 @@
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
-            JSON (ids if names; names; ancestry: child, parents, what the removed ones left; split and bound;
-            since when the stream is young; the batch whose report was lost, and when that was known; of each
-            bound in turn how many rows it comes of)
+            JSON (ids if names; names; ancestry: child, parents, smallest watermark of removed parents; split and bound;
+            when the young stream began; the batch whose report was lost, and when the loss was known; for each
+            bound in turn the number of rows from which it was found)
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -49,18 +49,18 @@ _SPOKEN = 0x80  # flag on the state: the watermark column counts
 
 @dataclass(frozen=True, slots=True)
 class StreamSnapshot:
-    """What a restart needs to know of a stream.
+    """The state of a stream for a restart.
 
     Attributes:
         low_us: the low watermark, microseconds since the epoch.
         splits: state and watermark of every split.
-        names: what to call splits that are numbers; carried along, not interpreted.
+        names: names of splits whose ids are numbers; kept, not interpreted.
         ancestry: parents of every child of a reshard that has not spoken yet.
-        bounds_us: bounds that were found of splits, microseconds.
-        young_since_us: when the stream began whose idle timeout still grows, microseconds since the epoch, or None.
-        lost: the batch whose report was lost, and when that was known, microseconds since the epoch; None: none is
-            waited for.
-        bound_rows: about how many rows each of the bounds comes of; missing: not known.
+        bounds_us: bounds that were found for splits, microseconds.
+        young_since_us: when the stream began, while its idle timeout grows, microseconds since the epoch; else None.
+        lost: the batch whose report was lost, and when the loss was known, microseconds since the epoch; None: the
+            stream waits for no lost report.
+        bound_rows: about how many rows each bound was found from; missing: not known.
     """
 
     low_us: int | None = None
@@ -107,11 +107,11 @@ def encode(snapshot: StreamSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> StreamSnapshot:
-    """The snapshot that ``encode`` was given.
+    """Read back a snapshot that ``encode`` wrote.
 
     Raises:
-        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot; the reason
-            says which.
+        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot, as the reason
+            says.
     """
     body = _open(data)
     kind, low_known, low_us, count = _BODY.unpack_from(body)

@@ -1,6 +1,6 @@
-"""What a person, a page or a metric wants to know of a stream: frozen data, one text, one JSON object.
+"""The status of a stream for people, pages and metrics: as frozen data, as text and as a JSON object.
 
-The reasons are data too, so the page, the CLI and the log tell one story.
+The reasons are data too, so that the page, the CLI and the log give the same reasons.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class SplitStatus:
     """One split.
 
     Attributes:
-        state: what it is doing.
+        state: its state.
         watermark_us: its watermark, microseconds since the epoch; None before its first.
         rows: rows it delivered since this process started.
-        backlog_rows: rows it still has unread, or None if nobody knows.
+        backlog_rows: its unread rows, or None if unknown.
         first_us: smallest event time in its last batch, or None if not measured.
-        last_report: when it last delivered, UTC; None if not since this process started.
-        lagging: it has rows waiting, may be read, and delivered none in the last batch.
-        late_reports: batches in which it delivered rows at or below the watermark in force.
-        pending_since: since when it has been holding without having spoken, UTC.
-        why: why it is in this state.
-        native_late_rows: rows of it, at least, that Spark's one watermark for the whole stream judges late, or would.
-        bound_us: its bound, where each split has its own (``for_adaptive_out_of_orderness``), else None.
-        beyond_bound: rows, or batches of a wrapped stream, that came later than its bound was then.
+        last_report: when it last delivered, UTC; None if it has not delivered since this process started.
+        lagging: whether it has rows waiting, may be read, and delivered no row in the last batch.
+        late_reports: number of batches in which it delivered rows at or below the watermark in force.
+        pending_since: since when it holds the low watermark without having spoken, UTC.
+        why: the reason for its state.
+        native_late_rows: least number of its rows that Spark's one watermark for the whole stream judges late.
+        bound_us: its own bound with ``for_adaptive_out_of_orderness``, else None.
+        beyond_bound: number of rows, or of batches of a wrapped stream, that came later than its bound at that time.
     """
 
     state: SplitState
@@ -60,18 +60,18 @@ class SplitStatus:
 
 
 class Cause(str, Enum):
-    """Why a low watermark stands, where it is not merely the slowest split: one word, the same wherever it is shown."""
+    """Why a low watermark stands, if the holder is more than the slowest split: the same word wherever it is shown."""
 
     QUERY_FAILED = "query failed"
     """The query ended with an error."""
     COORDINATOR_AWAY = "coordinator away"
-    """The coordinator that publishes the low watermark, or that lets the stream be read on, does not answer."""
+    """The coordinator that publishes the low watermark, or allows reading on, does not answer."""
     NO_EVENT_TIME = "no event time"
-    """No row so far has an event time that can be: see ``unusable_times``."""
+    """No row so far has a plausible event time: see ``unusable_times``."""
     WRONG_CLOCK = "wrong clock"
-    """All that the holder sends lies beyond the future guard."""
+    """All rows of the holder lie beyond the future guard."""
     SILENT_SPLIT = "silent split"
-    """No row of the holder was reported for a while, and rows of others were."""
+    """No row of the holder was reported for a while, but rows of other splits were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class WrongClock:
 
     Attributes:
         split: its name.
-        rows: how many, since this process started.
-        since: when the first of them was reported, UTC.
-        last: when the last one was.
+        rows: number of these rows since this process started.
+        since: when the first of these rows was reported, UTC.
+        last: when the last of these rows was reported, UTC.
     """
 
     split: str
@@ -103,9 +103,9 @@ class HolderSpell:
     """A time in which one split held the low watermark back.
 
     Attributes:
-        holder: its name, or None: nobody did.
-        since: from when, UTC.
-        until: to when, UTC; now, for the last one.
+        holder: the name of the split, or None if no split held.
+        since: the begin, UTC.
+        until: the end, UTC; for the last spell, now.
     """
 
     holder: str | None
@@ -115,36 +115,36 @@ class HolderSpell:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """One stream. Counts are since this process started.
+    """The status of one stream. Counts begin with this process.
 
-    If it was asked for with a limit, ``splits`` are those that need attention first, in that order, ``left_out``
-    and ``passed_over`` are as long at most, and ``states`` still counts all.
+    With a limit, ``splits`` has the splits that need attention first, in that order, ``left_out`` and ``passed_over``
+    are at most as long as the limit, and ``states`` still counts all splits.
 
     Attributes:
         name: the stream's name.
         low_watermark_us: the published low watermark, microseconds since the epoch.
-        holder: name of the split that keeps it from rising, or None.
-        why: why it stands where it stands, one sentence.
-        since: since when it has stood there, UTC.
-        next: what would move it, one sentence.
+        holder: name of the split that keeps the low watermark from rising, or None.
+        why: why the low watermark stands, one sentence.
+        since: since when the low watermark has stood there, UTC.
+        next: the event that would move the low watermark, one sentence.
         left_out: idle splits, by name, each with the reason.
         splits: every split by name.
         states: number of splits by state; every state is there.
         counts: rows of all batches.
-        regressions: reports below their split's own watermark (ignored as values).
-        returned_late: times a split came in below the low watermark.
-        native_watermark_us: what Spark's one watermark for the whole stream would be by now.
-        native_late_rows: rows, at least, that Spark would have judged late by that watermark.
-        batches: batches counted.
-        last_batch_id: the newest of them.
-        passed_over: names of the splits that ``with_percentile`` passes by now: rows of theirs may be late.
-        held: who held the low watermark in the last hour, newest first.
-        silent_since: since when nothing came of any split, UTC, where that is longer than the timeout; None: the stream
+        regressions: number of reports below their split's own watermark (their values are ignored).
+        returned_late: how often a split came in below the low watermark.
+        native_watermark_us: the present value of Spark's one watermark for the whole stream, if Spark used it.
+        native_late_rows: least number of rows that Spark would have judged late by that watermark.
+        batches: number of batches counted.
+        last_batch_id: id of the newest batch.
+        passed_over: names of the splits that ``with_percentile`` passes now: their rows may be late.
+        held: the holders of the low watermark in the last hour, newest first.
+        silent_since: since when no split delivered, UTC, if that is longer than the timeout; None: the stream
             is not silent, or all its splits are idle by time alone.
-        cause: the kind of reason that ``why`` begins with; None: the holder is merely slow, or nobody holds.
-        newest_us: largest event time of all rows, those beyond the future guard included; None: not measured.
+        cause: the kind of reason with which ``why`` begins; None: the holder is merely slow, or no split holds.
+        newest_us: largest event time of all rows, rows beyond the future guard included; None: not measured.
         fastest_us: the largest watermark of a split so far, microseconds since the epoch.
-        wrong_clocks: the splits that sent rows beyond the future guard, up to ten, those with most rows first.
+        wrong_clocks: up to ten splits that sent rows beyond the future guard, those with most rows first.
     """
 
     name: str
@@ -173,24 +173,24 @@ class StreamStatus:
 
     @property
     def clocks_beside(self) -> tuple[WrongClock, ...]:
-        """Wrong clocks but the holder's, which ``why`` tells of where it is the cause."""
+        """The wrong clocks, without the holder's if ``why`` tells of it as the cause."""
         told = self.holder if self.cause is Cause.WRONG_CLOCK else None
         return tuple(clock for clock in self.wrong_clocks if clock.split != told)
 
     def __repr__(self) -> str:
-        """One line: a stream may have thousands of splits."""
+        """One line, because a stream may have thousands of splits."""
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count) or "none"
         low = format_time_us(self.low_watermark_us)
         holder = "" if self.holder is None else f", held by {self.holder}"
         return printable(f"<StreamStatus {self.name}: low watermark {low}{holder}; splits: {states}>")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the same text as `explain`."""
+        """The text of `explain` for a notebook."""
         return as_html(explain(self))
 
 
 class Explanation(str):
-    """A text for a person. A notebook shows its lines as lines; else it is a text like any other."""
+    """A text for people. A notebook shows its lines as lines; elsewhere it is an ordinary string."""
 
     __slots__ = ()
 
@@ -202,7 +202,7 @@ class Explanation(str):
 
 
 def as_html(text: str) -> str:
-    """A text as a notebook shows it, line by line; what names of others hold is shown, not obeyed.
+    """Escape a text for a notebook, line by line, so that markup in names is shown as text.
 
     >>> as_html("split <b>: idle")
     '<pre style="margin: 0">split &lt;b&gt;: idle</pre>'
@@ -212,9 +212,9 @@ def as_html(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What is known about why the low watermark does not rise; ``hold_reasons`` puts it into words."""
+    """The facts about a low watermark that does not rise; ``hold_reasons`` puts them into words."""
 
-    state: SplitState | None  # of the holder; None: nobody holds
+    state: SplitState | None  # of the holder; None: no split holds
     name: str = ""
     watermark_us: int | None = None
     low_us: int | None = None
@@ -227,17 +227,17 @@ class Hold:
     timeout_grows: bool = False  # with the age of the stream
     grace_left_us: int | None = None  # None: for ever
     all_idle: AllIdle = AllIdle.HOLD
-    inherited_us: int | None = None  # what a silent child of a reshard stands at
-    waits: bool = False  # for its parents, which may still deliver
-    clock: IdleClock = IdleClock.TIME  # by which silence is counted,
-    grace_clock: IdleClock = IdleClock.TIME  # and the grace
-    silent_us: int | None = None  # how long nothing came of any split, once the stream is silent
-    unreported_us: int | None = None  # how long no row of the holder was reported, and rows of others were
+    inherited_us: int | None = None  # the inherited watermark of a silent child of a reshard
+    waits: bool = False  # whether the holder waits for its parents, which may still deliver
+    clock: IdleClock = IdleClock.TIME  # counts silence
+    grace_clock: IdleClock = IdleClock.TIME  # counts the grace
+    silent_us: int | None = None  # how long no split delivered, once the stream is silent
+    unreported_us: int | None = None  # how long no row of the holder was reported, while rows of others were
     wrong_clock: WrongClock | None = None  # of the holder
 
 
 def hold_reasons(hold: Hold) -> tuple[str, str]:
-    """Why the low watermark stands, and what would move it: one sentence each.
+    """Say why the low watermark stands, and which event would move it: one sentence each.
 
     >>> why, what_next = hold_reasons(Hold(SplitState.ACTIVE, "orders/7", watermark_us=0, low_us=0, live=3))
     >>> why
@@ -267,7 +267,7 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
 
 
 def lost_reasons(batch_id: int, left_us: int) -> tuple[str, str]:
-    """Why the low watermark stands after a report was lost, and what ends that: one sentence each.
+    """Say why the low watermark stands after a report was lost, and when it may move: one sentence each.
 
     >>> lost_reasons(7, 40_000_000)[1]
     'The sources read for 40s more.'
@@ -278,7 +278,7 @@ def lost_reasons(batch_id: int, left_us: int) -> tuple[str, str]:
 
 
 def is_silent(hold: Hold) -> bool:
-    """Whether the holder is silent while others are not, for so long that a person should know."""
+    """Whether the holder is silent while other splits are not, for long enough to tell people."""
     return hold.unreported_us is not None and hold.unreported_us >= _SILENT_US and hold.wrong_clock is None
 
 
@@ -334,7 +334,7 @@ def _in(us: int) -> str:
 
 
 def utc(us: int | None) -> datetime | None:
-    """Microseconds since the epoch as an aware datetime; None for None, and for years it cannot hold."""
+    """Microseconds since the epoch as an aware datetime; None for None, and for years outside of datetime's range."""
     if us is None:
         return None
     try:
@@ -361,7 +361,7 @@ def _moment(at: datetime | None) -> str:
 
 
 def explain(status: StreamStatus) -> str:
-    """The status as a person reads it: several lines of plain text."""
+    """Format a status as several lines of plain text for people."""
     lines = [
         f"Stream {status.name}: low watermark {format_time_us(status.low_watermark_us)}",
         f"  why    {status.why}",
@@ -398,7 +398,7 @@ def explain(status: StreamStatus) -> str:
 
 
 def _clock_lines(status: StreamStatus) -> list[str]:
-    """The splits whose clocks are wrong; the holder's stands in ``why``."""
+    """One line for each split with a wrong clock; ``why`` tells of the holder's clock."""
     clocks = status.clocks_beside
     newest = (
         ""
@@ -409,7 +409,7 @@ def _clock_lines(status: StreamStatus) -> list[str]:
 
 
 def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
-    """Who held before, newest first, as one line; nothing while there is nothing to tell.
+    """The earlier holders, newest first, as one line; empty if there are no spells.
 
     >>> at = [datetime_of(minutes * 60_000_000) for minutes in (0, 3, 15)]
     >>> _held_lines((HolderSpell("a", at[1], at[2]), HolderSpell("b", at[0], at[1])))
@@ -425,7 +425,7 @@ def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
 
 
 def to_json(status: StreamStatus) -> dict[str, object]:
-    """The status for ``json.dumps``: states by name, times in ISO-8601, watermarks in microseconds."""
+    """Convert a status for ``json.dumps``: states by name, times in ISO-8601, watermarks in microseconds."""
     plain: dict[str, object] = _plain(status)  # type: ignore[assignment]
     return plain
 
@@ -454,7 +454,7 @@ _RANK = {
 
 
 def by_need(split: SplitStatus) -> tuple[int, bool, int]:
-    """Sort key: who needs attention first: silent splits, then those furthest behind, then those left out."""
+    """Sort key by need of attention: first silent splits, then the splits furthest behind, then idle and finished."""
     return need(split.state, split.watermark_us)
 
 

@@ -1,18 +1,18 @@
 """The coordinator of one stream: events in, effects out. It never waits, calls out, or reads a clock.
 
-Rule 1: everything that decides what the low watermark is happens in this package.
+Rule 1: everything that decides the low watermark happens in this package.
 Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads, sockets and
         Spark carries the effects out.
-Rule 3: all changes of one event are applied before anything is decided: first what was reported, then who is idle, then
+Rule 3: all changes of one event are applied before anything is decided: first the reports, then idleness, then
         the minimum, once. So the order of the splits within an event has no influence, and a repeated event changes
         nothing.
 
-Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; a grace that was
-set and the times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources
-were read; silence, that is, idleness and the grace of a split known to be empty, is measured on these alone, because
-a batch that runs for five minutes reads nothing meanwhile. And of these only time in which other splits delivered
-counts (``idleness.py``), unless the strategy asks for time alone: while none does, the stream is silent, and no split
-is idle for it.
+Two clocks are used, and must not be mixed up. ``now_us`` is the moment at which an event is handled; a grace set by the
+user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the
+sources were read. Silence (idleness, and the grace of a split known to be empty) is measured on the second clock alone,
+because a batch that runs for five minutes reads nothing meanwhile. On this clock only time in which splits delivered
+counts (``idleness.py``), unless the strategy asks for time alone: while no split delivers, the stream is silent, and
+its splits do not become idle.
 
 Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
 holds its value).
@@ -63,12 +63,10 @@ from .tally import SplitTally, Tally
 from .view import SplitRecord, View
 
 KNOWN_EMPTY_GRACE_US = 60_000_000
-"""How long a silent new split that is known to be empty may hold, unless the strategy says otherwise: 1
-minute."""
+"""How long a silent new split that is known to be empty may hold, unless the strategy sets a grace: 1 minute."""
 
 ALL_IDLE_STEP_US = 1_000_000
-"""While all splits are idle and the low watermark follows the time up to which they were read, callers are asked to
-look this often."""
+"""How often callers should look while all splits are idle and the low watermark follows the time of reading."""
 
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
@@ -80,10 +78,10 @@ class StreamCoordinator:
     """Keeps the low watermark of one stream.
 
     Args:
-        strategy: idleness, grace and the all-idle policy are taken from it.
+        strategy: has the idleness, the grace and the all-idle policy.
         job_id: the application or query; goes into notifications.
         source_id: the stream's name.
-        task_id: the task this coordinator speaks for.
+        task_id: the task of this coordinator; goes into notifications.
 
     >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
     >>> coordinator = StreamCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
@@ -98,10 +96,10 @@ class StreamCoordinator:
         self._strategy = strategy
         self._job_id, self._source_id, self._task_id = job_id, source_id, task_id
         self._coalescer = self._new_coalescer(None)
-        self._lineage = Lineage(self._coalescer)  # states and watermarks are asked of this: it knows who inherits
+        self._lineage = Lineage(self._coalescer)  # gives states and watermarks, because it knows the silent children
         clock = strategy.silence_clock
         self._idleness = _idleness(strategy, strategy.progressive)
-        # Silence of new splits. A grace that was set is a bound on time itself; the default one is silence.
+        # Silence of new splits. A grace set by the user limits time itself; the default grace limits silence.
         self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
         self._grace = Idleness(self._grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
         self._records: dict[SplitId, SplitRecord] = {}
@@ -115,14 +113,14 @@ class StreamCoordinator:
         self._history = History[SplitId]()  # of who held
         self._tally = Tally(strategy.out_of_orderness_us)
         self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
-        self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
-        self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
-        self._lost: tuple[int, int] | None = None  # the batch whose report was lost, and when that was known
+        self._cohort: Cohort | None = None  # has the numbers of its splits, until it is dissolved
+        self._last_column: SplitColumn | None = None  # the newest column, perhaps the first of a cohort
+        self._lost: tuple[int, int] | None = None  # the batch whose report was lost, and when the loss was known
         self._epoch = 0
         self._kind: type | None = None  # of split ids: int or str, one per stream
-        self._spent_us = dict.fromkeys(SplitState, 0)  # by all splits together, in each state,
-        self._spent_until_us: int | None = None  # up to then
-        # Of the event being handled:
+        self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
+        self._spent_until_us: int | None = None  # up to this moment
+        # The event being handled:
         self._before: dict[SplitId, SplitState] = {}
         self._late: list[SplitReturnedLate] = []
         self._material = False
@@ -133,17 +131,17 @@ class StreamCoordinator:
         """Take one event in.
 
         Args:
-            event: what happened.
+            event: the event.
             now_us: now, on a clock of microseconds since the epoch that never steps.
 
         Returns:
-            What follows from it: changes of state, then late returns, both by split, then at most one
+            The effects of the event: changes of state, then late returns, both sorted by split, then at most one
             notification. An event that is repeated at once has no effects the second time.
 
         Raises:
             InvalidSplitId: a split id is of the wrong kind; nothing was changed.
             InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
-            InvalidReshard: a split would be its own ancestor, or one side is empty; nothing was changed.
+            InvalidReshard: a split would be its own ancestor, or parents or children are empty; nothing was changed.
         """
         self._before, self._late, self._material = {}, [], False
         self._spent_us, self._spent_until_us = self.spent_us(now_us), now_us
@@ -179,8 +177,8 @@ class StreamCoordinator:
     def wake_at_us(self, now_us: int) -> int | None:
         """The next moment at which time alone could change something; None if only an event can.
 
-        Ask the sources and send ``Polled``, or ``Tick`` where that is not possible. The moment may be over
-        already: a deadline that passed while nothing was read waits for the first poll behind it.
+        Callers then ask the sources and send ``Polled``, or send ``Tick`` if the sources cannot be asked. The moment
+        may be over already: a deadline that passed while nothing was read waits for the first poll after the deadline.
         """
         moments = []
         deadline_us = None if self._idleness is None else self._idleness.next_deadline_us()
@@ -206,33 +204,34 @@ class StreamCoordinator:
 
     @property
     def low_watermark_us(self) -> int | None:
-        """The low watermark, microseconds since the epoch; never decreases; None until there is one."""
+        """The low watermark, microseconds since the epoch; never decreases; None before the first."""
         return self._coalescer.low_us
 
     @property
     def heard_us(self) -> int | None:
-        """Up to when the sources were read when a split last spoke, began or went on; None if none ever did."""
+        """Up to when sources were read when a split last delivered, was discovered, woke or resumed; None: never."""
         return self._stirred_us
 
     @property
     def patience_us(self) -> int | None:
-        """How long no split may be heard before the stream counts as silent; None: however long, or time decides."""
+        """How long no split may be heard before the stream is silent; None: the stream cannot become silent now."""
         states = self._lineage.states
         pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
         if self._by_time or states[SplitState.PAUSED] or not pending + active:
             return None
         if self._idleness is not None:
             return self._idleness.timeout_us
-        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
+        # If all live splits are new and known to be empty, the stream waits for them for their grace at most.
         return self._grace_us if len(self._grace) == pending and not active else None
 
     @property
     def silent_since_us(self) -> int | None:
-        """Since when nothing came of any split, once that is longer than the timeout; None: the stream is not silent.
+        """Since when no split delivered, once that is longer than the timeout; None: the stream is not silent.
 
-        Up to when the sources were read. A silent stream has splits that are not idle, for the silence of all is no
-        evidence against any; its group does not wait for it, nor does its job once others deliver. It is none while
-        rows are known to wait in it, while alignment holds a split of it back, and where time alone makes splits idle.
+        On the clock of reads. A silent stream has splits that are not idle, because a silence of all splits makes no
+        split idle. The group of a silent stream does not wait for the stream, and its job does not wait once other
+        streams deliver. A stream is not silent while rows are known to wait in it or alignment holds one of its splits
+        back, and never if time alone makes splits idle.
         """
         patience_us, stirred_us, read_us = self.patience_us, self._stirred_us, self._read_until_us
         if patience_us is None or stirred_us is None or read_us is None or read_us - stirred_us <= patience_us:
@@ -244,37 +243,37 @@ class StreamCoordinator:
 
     @property
     def grace_us(self) -> int:
-        """How long a new split known to be empty may hold, and what was new in a batch whose report was lost."""
+        """How long a new split known to be empty may hold, and how long the stream holds after a lost report."""
         return self._grace_us
 
     @property
     def holder(self) -> SplitId | None:
-        """The split that holds the low watermark now; None: nobody does."""
+        """The split that holds the low watermark now; None: no split holds."""
         return self._coalescer.holder
 
     @property
     def backlog_rows(self) -> int | None:
-        """Rows that are known to be unread, of all splits together; None: of no split is it known."""
+        """Known unread rows of all splits together; None: no split's backlog is known."""
         return sum(self._backlog_rows.values()) if self._backlog_rows else None
 
     @property
     def epoch(self) -> int:
-        """Grows when what a snapshot is for has changed; a caller that persists snapshots does so when it grew.
+        """Grows when the snapshot changes in a way that matters; callers write a new snapshot when it grew.
 
-        That is: the low watermark, a split's watermark, the set of splits, or which of them are finished.
+        These changes are: the low watermark, a split's watermark, the set of splits, or the set of finished splits.
         """
         return self._epoch
 
     def status(
         self, now_us: int, name_of: Callable[[SplitId], str] | None = None, *, limit: int | None = None
     ) -> StreamStatus:
-        """What a person wants to know. O(n log n), some 20 us a split; with a limit about 1 us a split.
+        """The status for people. O(n log n), some 20 us a split; with a limit about 1 us a split.
 
         Args:
-            now_us: now; what remains of a grace is told from here.
-            name_of: what to call a split; by default its id. Two splits of one name are told apart by their ids,
-                as far as both are in the status.
-            limit: how many splits, those that need attention first; None: all of them, sorted by id.
+            now_us: now; the rest of a grace is counted from this moment.
+            name_of: gives the name of a split; by default its id. Two splits of one name are told apart by their ids,
+                if both are in the status.
+            limit: the number of splits, those that need attention first; None: all splits, sorted by id.
 
         Raises:
             ValueError: the limit is negative.
@@ -309,9 +308,9 @@ class StreamCoordinator:
         return replace(status, why=f"{why} {status.why}", next=f"{what_next} {status.next}")
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
-        """How long splits have been in each state, all of them added up, microseconds, up to now.
+        """How long splits have been in each state, added up over all splits, microseconds, up to now.
 
-        From the first event on; what was before a restart is not in it. Ten idle splits spend ten seconds in a second.
+        The time begins with the first event after a start. Ten idle splits spend ten seconds in a second.
         """
         passed_us = 0 if self._spent_until_us is None else max(0, now_us - self._spent_until_us)
         states = self._lineage.states
@@ -319,16 +318,18 @@ class StreamCoordinator:
 
     @property
     def late_reports(self) -> int:
-        """How often a split delivered rows at or below the watermark in force, of splits that are gone, too."""
+        """How often a split delivered rows at or below the watermark in force; removed splits included."""
         return self._tally.late_reports
 
     def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
-        """(when, low watermark), microseconds, of the last hour, oldest first; up to 240, evenly chosen."""
+        """(when, low watermark), microseconds, for the last hour, oldest first; up to 240, evenly chosen."""
         return self._history.thinned(now_us, _RISES_SHOWN)
 
     @property
     def unusable_times(self) -> str | None:
-        """One sentence about event times that cannot be meant; None: they can be. See ``cause.unusable_times``."""
+        """One sentence about implausible event times; None: the event times are plausible. See
+        ``cause.unusable_times``.
+        """
         return unusable_times(self._tally.counts, self._tally.newest_us, self._coalescer.low_us)
 
     @property
@@ -349,16 +350,16 @@ class StreamCoordinator:
     # -- restart
 
     def snapshot(self, names: Mapping[SplitId, str] | None = None) -> bytes:
-        """What a restart needs: low watermark, splits, their states and watermarks. Deterministic.
+        """The state for a restart: low watermark, splits, their states and watermarks. Deterministic.
 
         Args:
-            names: what to call splits that are numbers, carried along verbatim; None: the names restored.
+            names: the names of splits whose ids are numbers, kept verbatim; None: the restored names.
         """
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
         bounds_us = {} if self._bounds is None else self._bounds.kept_us
         rows = {} if self._bounds is None else self._bounds.kept_rows
-        # Without splits it has no age: that counts from when the first is known.
+        # Without splits the stream has no age: its age counts from its first split.
         young_since_us = self._idleness.young_since_us if splits and self._idleness is not None else None
         ancestry = self._lineage.ancestry
         low_us = self.low_watermark_us
@@ -375,10 +376,10 @@ class StreamCoordinator:
         task_id: str,
         now_us: int,
     ) -> StreamCoordinator:
-        """The coordinator that ``snapshot`` was called on, less its counts; idle and grace timers start anew.
+        """Make a coordinator from a snapshot. Its counts begin at 0; its idle and grace timers start anew.
 
         Raises:
-            CorruptSnapshot: the bytes are no snapshot this version can read.
+            CorruptSnapshot: the bytes are no snapshot that this version can read.
         """
         saved = decode(data)
         coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
@@ -387,7 +388,7 @@ class StreamCoordinator:
         coordinator._names, coordinator._lost = dict(saved.names), saved.lost
         if strategy.adaptive is not None:
             coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us, saved.bound_rows)
-        if strategy.progressive is not None and saved.splits:  # a stream that is not said to be young is old
+        if strategy.progressive is not None and saved.splits:  # without a mark of youth the stream is old
             grows = None if saved.young_since_us is None else strategy.progressive
             coordinator._idleness = _idleness(strategy, grows, saved.young_since_us)
         coordinator._moved_at_us = coordinator._stirred_us = now_us
@@ -403,7 +404,7 @@ class StreamCoordinator:
         coordinator._let_inherit(now_us)
         return coordinator
 
-    # -- what the events do
+    # -- events
 
     def _discover(self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, now_us: int) -> None:
         new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
@@ -426,14 +427,14 @@ class StreamCoordinator:
         self._material |= self._lineage.reshard(event.parents, event.children)
 
     def _learn(self, event: BatchReported) -> None:
-        """A batch shows how late the rows of its splits are."""
+        """Learn from a batch how late the rows of its splits are."""
         if self._bounds is not None:
             self._check_range(event)
             if self._tally.fresh(event.batch_id):
                 self._bounds.learn(event)
 
     def _adapt(self, event: Batch) -> Batch:
-        """The event with each split's own bound taken off."""
+        """Take each split's own bound off the watermarks of an event."""
         bounds = self._bounds
         if bounds is None:
             return event
@@ -467,15 +468,15 @@ class StreamCoordinator:
                 self._filled_us = event.planned_at_us
             self._learn_backlog(event, now_us)
         else:
-            self._coalescer.regressions = regressions  # they were counted when the batch came first
+            self._coalescer.regressions = regressions  # counted when the batch came first
 
     def _plan(self, event: BatchPlanned, now_us: int) -> None:
-        """Take the claims of a plan like a report, but count nothing: no row was seen.
+        """Take the claims of a plan like a report, but count nothing, because no row was seen.
 
-        Nor is it known before the report who had rows in the batch without a claim of more, so until then nobody's
-        silence goes on: neither was read up to here, nor do rows flow.
+        Until the batch is reported the splits with rows in it are unknown, so a plan neither advances the moment up to
+        which the sources were read nor counts as a delivery.
         """
-        event = self._adapt(self._guarded(event, now_us))  # the guard is for times, before a bound is taken off
+        event = self._adapt(self._guarded(event, now_us))  # the guard compares times before a bound is taken off
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
         claim = None if cohort is None else cohort.sort_out(event.watermarks_us)
@@ -492,10 +493,10 @@ class StreamCoordinator:
             self._dissolve()
             self._deliver_each(event, why, now_us)
         self._learn_backlog(event, now_us)
-        self._coalescer.regressions = regressions  # a split may have rows beyond what was claimed of it before
+        self._coalescer.regressions = regressions  # a claim below a split's watermark is no regression
 
     def _guarded(self, event: BatchPlanned, now_us: int) -> BatchPlanned:
-        """The plan without claims that lie beyond the future guard, which move nothing, as such rows do not."""
+        """Drop the claims beyond the future guard, because rows beyond the guard move no watermark either."""
         guard_us, claimed = self._strategy.future_guard_us, event.watermarks_us
         if guard_us is None or not claimed:
             return event
@@ -524,7 +525,7 @@ class StreamCoordinator:
             self._deliver(split, event, why, now_us)
 
     def _report_together(self, event: BatchReported, cohort: Cohort, now_us: int) -> None:
-        """What ``_report_each`` does to active splits that all have news, for all of them at once."""
+        """Do the work of ``_report_each`` for all splits of the cohort at once."""
         column = event.watermarks_us
         assert isinstance(column, SplitColumn)
         self._discover(event.backlog_rows, frozenset(), event.planned_at_us, now_us)
@@ -548,7 +549,7 @@ class StreamCoordinator:
         self._learn_backlog(event, now_us)
 
     def _gather(self, event: BatchReported) -> None:
-        """Let splits that report together a second time do so from now on."""
+        """Make a cohort of the splits if they report together a second time."""
         column, last = event.watermarks_us, self._last_column
         self._last_column = column if isinstance(column, SplitColumn) else None
         if not isinstance(column, SplitColumn) or last is None or not column:
@@ -567,7 +568,7 @@ class StreamCoordinator:
                 self._idleness.forget_all(column)
 
     def _dissolve(self) -> None:
-        """Something happens to single splits: their numbers go back to each."""
+        """Move the numbers of the cohort back to the single splits, before an event of single splits."""
         cohort, self._cohort = self._cohort, None
         if cohort is not None:
             for split in cohort:
@@ -577,14 +578,14 @@ class StreamCoordinator:
                 self._idleness.heard_all((split, cohort.heard_us(split)) for split in cohort)
 
     def _deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
-        """Apply what one split reported. It was active unless this is old news of it."""
+        """Apply the report of one split. The split becomes active, unless the report is old news."""
         record, before = self._records[split], self._lineage.state(split)
         if before is SplitState.FINISHED:
-            return  # reports may come late; finished is for good
+            return  # a late report of a split that is finished for good
         news = record.heard_us is None or event.planned_at_us > record.heard_us
         watermark_us, seen_us = event.watermarks_us.get(split), self._lineage.watermark_us(split)
         if watermark_us is not None and record.waits:
-            record.waits = False  # from now on it is timed like any other
+            record.waits = False  # from now on the split is timed like any other split
             if self._idleness is not None and before is not SplitState.PAUSED:
                 self._idleness.resume(split, event.planned_at_us)
         if news:
@@ -595,13 +596,13 @@ class StreamCoordinator:
             self._lineage.speak(split)
             self._coalescer.report(split, watermark_us)
             self._grace.forget(split)
-        elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
+        elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
             record.pending_since_us = now_us
             self._time_grace(split)
         if before is SplitState.IDLE and not news:
             self._coalescer.idle(split)
         if before is SplitState.ACTIVE:
-            return  # and still is
+            return  # the state did not change
         self._note(split, before, why)
         low_us, came_in = self._coalescer.low_us, before in (SplitState.IDLE, SplitState.PENDING)
         if news and came_in and low_us is not None and watermark_us is not None and watermark_us < low_us:
@@ -609,7 +610,7 @@ class StreamCoordinator:
             self._tally.returned_late += 1
 
     def _learn_backlog(self, event: BatchReported | BatchPlanned, now_us: int) -> None:
-        """A backlog holds until it is told again, or until rows were read and nobody told."""
+        """Note backlogs. A backlog stays until its split reports another, or delivers rows without a backlog."""
         if self._backlog_rows:
             for split in chain(_rows(event), event.watermarks_us):
                 self._backlog_rows.pop(split, None)
@@ -622,9 +623,9 @@ class StreamCoordinator:
             self._time_grace(split)
 
     def _wake(self, split: SplitId, why: str, now_us: int) -> None:
-        """Idle means no backlog: a split with rows waiting holds before they are read, not after."""
+        """Wake an idle split with rows waiting, so that it holds before these rows are read."""
         if self._lineage.watermark_us(split) is None and self._strategy.grace_us is not None:
-            return  # left out by a grace that was set on purpose: only its own rows bring it back
+            return  # left out by a grace set by the user: only rows of the split bring it back
         self._coalescer.wake(split)
         self._records[split].pending_since_us = now_us
         self._start_timers(split, now_us)
@@ -678,16 +679,16 @@ class StreamCoordinator:
                 self._before.pop(split, None)
                 self._material = True
 
-    # -- what nobody told
+    # -- a lost report
 
     def _end_loss(self) -> None:
-        """Splits whose first rows were in a batch that was not reported had time to speak again."""
+        """End the hold after a lost report once the splits of that batch had time to report again."""
         if self._lost is None or self._read_until_us is None:
             return
         if self._read_until_us - self._lost[1] > self._grace_us:
             self._lost, self._material = None, True
 
-    # -- who is quiet
+    # -- quiet splits
 
     def _read(self, until_us: int) -> None:
         self._read_until_us = until_us if self._read_until_us is None else max(self._read_until_us, until_us)
@@ -705,8 +706,8 @@ class StreamCoordinator:
             for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
                 known = "no backlog" if split in self._backlog_rows else "backlog unknown"
                 self._leave_out(split, f"silent for more than {timeout}{meanwhile}, {known}")
-        # While a long batch runs nobody listens: an empty split whose first rows arrive meanwhile must not be passed
-        # before they can be read.
+        # During a long batch nothing else is read: an empty split whose first rows arrive meanwhile must not be passed
+        # before these rows can be read.
         until_us = now_us if self._strategy.grace_us is not None else self._read_until_us
         for split in () if until_us is None else self._grace.quiet(until_us, {}):
             self._leave_out(split, f"new, and silent for more than its grace of {format_duration_us(self._grace_us)}")
@@ -715,7 +716,7 @@ class StreamCoordinator:
         self._stirred_us = at_us if self._stirred_us is None else max(self._stirred_us, at_us)
 
     def _flow(self, at_us: int) -> None:
-        """A split delivered: time up to here is evidence against those that did not."""
+        """Note a delivery: time up to this moment counts as silence of the splits that did not deliver."""
         self._grace.delivered(at_us)
         if self._idleness is not None:
             self._idleness.delivered(at_us)
@@ -740,7 +741,7 @@ class StreamCoordinator:
             self._idleness.heard(split, at_us)
 
     def _time_grace(self, split: SplitId) -> None:
-        """A silent new split has a grace if it is known to be empty, or if the strategy sets one for all."""
+        """Time the grace of a silent new split if the split is known to be empty, or if the strategy sets a grace."""
         bounded = self._strategy.grace_us is not None or self._backlog_rows.get(split) == 0
         if bounded and self._lineage.state(split) is SplitState.PENDING and not self._records[split].waits:
             self._grace.heard(split, self._records[split].pending_since_us)
@@ -753,7 +754,7 @@ class StreamCoordinator:
             self._idleness.forget(split)
 
     def _let_inherit(self, now_us: int) -> None:
-        """Silent children stand at what their parents reached, and are timed once no parent can deliver."""
+        """Give silent children the watermarks of their parents; time a child once no parent can deliver."""
         self._lineage.settle()
         for child in self._lineage.children:
             if self._lineage.state(child) is not SplitState.PENDING:
@@ -770,7 +771,7 @@ class StreamCoordinator:
                     self._idleness.resume(child, now_us)
             record.waits = waits
 
-    # -- what comes of it
+    # -- effects
 
     def _note(self, split: SplitId, before: SplitState, why: str) -> None:
         if self._lineage.state(split) is not before:
@@ -784,7 +785,7 @@ class StreamCoordinator:
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         effects += self._late
-        # With ``advance`` it follows what was read: what arrived since, or while nobody ran, is not known yet.
+        # ``AllIdle.ADVANCE`` follows the time up to which the sources were read, because later rows are not known yet.
         advance = None if self._lost is not None else self._coalescer.advance(self._read_until_us)
         if advance:
             self._material, self._moved_at_us = True, now_us
@@ -792,7 +793,7 @@ class StreamCoordinator:
                 NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)
             )
         low_us = self._coalescer.low_us
-        if (effects or self._material) and low_us is not None:  # else the holder is the same
+        if (effects or self._material) and low_us is not None:  # otherwise the holder is the same
             self._history.rose(now_us, low_us, self._coalescer.holder)
         self._epoch += self._material
         return effects

@@ -1,7 +1,6 @@
-"""What was counted in a stream: shown to people, never decided by.
+"""Counts of a stream for people; no decision uses them.
 
-Everything here could be wrong without a row being lost, which is why it lives apart from the coordinator's
-decisions. Counts are of this process: a restart begins at 0.
+A wrong count loses no row, so the counts are kept apart from the coordinator's decisions. A restart begins at 0.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .events import BatchCounts, BatchReported
 
 @dataclass(slots=True)
 class SplitTally:
-    """Counted of one split; ``first_us`` is of its last batch."""
+    """Counts of one split; ``first_us`` is of its last batch."""
 
     rows: int = 0
     first_us: int | None = None
@@ -39,7 +38,7 @@ _FUTURE_SPLITS_MOST = 1_000
 
 
 class Tally:
-    """Counts of a stream and its splits, and what Spark's own watermark would have made of the rows.
+    """Counts of a stream and its splits, and of the rows that Spark's own watermark would have judged late.
 
     Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Rows
     at or below it, in a batch after the one that raised it, are late. From a split's smallest and largest
@@ -47,29 +46,29 @@ class Tally:
     watermark, but for wrong clocks, all its rows are late, and no split need tell how many it had.
 
     Args:
-        bound_us: the out-of-orderness, which native Spark would have as its delay.
+        bound_us: the out-of-orderness, used as the delay of native Spark.
     """
 
     def __init__(self, bound_us: int) -> None:
         self._bound_us = bound_us
         self.splits: dict[SplitId, SplitTally] = {}
         self.future: dict[SplitId, FutureTally] = {}
-        self.newest_us: int | None = None  # of all event times, those beyond the future guard included
+        self.newest_us: int | None = None  # the largest event time, rows beyond the future guard included
         self.counts = BatchCounts()
         self.batches = 0
         self.last_batch_id: int | None = None
-        self.late_reports = 0  # of splits that are gone, too
+        self.late_reports = 0  # removed splits included
         self.returned_late = 0
         self.fastest_us: int | None = None  # the largest watermark of a split
         self.native_us: int | None = None
         self.native_late_rows = 0
 
     def fresh(self, batch_id: int) -> bool:
-        """Whether this batch is newer than all that were counted; a repeated one must not count again."""
+        """Whether this batch is newer than all counted batches; a repeated batch must not count again."""
         return self.last_batch_id is None or batch_id > self.last_batch_id
 
     def count_batch(self, event: BatchReported, now_us: int) -> None:
-        """Count a fresh batch, but of its splits only rows beyond the future guard."""
+        """Count a fresh batch; for single splits, count only rows beyond the future guard."""
         self.last_batch_id = event.batch_id
         self.batches += 1
         self.counts += event.counts
@@ -132,23 +131,23 @@ class Tally:
         return watermark_us + self._bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
 
     def saw(self, watermark_us: int) -> None:
-        """A split stands at ``watermark_us``."""
+        """Note a split's watermark."""
         self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
         self._saw_native(watermark_us)
 
     def _saw_native(self, watermark_us: int) -> None:
-        """Native Spark takes the bound off the event time, but no millisecond."""
+        """Raise the native watermark: Spark takes the bound off the event time, without the extra millisecond."""
         native_us = watermark_us + MILLISECOND_US
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
     def saw_time(self, newest_us: int | None) -> None:
-        """The largest event time of a batch: native Spark has no future guard, so it goes by that."""
+        """Note the largest event time of a batch, which moves native Spark because Spark has no future guard."""
         if newest_us is not None:
             self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
             self._saw_native(bounded_watermark_us(newest_us, self._bound_us))
 
     def forget(self, split: SplitId) -> None:
-        """A split is gone."""
+        """Drop the counts of a removed split."""
         self.splits.pop(split, None)
         self.future.pop(split, None)
 

@@ -1,9 +1,9 @@
-"""Event time per split of ONE batch, measured where the rows are: the value of a Python accumulator.
+"""Event times by split of ONE batch, measured where the rows are: the value of a Python accumulator.
 
-A task that is retried measures the same rows again, so what it measured must overwrite itself. The key of a
-mark is therefore the split and the *cell*, the task partition that measured it; two trackers merge by max,
-min and max per cell, which is commutative, associative and idempotent. Only ``marks`` and ``counts`` add up,
-over cells.
+A retried task measures the same rows again, so the second measurement must replace the first. The key of a
+mark is therefore the split and the *cell*, the task partition that measured it. Two trackers merge by max of the
+largest time, min of the smallest and max of the rows in each cell, which is commutative, associative and idempotent.
+Only ``marks`` and ``counts`` add up, over cells.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from .events import BatchCounts
 
 MarkWire = tuple[SplitId, int, int, int, int]  # split, cell, max_us, min_us, rows
 CountWire = tuple[int, int, int, int, int, int]  # cell, rows, future, null time, null split, before epoch
-Wire = tuple[tuple[MarkWire, ...], tuple[CountWire, ...], tuple[MarkWire, ...]]  # the last: beyond the guard
+Wire = tuple[tuple[MarkWire, ...], tuple[CountWire, ...], tuple[MarkWire, ...]]  # the last part: beyond the guard
 
 _NO_ROWS = (0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitMark:
-    """What one batch showed of a split: largest and smallest event time in microseconds, and how many
-    rows.
-    """
+    """Largest and smallest event time of a split in one batch, microseconds, and its number of rows."""
 
     max_us: int
     min_us: int
     rows: int
 
     def merged(self, other: SplitMark) -> SplitMark:
-        """The same rows measured twice: nothing adds up."""
+        """Merge two measurements of the same rows; nothing is added up."""
         return SplitMark(max(self.max_us, other.max_us), min(self.min_us, other.min_us), max(self.rows, other.rows))
 
     def added(self, other: SplitMark) -> SplitMark:
-        """Different rows of one split: the rows add up."""
+        """Merge measurements of different rows of one split; the rows are added up."""
         return SplitMark(max(self.max_us, other.max_us), min(self.min_us, other.min_us), self.rows + other.rows)
 
 
@@ -60,13 +58,13 @@ class SplitTracker:
         self._counts: dict[int, tuple[int, int, int, int, int]] = {}
 
     def observe(self, split: SplitId | None, ts_us: int | None, cell: int = 0, *, latest_us: int | None = None) -> None:
-        """See one row.
+        """Measure one row.
 
         Args:
-            split: its split; a row without one is only counted.
-            ts_us: its event time, microseconds since the epoch; a row without one is only counted.
-            cell: the task partition that reads it.
-            latest_us: the future guard: a row with a later event time moves nothing, and has a mark of its own.
+            split: its split; a row without a split is only counted.
+            ts_us: its event time, microseconds since the epoch; a row without an event time is only counted.
+            cell: the task partition that reads the row.
+            latest_us: the future guard: a row with a later event time moves no watermark, and goes into a future mark.
         """
         future = ts_us is not None and latest_us is not None and ts_us > latest_us
         seen = (1, future, ts_us is None, split is None, ts_us is not None and ts_us < 0)
@@ -82,17 +80,17 @@ class SplitTracker:
             _add(self._future if future else self._marks, (split, cell), SplitMark(ts_us, ts_us, 1))
 
     def observe_many(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
-        """See many good rows of one split at once, such as an Arrow batch that was reduced to its mark."""
+        """Measure many good rows of one split at once, such as an Arrow batch reduced to its mark."""
         rows, *others = self._counts.get(cell, _NO_ROWS)
         self._counts[cell] = (rows + mark.rows, others[0], others[1], others[2], others[3])
         _add(self._marks, (split, cell), mark)
 
     def mark_future(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
-        """See rows of one split beyond the future guard at once; ``count`` counts them."""
+        """Measure rows of one split beyond the future guard at once; ``count`` counts these rows."""
         _add(self._future, (split, cell), mark)
 
     def count(self, counts: BatchCounts, cell: int = 0) -> None:
-        """See many rows that move no watermark at once, by what is wrong with them; ``rows`` holds them all."""
+        """Count many rows that move no watermark at once, by their faults; ``rows`` includes all of them."""
         rows, future, null_time, null_split, before_epoch = self._counts.get(cell, _NO_ROWS)
         self._counts[cell] = (
             rows + counts.rows,
@@ -103,14 +101,14 @@ class SplitTracker:
         )
 
     def merge(self, other: SplitTracker) -> SplitTracker:
-        """Both measurements in a new tracker. A cell that is in both counts once."""
+        """Merge both measurements into a new tracker. A cell in both trackers counts once."""
         merged = SplitTracker()
         merged._marks, merged._future, merged._counts = dict(self._marks), dict(self._future), dict(self._counts)
         merged.absorb(other)
         return merged
 
     def absorb(self, other: SplitTracker) -> None:
-        """As ``merge``, into this tracker: what thousands of tasks measured is not copied for each of them."""
+        """Merge into this tracker, so that the marks of thousands of tasks are not copied for each task."""
         for own_marks, marks in ((self._marks, other._marks), (self._future, other._future)):
             for key, mark in marks.items():
                 mine = own_marks.get(key)
@@ -126,7 +124,7 @@ class SplitTracker:
             )
 
     def marks(self) -> dict[SplitId, SplitMark]:
-        """What the batch showed of each split, over all cells; splits sorted."""
+        """The mark of each split in the batch, over all cells; splits sorted."""
         return _folded(self._marks)
 
     def future_marks(self) -> dict[SplitId, SplitMark]:
@@ -134,15 +132,15 @@ class SplitTracker:
         return _folded(self._future)
 
     def newest_us(self) -> int | None:
-        """The largest event time of the batch, microseconds, those beyond the future guard included; None: none."""
+        """The largest event time of the batch, microseconds, future rows included; None: no row has an event time."""
         return max((mark.max_us for marks in (self._marks, self._future) for mark in marks.values()), default=None)
 
     def counts(self) -> BatchCounts:
-        """The totals over all cells. ``dropped_rows`` is Spark's to know, and 0 here."""
+        """The totals over all cells. ``dropped_rows`` is 0 because only Spark knows it."""
         return BatchCounts(*(sum(column) for column in zip(*self._counts.values(), strict=True)))
 
     def to_wire(self) -> Wire:
-        """Plain nested tuples, sorted: equal when the trackers are."""
+        """Plain nested tuples, sorted: equal for equal trackers."""
         counts = ((cell, *numbers) for cell, numbers in self._counts.items())
         return _wire(self._marks), tuple(sorted(counts)), _wire(self._future)
 

@@ -1,4 +1,4 @@
-"""A stream as people see it: reads what the coordinator knows, changes nothing."""
+"""Makes the status of a stream from the state of the coordinator; changes nothing."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _CLOCKS_SHOWN = 10
 
 @dataclass(slots=True)
 class SplitRecord:
-    """What the coordinator remembers of a split besides its state and watermark, which the coalescer has."""
+    """The coordinator's notes on a split; the coalescer has the state and the watermark."""
 
     pending_since_us: int
-    why: str  # why it is in its state
-    heard_us: int | None = None  # when the last batch that held rows of it was planned
-    waits: bool = False  # a silent child whose parents may still deliver: it is not timed
+    why: str  # the reason for its state
+    heard_us: int | None = None  # when the last batch with rows of the split was planned
+    waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All that a status is made of.
+    """The parts of the coordinator from which a status is made.
 
     Attributes:
-        name: the stream's.
-        strategy: how its watermark is made.
-        coalescer: the low watermark, and who holds it.
-        lineage: states and watermarks of the splits, and what children inherit.
-        tally: what was counted of them.
-        records: every split, in the order of discovery.
+        name: name of the stream.
+        strategy: the strategy of its watermark.
+        coalescer: the low watermark and its holder.
+        lineage: states and watermarks of the splits, and the inherited watermarks.
+        tally: the counts.
+        records: the record of every split, in the order of discovery.
         backlog_rows: unread rows of each split, as far as known.
-        grace: of splits that are known to be empty.
-        read_until_us: up to when the sources were read, None before that is known.
-        silent_since_us: since when nothing came of any split, None while something does.
+        grace: the timers of silent new splits with a grace.
+        read_until_us: up to when the sources were read; None: not known yet.
+        silent_since_us: since when no split delivered; None: the stream is not silent.
         planned_us: when the newest batch was planned.
         filled_us: when the newest batch was planned that had rows of a split.
         moved_at_us: when the low watermark rose last, or began.
@@ -75,7 +75,7 @@ class View:
     idle_timeout_us: int | None = None
 
     def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
-        """The whole of it, splits sorted by id, O(n log n); or the ``limit`` neediest splits first, O(n)."""
+        """The status with all splits, sorted by id, O(n log n); or with the ``limit`` neediest splits, O(n)."""
         coalescer, tally = self.coalescer, self.tally
         holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
         shown, idle = self._shown(limit), self._idle(limit)
@@ -183,7 +183,7 @@ class View:
         )
 
     def _grace_left_us(self, holder: SplitId, now_us: int) -> int | None:
-        """By the clock that its grace goes by; None while it has none."""
+        """The rest of the holder's grace, by the clock of the grace; None: the holder has no grace."""
         if self.strategy.grace_us is not None:
             return self.records[holder].pending_since_us + self.grace.timeout_us - now_us
         return self.grace.left_us(holder, now_us if self.read_until_us is None else self.read_until_us)
@@ -220,7 +220,7 @@ def _wrong_clock(name: str, future: FutureTally) -> WrongClock:
 
 
 def _names(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:
-    """A name for every split; two splits of one name are told apart by their ids."""
+    """The name of every split; two splits of one name are told apart by their ids."""
     names: dict[SplitId, str] = {}
     taken: set[str] = set()
     for split in sorted(splits, key=split_order):

@@ -1,1 +1,1 @@
-"""One job: from the low watermarks of its tasks to that of each source, and to each group's cap."""
+"""One job: makes the low watermark of each source, and the cap of each group, from the low watermarks of tasks."""

@@ -27,11 +27,11 @@ class Agenda(Generic[Key]):
 
     @property
     def next_us(self) -> int | None:
-        """When the first key is due; None: there is none."""
+        """When the first key is due; None: no key is due."""
         return self._in_order[0][0] if self._in_order else None
 
     def put(self, key: Key, us: int | None) -> None:
-        """Set when a key is due; None: it is not to be done."""
+        """Set when a key is due; None: remove the key."""
         before_us = self._due_us.pop(key, None)
         if before_us is not None:
             self._in_order.remove((before_us, key))
@@ -40,12 +40,12 @@ class Agenda(Generic[Key]):
             self._in_order.add((us, key))
 
     def put_earlier(self, key: Key, us: int) -> None:
-        """Set when a key is due, unless it is due before that anyway."""
+        """Set when a key is due, unless the key is due earlier."""
         if key not in self._due_us or us < self._due_us[key]:
             self.put(key, us)
 
     def take_due(self, now_us: int) -> Key | None:
-        """Take out the key that is due first; None: none is due yet."""
+        """Take out the key that is due first; None: no key is due yet."""
         if not self._in_order or now_us < self._in_order[0][0]:
             return None
         _, key = self._in_order.pop(0)

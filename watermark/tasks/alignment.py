@@ -1,33 +1,33 @@
-"""An alignment group: tasks that keep within a drift of each other. It decides how far each may read.
+"""An alignment group: tasks that keep within a drift of each other. The group decides how far each task may read.
 
-Pure: no clock, no I/O. Tasks join, report and leave; every interval the group announces a cap, and nothing else
-ever comes out.
+Pure: no clock, no I/O. Tasks join, report and leave; every interval the group announces a cap. The cap is the only
+output.
 
     cap            = min over the members that take part of what each allows      (saturating at 64 bits)
-    a member allows  max(low watermark + max drift, what it wants next)
+    a member allows  max(low watermark + max drift, the watermark that it wants next)
 
-A member may read while the watermark it has, or would have after the next row if it knows, is at most the cap;
-equal is allowed.
+A member may read while its watermark is at most the cap; if the member knows its next row, its watermark after that
+row must be at most the cap.
 
-Rule 1: a member's newest report counts, by the time it was made. So reports may come twice or in any order, and a
-        low watermark that regressed is followed: the cap is no low watermark and may go down.
-Rule 2: a member that is idle does not take part, whether or not others have rows meanwhile: the group holds reading
-        back, so to wait for one member would end the flow of the others, and nobody's rows are late by a cap. One that
-        has not spoken is waited for: until it speaks, the cap does not rise above the one of the time when it joined.
-Rule 3: what a member allows is never below the watermark of its next row. So nobody waits for a gap in the data: when
-        the next rows of all members lie beyond the cap, the cap rises to the smallest of them.
-Rule 4: announcements may be lost, repeated or overtaken: each holds the whole cap, and an epoch that grows. The
-        receiver keeps the newest.
+Rule 1: a member's newest report counts, by the time of the report. So reports may come twice or in any order, and the
+        cap follows a low watermark that regressed: the cap is no low watermark and may go down.
+Rule 2: an idle member does not take part, even while others have no rows, because the group holds reading back:
+        waiting for one member would stop the other members, and no row is late by a cap. The group waits for a member
+        that has not spoken: until that member speaks, the cap stays at most the cap of the moment when it joined.
+Rule 3: a member allows at least the watermark of its next row. So no member waits for a gap in the data: when
+        the next rows of all members lie beyond the cap, the cap rises to the smallest watermark of these rows.
+Rule 4: announcements may be lost, repeated or overtaken, because each has the whole cap and a growing epoch. The
+        receiver keeps the newest announcement.
 
-In every state some member may go on: the one that allows no more than the cap. Tasks are known by all three parts of
-their id, for two jobs may read a stream of the same name.
+In every state at least one member may go on: the member that allows no more than the cap. A task is identified by all
+three parts of its id, because two jobs may read streams of the same name.
 
 Example: a drift of 10; member a stands at 100, member b at 130. They allow 110 and 140, so the cap is 110: a reads on,
 b waits. Now the data have a gap: the next row of a makes its watermark 500, that of b 400. They allow 500 and 400, so
 the cap is 400: b reads its row, and a waits until b stands at 490 (rule 3).
 
-Source: FLIP-182, FLIP-217; FLINK-10887 (what is wanted next counts); ``connectors/synchronization.rs`` of Pathway
-    (rule 3); FLINK-31632, 35157, 35933 and 40505 for what went wrong without rules 2 and 4.
+Source: FLIP-182, FLIP-217; FLINK-10887 (the watermark wanted next counts); ``connectors/synchronization.rs`` of Pathway
+    (rule 3); FLINK-31632, 35157, 35933 and 40505 show the faults without rules 2 and 4.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class MemberStatus:
     """One member of a group.
 
     Attributes:
-        task: who.
+        task: the task's id.
         state: PENDING (has not spoken), ACTIVE or IDLE.
         low_us: its low watermark, microseconds since the epoch; also while it is idle.
-        next_wanted_us: the watermark it would have after the next row, if it said so.
+        next_wanted_us: its watermark after the next row, if it reported that.
         ahead_us: how far its low watermark is ahead of the group's minimum.
-        cap: how far it may read by now.
-        throttled: whether it obeys the cap; a stream that Spark reads by itself takes part and does not.
+        cap: how far it may read now.
+        throttled: whether it obeys the cap; a stream that Spark reads by itself takes part without obeying.
         waiting: whether the cap keeps it from going on.
         left_out: whether the others do not wait for it.
         why: why it is waiting or left out, or what it is doing.
@@ -87,14 +87,14 @@ class GroupStatus:
 
     Attributes:
         group: its name.
-        params: what its members agreed on; None while it has none.
-        cap: how far members may read by now.
-        epoch: of the newest announcement; 0 before the first.
+        params: the parameters that its members agreed on; None while it has no members.
+        cap: how far members may read now.
+        epoch: epoch of the newest announcement; 0 before the first.
         minimum_us: smallest low watermark of the members that take part.
-        holder: who allows no more than the cap; None if nobody takes part.
-        why: why the cap is what it is, one sentence.
-        members: all of them, sorted; with a limit those that need attention first, in that order.
-        members_not_shown: how many the limit left out.
+        holder: the member that allows no more than the cap; None if no member takes part.
+        why: the reason for the cap, one sentence.
+        members: all members, sorted; with a limit the members that need attention first, in that order.
+        members_not_shown: number of members that the limit left out.
     """
 
     group: str
@@ -116,7 +116,7 @@ class _Report:
 
     @property
     def order(self) -> tuple[int, bool, bool, int]:
-        """The newest counts. Of two at one time the active one does, then the one that is further."""
+        """Sort key: the newest report counts; at equal times an active report, then the report that wants most."""
         wanted_us = self.next_wanted_us
         return self.at_us, self.active, *none_first(wanted_us)
 
@@ -124,9 +124,9 @@ class _Report:
 @dataclass(slots=True)
 class _Member:
     throttled: bool
-    floor_us: int | None  # the cap it found when it joined; None: it found none
+    floor_us: int | None  # the cap of the group when the member joined; None: there was no cap
     report: _Report | None = None
-    low_us: int | None = None  # of the newest report with one: a later one without leaves it (MillWheel)
+    low_us: int | None = None  # from the newest report with a low watermark; other reports keep it (MillWheel)
     low_at_us: int | None = None
 
     @property
@@ -141,7 +141,7 @@ class _Member:
 
     @property
     def next_us(self) -> int | None:
-        """What the cap is compared with: the watermark after the next row, or at least the one it has."""
+        """The watermark to compare with the cap: the watermark after the next row if known, else the present one."""
         return self.low_us if self.next_wanted_us is None else self.next_wanted_us
 
     def allowed(self, max_drift_us: int) -> Cap:
@@ -181,19 +181,19 @@ class AlignmentGroup:
         self._params: AlignmentParams | None = None
         self._members: dict[TaskId, _Member] = {}
         self._next_us: int | None = None  # when the next announcement is due
-        self._announced_us: int | None = None  # the newest cap that was announced, if it was a number
+        self._announced_us: int | None = None  # the newest announced cap, if it has a number
         self._epoch = 0
         self._encoded_members: EncodedParts[TaskId] = EncodedParts(self._encoded_member, _BY_PARTS)
 
-    # -- who is there
+    # -- members
 
     def join(self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True) -> None:
-        """Become a member; a task that is one already stays as it is, but for ``throttled``.
+        """Add a member; for a present member only ``throttled`` is changed.
 
         Args:
-            task: who.
-            params: of its strategy; of this group.
-            now_us: now, the same clock that reports are dated by.
+            task: the task's id.
+            params: the parameters of its strategy, for this group.
+            now_us: now, on the clock of the reports.
             throttled: whether it obeys the cap.
 
         Raises:
@@ -214,7 +214,7 @@ class AlignmentGroup:
         self._encoded_members.changed(task)
 
     def leave(self, task: TaskId) -> bool:
-        """Forget a member: it left, or its lease ran out. Returns whether it was one."""
+        """Forget a member that left or whose lease ran out. Returns whether the task was a member."""
         known = self._members.pop(task, None) is not None
         self._encoded_members.changed(task)
         if not self._members:
@@ -232,20 +232,20 @@ class AlignmentGroup:
     def __len__(self) -> int:
         return len(self._members)
 
-    # -- what they say
+    # -- reports
 
     def report(self, task: TaskId, low_us: int | None, *, at_us: int, next_wanted_us: int | None = None) -> None:
-        """A member says how far it is, which also ends a spell of idleness. O(1).
+        """Take the report of a member; the report also ends a spell of idleness. O(1).
 
         Args:
-            task: who.
-            low_us: its low watermark, microseconds since the epoch; None if it knows none. What it said before
-                keeps counting then.
-            at_us: when it says so: the newest counts. Of two with the same time the larger values do.
-            next_wanted_us: the watermark it would have after the next row; None if it does not know.
+            task: the member's id.
+            low_us: its low watermark, microseconds since the epoch; None if unknown. Then its earlier low watermark
+                keeps counting.
+            at_us: the time of the report: the newest report counts. At equal times the larger values count.
+            next_wanted_us: its watermark after the next row; None if unknown.
 
         Raises:
-            UnknownTask: it is no member.
+            UnknownTask: the task is no member.
             InvalidWatermark: a value does not fit 64 bits; nothing was changed.
         """
         member = self._find(task)
@@ -261,12 +261,12 @@ class AlignmentGroup:
             member.low_at_us, member.low_us = at_us, low_us
 
     def idle(self, task: TaskId, *, at_us: int) -> None:
-        """A member says that it is quiet and caught up: leave it out until it reports. Raises UnknownTask."""
+        """Leave out a member that is quiet and has caught up, until its next report. Raises UnknownTask."""
         member = self._find(task)
         self._encoded_members.changed(task)
         self._take(member, _Report(at_us, False, None))
 
-    # -- what follows
+    # -- caps
 
     def cap(self) -> Cap:
         """How far members may read. O(n)."""
@@ -274,16 +274,16 @@ class AlignmentGroup:
 
     @property
     def wake_at_us(self) -> int | None:
-        """When the next announcement is due; None while there is nobody to tell."""
+        """When the next announcement is due; None without members."""
         return self._next_us if self._members else None
 
     def announce(self, now_us: int) -> list[CapAnnounced]:
         """Tell every member the cap, if the interval is over. O(n).
 
-        Announcements keep to their beat: intervals that were slept through are not made up for.
+        Announcements stay at multiples of the interval; missed intervals are skipped.
 
         Returns:
-            One per member, sorted; none before its time, or while nobody has spoken.
+            One announcement for each member, sorted; empty before the interval is over, or while no member has spoken.
         """
         if self._params is None or self._next_us is None or now_us < self._next_us:
             return []
@@ -296,7 +296,7 @@ class AlignmentGroup:
         return [CapAnnounced(self._name, task, self._epoch, cap) for task in sorted(self._members, key=_BY_PARTS)]
 
     def status(self, limit: int | None = None) -> GroupStatus:
-        """What a person wants to know. O(n log n); with a limit, of the members that need attention first, O(n)."""
+        """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
         decision = self._decide()
         lows = [member.low_us for _, member in self._taking_part() if member.low_us is not None]
         minimum_us = min(lows, default=None)
@@ -316,11 +316,11 @@ class AlignmentGroup:
     # -- restart
 
     def encode(self, most: int) -> bool:
-        """Do a part of the work of ``encoded``: up to so many members. Returns whether there is more."""
+        """Do a part of the work of ``encoded``: up to ``most`` members. Returns whether more is left."""
         return self._encoded_members.encode(most)
 
     def encoded(self) -> str:
-        """The snapshot as JSON. Encodes only the members that were changed since the last time."""
+        """The snapshot as JSON. Encodes only the members that changed since the last call."""
         return json_object(self._own_snapshot(), members=self._encoded_members.text())
 
     @classmethod
@@ -328,7 +328,7 @@ class AlignmentGroup:
         """The group that ``encoded`` was called on.
 
         Raises:
-            KeyError, TypeError: the data is not what ``encoded`` gives.
+            KeyError, TypeError: the data is not a result of ``encoded``.
         """
         group = cls(data["name"])
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
@@ -385,7 +385,7 @@ class AlignmentGroup:
         return [(task, member) for task, member in self._members.items() if member.state is not SplitState.IDLE]
 
     def _decide(self) -> _Decision:
-        """The definition: a function of what the members said."""
+        """The cap by its definition: a function of the members' reports."""
         drift_us = 0 if self._params is None else self._params.max_drift_us
         allowed = [(member.allowed(drift_us), task) for task, member in self._taking_part()]
         return _Decision(*min(allowed, default=(Cap.free(), None)))
@@ -442,7 +442,7 @@ def _within(us: int) -> int:
 
 
 def _plain(report: _Report) -> dict[str, Any]:
-    """``asdict`` takes ten times as long, and there is one for every member in every snapshot."""
+    """Convert a report to a dict; ``asdict`` takes ten times as long, and each snapshot has a report of each member."""
     return {"at_us": report.at_us, "active": report.active, "next_wanted_us": report.next_wanted_us}
 
 

@@ -1,4 +1,4 @@
-"""When each source begins a round: once in an interval, at a moment of its own, so that not all are asked at once."""
+"""The beats of sources: each source begins a round once in an interval, at its own moment, to spread the questions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Beats:
     """The beat of each source that has a task.
 
     Args:
-        interval_us: from one beat of a source to its next.
+        interval_us: the time from one beat of a source to its next beat.
 
     >>> beats = Beats(interval_us=80)
     >>> beats.begin(("job", "a"), 1_000), beats.begin(("job", "b"), 1_000)
@@ -38,7 +38,7 @@ class Beats:
         return self._next_us[key]
 
     def begin(self, key: tuple[str, str], now_us: int) -> None:
-        """Give a source its moment in the interval. The first one has a whole interval from now."""
+        """Give a source its moment in the interval. The first source begins a whole interval from now."""
         if not self._next_us:
             self._zero_us, self._next_eighth = now_us, 0
         own_us = self._zero_us + _EIGHTHS[self._next_eighth] * self._interval_us // len(_EIGHTHS)
@@ -46,10 +46,10 @@ class Beats:
         self._next_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
 
     def go_on(self, key: tuple[str, str], now_us: int) -> None:
-        """A source has begun a round: its next beat is the first one after now."""
+        """Set the next beat of a source that has begun a round: its first beat after now."""
         missed = (now_us - self._next_us[key]) // self._interval_us
         self._next_us[key] += self._interval_us * (missed + 1)
 
     def end(self, key: tuple[str, str]) -> None:
-        """A source needs no rounds any more; it need not have had any."""
+        """Remove the beat of a source, if it has one."""
         self._next_us.pop(key, None)

@@ -1,11 +1,11 @@
-"""The cap of an alignment group: what is announced, and the one comparison with it that there is.
+"""The cap of an alignment group: the announced value, and the only comparison with it.
 
-A cap is a watermark, and stays one on every wire. Only a planner of reading needs a time of rows, and
-``WatermarkStrategy.first_time_beyond`` makes it of the cap: with a bound of 10 s, a cap of 12:00:00 lets rows be read
-from before 12:00:10.002.
+A cap is a watermark on every wire. Only a planner of reading needs the time of rows, and
+``WatermarkStrategy.first_time_beyond`` converts a cap to such a time: with a bound of 10 s, a cap of 12:00:00 lets rows
+from before 12:00:10.002 be read.
 
-Three kinds instead of two magic numbers: in Flink "nobody takes part" is Long.MAX_VALUE, and adding a drift to it
-was a bug (FLINK-31632).
+Caps have three kinds instead of two magic numbers, because in Flink "nobody takes part" is Long.MAX_VALUE, and adding
+a drift to that number was a bug (FLINK-31632).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lowmark.watermark.protocol import TaskId
 
 
 class CapKind(IntEnum):
-    """What a cap is, the tightest first.
+    """The kind of a cap, the tightest first.
 
-    HOLD: somebody is waited for, and nobody who has a watermark goes on. UP_TO: there is a number. FREE: nobody
-        takes part, so everybody may go on.
+    HOLD: the group waits for a member, and no member with a watermark goes on. UP_TO: the cap has a number. FREE: no
+        member takes part, so all members may go on.
     """
 
     HOLD = 0
@@ -31,7 +31,7 @@ class CapKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cap:
-    """The watermark up to which one may go on, inclusive; the tighter cap is the smaller one.
+    """The watermark up to which members may go on, inclusive; a tighter cap is smaller.
 
     >>> Cap.up_to(10).allows(10), Cap.up_to(10).allows(11), Cap.hold().allows(None)
     (True, False, True)
@@ -43,7 +43,7 @@ class Cap:
         us: the watermark, microseconds of event time; None unless the kind is UP_TO.
 
     Raises:
-        InvalidMessage: the number is missing, or one too many.
+        InvalidMessage: the number is missing for UP_TO, or given for another kind.
     """
 
     kind: CapKind
@@ -56,21 +56,21 @@ class Cap:
 
     @classmethod
     def hold(cls) -> Cap:
-        """Wait: somebody has not spoken yet."""
+        """Wait, because a member has not spoken yet."""
         return cls(CapKind.HOLD)
 
     @classmethod
     def up_to(cls, us: int) -> Cap:
-        """Read while the watermark is at most this one, microseconds."""
+        """Read while the watermark is at most ``us``, microseconds."""
         return cls(CapKind.UP_TO, us)
 
     @classmethod
     def free(cls) -> Cap:
-        """Read as far as you like."""
+        """Read without a limit."""
         return cls(CapKind.FREE)
 
     def allows(self, watermark_us: int | None) -> bool:
-        """Whether a reader at this watermark may go on. One without may always: how else would it speak?"""
+        """Whether a reader at this watermark may go on. Readers without a watermark always may go on."""
         if watermark_us is None or self.us is None:
             return watermark_us is None or self.kind is CapKind.FREE
         return watermark_us <= self.us
@@ -81,15 +81,15 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class CapAnnounced:
-    """The group tells a member how far it may read.
+    """The group tells a member how far to read.
 
     Attributes:
         group: the group's name.
-        task: who is told.
-        epoch: grows with every announcement of the group; a receiver ignores one that is not newer than what it
-            has. It is no smaller than the time of the announcement, so it also grows over a restart from an older
+        task: the member's id.
+        epoch: grows with every announcement of the group; a receiver ignores announcements that are not newer than
+            its last. The epoch is at least the time of the announcement, so it also grows over a restart from an older
             snapshot.
-        cap: how far; all of it, so that a lost announcement is made good by the next.
+        cap: the whole cap, so that the next announcement makes good a lost announcement.
     """
 
     group: str

@@ -1,21 +1,22 @@
 """The coordinator of all sources: rounds, leases, run tokens and alignment groups. Events in, effects out.
 
-``StreamCoordinator`` keeps the low watermark of one task, of its splits; this one makes that of a source of its
-tasks, wherever they run: the subtasks of one stream, or several applications that call themselves one job.
+``StreamCoordinator`` makes the low watermark of one task from its splits; this coordinator makes the low watermark of
+a source from its tasks, wherever they run: the subtasks of one stream, or several applications of one job.
 
-Rule 1: ``handle`` is the only way in, the list it returns the only way out. It never waits, calls out, or reads a
-        clock. A message that is refused raises to its sender and changes nothing.
-Rule 2: what is a fact is taken in at once; what follows from it is decided at the end of a round (``rounds.py``), when
+Rule 1: ``handle`` is the only way in, and the list it returns is the only way out. It never waits, calls out, or reads
+        a clock. A refused message raises to its sender and changes nothing.
+Rule 2: facts are taken in at once; decisions are made at the end of a round (``rounds.py``), when
         a lease runs out (``membership.py``), or at an announcement (``alignment.py``).
-Rule 3: a caller that keeps snapshots does so when ``epoch`` grew, and before the effects are carried out. Then a
-        restart never publishes less than was published, nor passes a task that was known. Values of tasks may be older
-        in a snapshot: that delays, and the next round makes it good.
-Rule 4: everything may be lost or come twice. Questions are repeated in every interval to those who have not
-        answered; a renewed lease that shows a missed notification is answered with it; a cap is announced whole.
+Rule 3: a caller that keeps snapshots writes one when ``epoch`` grew, before it carries the effects out. Then a
+        restart never publishes less than before, and never passes a known task. A snapshot may have older values of
+        tasks, which delays the low watermark until the next round.
+Rule 4: any message may be lost or come twice. In every interval the question is repeated to tasks that have not
+        answered; a renewed lease that shows a missed notification is answered with that notification; an announcement
+        has the whole cap.
 
-A task without splits is left out, hears every notification, and emits what it was told. A split it is given later
-loses nothing that could have been kept: its rows join at or above the low watermark, or they are late by definition,
-which is counted and told (``TaskReturnedLate``).
+A task without splits is left out, hears every notification, and emits the published low watermark. If the task gets a
+split later, rows of the split join at or above the low watermark, or are late by definition; late returns are counted
+and told (``TaskReturnedLate``).
 
 Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the authority and its sequencers).
 """
@@ -59,12 +60,12 @@ CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDereg
 CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
-"""How long a source is remembered without tasks, and without any that is waited for (rule 5 of ``rounds.py``): 1 hour
-in which the coordinator was called.
+"""How long a source without tasks is remembered, if it waits for no task (rule 5 of ``rounds.py``): 1 hour in which the
+coordinator was called.
 """
 
-_ANNOUNCEMENTS = 20  # of one group in an interval, at most
-_ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups in a call that is about time, and in one that is not
+_ANNOUNCEMENTS = 20  # the largest number for one group in an interval
+_ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups announced per call: on a Tick, and on any other event
 
 _BY_PARTS = attrgetter("parts")
 
@@ -75,8 +76,8 @@ class LowWatermarkCoordinator:
     Args:
         interval_us: a round is begun this often, and the coordinator wants to be called this often.
         lease_us: how long a task may be silent before it is lost.
-        quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1. Who has not
-            answered holds with what it said before.
+        quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1. A task that
+            has not answered holds with its earlier low watermark.
 
     Raises:
         ValueError: a value is out of range.
@@ -109,21 +110,21 @@ class LowWatermarkCoordinator:
         # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
         self._members = Membership(lease_us=lease_us, most_gap_us=2 * interval_us)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
-        # Sources that are over, since when: the time listened by then.
+        # For each source that is over: the time listened when it ended.
         self._emptied_us: dict[tuple[str, str], int] = {}
-        # The places that tasks keep which are away; a source that is over keeps one in any case.
+        # The places kept by tasks that are away; a source that is over keeps at least one.
         self._kept_in: dict[tuple[str, str], int] = {}
         self._kept = 0  # in all sources
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, str] = {}
-        self._spoke_us: dict[TaskId, int] = {}  # when the newest report to its group was made
+        self._spoke_us: dict[TaskId, int] = {}  # the time of its newest report to its group
         self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
         self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
         self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
         self._announcements = Agenda[str]()  # of the caps of groups
-        self._announced_us: dict[str, int] = {}  # when a group announced its cap last
+        self._announced_us: dict[str, int] = {}  # when a group last announced its cap
         self._beats = Beats(interval_us=interval_us)
-        self._looks = Agenda[tuple[str, str]]()  # at sources: at the beat, or at the deadline of the open round
+        self._looks = Agenda[tuple[str, str]]()  # when to look at a source: at its beat, or its round's deadline
         self._now_us: int | None = None
         self._lost = 0
         self._clock_steps_back = 0
@@ -135,20 +136,20 @@ class LowWatermarkCoordinator:
         """Take one event in.
 
         Args:
-            event: what happened.
-            now_us: now, microseconds since the epoch, on a clock that does not step. While it is earlier than in a call
-                before, time stands still here.
+            event: the event.
+            now_us: now, microseconds since the epoch, on a clock that does not step. While it is earlier than in an
+                earlier call, time stands still here.
 
         Returns:
-            What follows from it, in an order that depends on nothing but the history of calls.
+            The effects, in an order that depends only on the history of calls.
 
         Raises:
-            UnknownTask: it never registered, or was lost, or deregistered; it has to register, with a new token.
-            TaskNotAway: it is to be forgotten, and is not away.
+            UnknownTask: the task never registered, was lost, or deregistered; it has to register with a new token.
+            TaskNotAway: the task shall be forgotten, but is not away.
             StaleRun: the message is of a run that was replaced or is over.
-            DisagreeingGroup: it wants other parameters than its alignment group has.
+            DisagreeingGroup: the task wants other parameters than its alignment group has.
             TooManyTasks: there is no room for another task.
-            InvalidMessage: a field holds what it cannot. Whatever is raised, nothing was changed.
+            InvalidMessage: the value of a field is invalid. After any of these errors nothing was changed.
         """
         now_us = self._forward(now_us)
         effects: list[CoordinatorEffect]
@@ -174,28 +175,28 @@ class LowWatermarkCoordinator:
         return effects
 
     def wake_at_us(self, now_us: int) -> int | None:
-        """When to call ``handle(Tick(), ...)`` if nothing happens before; None while there is nothing to do."""
+        """When to call ``handle(Tick(), ...)`` unless an event comes first; None while there is nothing to do."""
         deadline_us = self._members.next_deadline_us(self._time(now_us))
         moments = (self._looks.next_us, deadline_us, self._announcements.next_us)
         return min((us for us in moments if us is not None), default=None)
 
     def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
-        """The published low watermark of a source, microseconds since the epoch; None if there is none."""
+        """The published low watermark of a source, microseconds since the epoch; None before the first."""
         rounds = self._sources.get((job_id, source_id))
         return None if rounds is None else rounds.low_us
 
     @property
     def epoch(self) -> int:
-        """Grows when what a snapshot is for has changed: a low watermark, a task, its run or its state."""
+        """Grows when a snapshot is due: a low watermark, a task, its run or its state has changed."""
         return self._epoch
 
     def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
-        """What a person wants to know. O(n log n); with a limit O(n), and nothing is told of most tasks.
+        """The status for people. O(n log n); with a limit O(n), without most tasks.
 
         Args:
             now_us: now, microseconds since the epoch.
-            limit: how many tasks of each source and members of each group, those that need attention first; None: all
-                of them, sorted.
+            limit: the number of tasks of each source and of members of each group, those that need attention first;
+                None: all tasks and members, sorted.
 
         Raises:
             ValueError: the limit is negative.
@@ -216,24 +217,23 @@ class LowWatermarkCoordinator:
     # -- restart
 
     def encode(self, most: int) -> bool:
-        """Do a part of the work of ``snapshot`` in advance: up to so many sources and tasks of theirs, or tasks of a
-        group.
+        """Do a part of the work of ``snapshot`` in advance: up to ``most`` sources and their tasks, or tasks of groups.
 
         Returns:
-            Whether there is more.
+            Whether more is left.
         """
         left = most
         for key in self._encoded_sources.waiting(most):
             if key in self._sources:
                 left -= self._sources[key].encode(left)
-        # Where something is left, all tasks of these sources are encoded.
+        # If ``left`` is more than 0, all tasks of these sources are encoded.
         own = self._encoded_sources.encode(left) or self._encoded_group_of.encode(most)
         return own or self._encoded_spoke_us.encode(most) or any(g.encode(most) for g in self._groups.values())
 
     def snapshot(self) -> bytes:
-        """What a restart needs, for ``restore``: everything but open rounds, what is left of leases, and the history.
+        """The state for ``restore``, without open rounds, remaining times of leases, and the history.
 
-        Deterministic. Encodes only what was changed since the last time.
+        Deterministic. Encodes only the parts that changed since the last call.
         """
         groups = ",".join(self._groups[name].encoded() for name in sorted(self._groups))
         return encode(
@@ -258,10 +258,10 @@ class LowWatermarkCoordinator:
         lease_us: int = 30_000_000,
         quorum: float = 1.0,
     ) -> LowWatermarkCoordinator:
-        """The coordinator that ``snapshot`` was called on. Leases begin anew, and every task is asked at once.
+        """Make a coordinator from a snapshot. Leases begin anew, and every task is asked at once.
 
         Raises:
-            CorruptSnapshot: the bytes are no snapshot this version can read.
+            CorruptSnapshot: the bytes are no snapshot that this version can read.
         """
         coordinator = cls(interval_us=interval_us, lease_us=lease_us, quorum=quorum)
         try:
@@ -281,11 +281,11 @@ class LowWatermarkCoordinator:
             rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
             self._sources[key] = rounds
             self._note(key)
-            self._beats.begin(key, now_us - self._interval_us)  # so that its first one is not ahead of now
+            self._beats.begin(key, now_us - self._interval_us)  # so that its first beat is not ahead of now
             self._plan_look(key)
         for group in saved["groups"]:
             due_us = group["next_us"]
-            if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
+            if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])
             self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
         self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
@@ -301,7 +301,7 @@ class LowWatermarkCoordinator:
         for name in self._groups:
             self._plan_announcement(name)
 
-    # -- what the events do
+    # -- events
 
     def _reply(self, reply: ReplyLowWatermark, now_us: int) -> list[CoordinatorEffect]:
         check_reply(reply)
@@ -329,7 +329,7 @@ class LowWatermarkCoordinator:
             self._members.renew(task, event.run, now_us)
             return self._tell(task, now_us)
         self._check_room(task)
-        self._join_group(event, now_us)  # which may refuse it, so it comes before what changes something
+        self._join_group(event, now_us)  # before all changes, because the group may refuse the task
         self._members.register(task, event.run, now_us=now_us)
         key = _key(task)
         if key not in self._sources:
@@ -351,7 +351,7 @@ class LowWatermarkCoordinator:
         check_sender(event)
         task = event.task
         if self._members.is_over(task, event.run):
-            return []  # said again
+            return []  # a repeated message
         self._members.check(task, event.run)
         self._members.leave(task)
         self._leave_group(task)
@@ -376,7 +376,7 @@ class LowWatermarkCoordinator:
     # -- groups
 
     def _join_group(self, event: TaskRegistered, now_us: int) -> None:
-        """Raises DisagreeingGroup; then nothing was changed."""
+        """Join or change the group of a task. Raises DisagreeingGroup; then nothing was changed."""
         task, params = event.task, event.alignment
         if params is not None:
             group = self._groups.get(params.group)
@@ -404,7 +404,7 @@ class LowWatermarkCoordinator:
             self._plan_announcement(name)
 
     def _tell_group(self, task: TaskId, now_us: int) -> None:
-        """Report what is known of a task. The newest report of a group counts, so each is dated later than the last."""
+        """Report a task to its group. Each report is dated later than the last, because the newest report counts."""
         name = self._group_of.get(task)
         if name is None:
             return
@@ -419,7 +419,7 @@ class LowWatermarkCoordinator:
             group.report(task, rounds.task_low_us(task.task_id), at_us=at_us, next_wanted_us=wanted_us)
 
     def _announce(self, now_us: int, most: int) -> list[CoordinatorEffect]:
-        """Let the groups whose moment has come announce, some in a call: it may have nothing to do with them."""
+        """Let up to ``most`` groups announce whose moment has come. The limit keeps calls about other events short."""
         effects: list[CoordinatorEffect] = []
         for _ in range(most):
             if (name := self._announcements.take_due(now_us)) is None:
@@ -430,7 +430,7 @@ class LowWatermarkCoordinator:
         return effects
 
     def _plan_announcement(self, name: str) -> None:
-        """Note when a group announces next: as it says, but not at once again, whatever interval it was given."""
+        """Note when a group announces next: at its own time, but at most ``_ANNOUNCEMENTS`` times in an interval."""
         group = self._groups.get(name)
         us = None if group is None else group.wake_at_us
         if us is not None and name in self._announced_us:
@@ -444,12 +444,12 @@ class LowWatermarkCoordinator:
         if not known and len(self._members) + self._kept >= MOST_TASKS:
             raise TooManyTasks(str(task), MOST_TASKS)
 
-    # -- what time does
+    # -- time
 
     def _lose(self, now_us: int) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
         lost = self._members.expired(now_us)
-        for task in lost:  # all of them first: one that is lost as well completes no source
+        for task in lost:  # first all leave, because a task that is lost too must not complete its source
             lease = format_duration_us(self._lease_us)
             effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
             self._lost += 1
@@ -462,21 +462,21 @@ class LowWatermarkCoordinator:
         return effects
 
     def _look(self, now_us: int) -> list[CoordinatorEffect]:
-        """Look at the sources whose moment has come. Others cost nothing."""
+        """Look at the sources whose moment has come."""
         effects: list[CoordinatorEffect] = []
         while (key := self._looks.take_due(now_us)) is not None:
             effects += self._look_at(key, now_us)
         return effects
 
     def _look_at(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
-        """End the round of a source if its deadline is over; at its beat begin one, or ask again in the open one."""
+        """End the round of a source if its deadline is over; at its beat begin a round, or repeat open questions."""
         effects: list[CoordinatorEffect] = []
         rounds, beat_us = self._sources[key], self._beats[key]
         if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
             effects += self._end(rounds, now_us)
         if now_us >= beat_us and not rounds.idles:
             effects += rounds.ask(now_us, now_us + self._lease_us)
-            if rounds.complete:  # nobody to ask: they have all left
+            if rounds.complete:  # all tasks have left, so no task is asked
                 effects += self._end(rounds, now_us)
         if rounds.idles:
             self._beats.end(key)
@@ -515,7 +515,7 @@ class LowWatermarkCoordinator:
         return [*notices]
 
     def _note(self, key: tuple[str, str]) -> None:
-        """Note since when a source is over, and how many places it keeps."""
+        """Note when a source ended, and how many places it keeps."""
         rounds = self._sources[key]
         if rounds.is_over:
             self._emptied_us.setdefault(key, self._members.listened_us)
@@ -525,7 +525,7 @@ class LowWatermarkCoordinator:
             self._kept_in[key] = kept
 
     def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
-        """The published low watermark, to one task."""
+        """Tell the published low watermark to one task."""
         rounds = self._sources[_key(task)]
         return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
 
@@ -557,7 +557,7 @@ def _late(task: TaskId, behind_us: int | None, why: str) -> list[CoordinatorEffe
 
 
 def _why_passed(before: Answer | None) -> str:
-    """Why a task may begin below the low watermark, by what was known of it."""
+    """Say why a task may begin below the low watermark, from its earlier answer."""
     if before is None:
         return "the others were as many as its source expects"
     return "nobody waited for it any more" if before.excused else "it begins below what it had said"

@@ -1,14 +1,14 @@
-"""Who is alive, and which run of it speaks: leases and run tokens.
+"""The tasks that are alive, with their leases and the tokens of their runs.
 
 Rule 1: a task speaks with the token of its newest run. An older token is refused for as long as it is remembered,
-        also where it comes with a registration: a delayed or repeated message never brings a dead run back.
-Rule 2: a task that says nothing for *longer* than its lease is expired. Its reports do not bring it back: it has to
-        register again, with a new token.
-Rule 3: silence counts only while somebody listens. A call that comes much later than the one before it (a process
-        that was suspended, a clock that was set forward) proves nothing about the tasks, whose messages may be next
-        in the queue: of such a gap no more than ``most_gap_us`` is counted.
+        also in a registration, so a delayed or repeated message never brings a dead run back.
+Rule 2: a task that says nothing for *longer* than its lease is expired. Its reports do not bring it back: the task has
+        to register again, with a new token.
+Rule 3: silence counts only while the coordinator listens. If a call comes much later than the previous call (the
+        process was suspended, or the clock was set forward), messages of tasks may still be next in the queue, so at
+        most ``most_gap_us`` of the gap counts as silence.
 
-Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager (a deleted one stays deleted);
+Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager (a deleted processor stays deleted);
     FLINK-40505 (an entry that is never pruned).
 """
 
@@ -26,18 +26,18 @@ from sortedcontainers import SortedList
 from .snapshot import EncodedParts, to_json
 
 RETIRED_RUNS = 4_096
-"""How many tokens of runs that are over are remembered, beside one for every member; the oldest go first."""
+"""How many tokens of ended runs are remembered, beside the tokens of the members; the oldest are dropped first."""
 
 
 @dataclass(slots=True, eq=False)
 class _Lease:
     run: str
     heard_us: int  # on the clock of listening; never decreases
-    look_us: int = 0  # when it is looked at next: not after it ends
+    look_us: int = 0  # when to look at the lease next: at its end or earlier
 
 
 class Membership:
-    """The tasks that are alive, each with its run token and its lease. O(log n).
+    """The live tasks, with their run tokens and leases. O(log n).
 
     Args:
         lease_us: how long a task may be silent.
@@ -60,13 +60,13 @@ class Membership:
             raise ValueError(f"membership: expected a gap of more than 0 us, got {most_gap_us}")
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
-        self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # of every lease; see `_look`
-        self._retired: dict[tuple[TaskId, str], str] = {}  # in the order in which they ended, with the text of each
+        self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # one for each lease; see `_look`
+        self._retired: dict[tuple[TaskId, str], str] = {}  # ended runs in order of their end, each with its JSON
         self._encoded_runs: EncodedParts[TaskId] = EncodedParts(self._encoded_run, attrgetter("parts"))
         self._now_us: int | None = None  # of the newest call
         self._listened_us = 0  # time that counts as silence
 
-    # -- who is there
+    # -- members
 
     def __contains__(self, task: object) -> bool:
         return task in self._leases
@@ -76,7 +76,7 @@ class Membership:
 
     @property
     def listened_us(self) -> int:
-        """Time that has counted since this object was made (rule 3): no step of a clock is in it."""
+        """The time that counted since this object was made (rule 3), without steps of the clock."""
         return self._listened_us
 
     def run(self, task: TaskId) -> str:
@@ -84,28 +84,28 @@ class Membership:
         return self._find(task).run
 
     def lease_left_us(self, task: TaskId, now_us: int) -> int:
-        """How long the task may still be silent; less than 0: it is expired. Raises UnknownTask."""
+        """How long the task may still be silent; less than 0: the lease is over. Raises UnknownTask."""
         lease = self._find(task)
         return lease.heard_us + self._lease_us - self._listened_until(now_us)
 
-    # -- what they do
+    # -- messages
 
     def check(self, task: TaskId, run: str) -> None:
         """Refuse a message that does not come from the newest run of a member.
 
         Raises:
             UnknownTask: the task is no member.
-            StaleRun: it is one with another token.
+            StaleRun: the member has another token.
         """
         if self._find(task).run != run:
             raise StaleRun(str(task), run, "was replaced by a newer one")
 
     def is_over(self, task: TaskId, run: str) -> bool:
-        """Whether this run of the task was replaced, has left, or expired; as far as that is remembered."""
+        """Whether this run of the task was replaced, has left, or expired, as far as the run is remembered."""
         return (task, run) in self._retired
 
     def check_registration(self, task: TaskId, run: str) -> bool:
-        """Refuse a token whose run is over. Returns whether the run is new: not the one that is registered.
+        """Refuse a token whose run is over. Returns whether the run is new, that is, not registered.
 
         Raises:
             StaleRun: the run is over.
@@ -116,10 +116,10 @@ class Membership:
         return known is None or known.run != run
 
     def register(self, task: TaskId, run: str, *, now_us: int) -> bool:
-        """Begin a run; the one before it is over.
+        """Begin a run; an earlier run of the task is over.
 
         Returns:
-            Whether it is a new run: False for the same registration again, which only renews the lease.
+            Whether the run is new: False for a repeated registration, which only renews the lease.
 
         Raises:
             StaleRun: the token is of a run that is over; nothing was changed.
@@ -133,7 +133,7 @@ class Membership:
         return True
 
     def renew(self, task: TaskId, run: str, now_us: int) -> None:
-        """A member is alive. O(1).
+        """Renew the lease of a member. O(1).
 
         Raises:
             UnknownTask, StaleRun: see ``check``; nothing was changed.
@@ -143,7 +143,7 @@ class Membership:
         self._leases[task].heard_us = self._listened_us
 
     def leave(self, task: TaskId) -> bool:
-        """End the run of a member. Returns whether it was one."""
+        """End the run of a member. Returns whether the task was a member."""
         lease = self._leases.pop(task, None)
         if lease is None:
             return False
@@ -164,7 +164,7 @@ class Membership:
     def next_deadline_us(self, now_us: int) -> int | None:
         """When silence alone could make a member expire; None without members.
 
-        At the latest after the gap in which silence counts: so that no silence is lost, call ``expired`` then.
+        At most ``most_gap_us`` ahead: call ``expired`` at that moment, so that all silence counts.
         """
         first = self._first()
         if first is None:
@@ -175,20 +175,21 @@ class Membership:
     # -- restart
 
     def encoded_runs(self) -> str:
-        """As JSON the parts of the id, the run token and the lease (microseconds) of every member, sorted.
+        """The parts of the id, the run token and the lease (microseconds) of every member as JSON, sorted.
 
-        Encodes only what was changed since the last time.
+        Encodes only the members that changed since the last call.
         """
         return self._encoded_runs.text()
 
     def encoded_retired(self) -> str:
-        """As JSON the parts of the id and the token of the runs that are over, as far as they are remembered, oldest
-        first; each was encoded when it ended.
+        """The parts of the id and the token of remembered ended runs as JSON, oldest first.
+
+        Each run was encoded when it ended.
         """
         return f"[{','.join(self._retired.values())}]"
 
     def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[str]], now_us: int) -> None:
-        """Take in what was encoded before a restart. Every lease begins anew, and is what this coordinator gives."""
+        """Take in the runs encoded before a restart. Every lease begins anew, with this coordinator's lease."""
         self._listen(now_us)
         for *parts, run in runs:
             task = TaskId(*parts)
@@ -222,12 +223,12 @@ class Membership:
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
 
     def _look(self, task: TaskId, lease: _Lease) -> None:
-        """Look at a lease when it ends, if it is not renewed: a renewal moves nothing here, so it is O(1)."""
+        """Plan a look at the end of a lease. A renewal leaves the planned look as it is, so a renewal is O(1)."""
         lease.look_us = lease.heard_us + self._lease_us
         self._looks.add((lease.look_us, task.parts))
 
     def _first(self) -> tuple[TaskId, _Lease] | None:
-        """The lease that ends first, its ``look_us`` exact."""
+        """The lease that ends first, with an exact ``look_us``."""
         while self._looks:
             look_us, parts = self._looks[0]
             task = TaskId(*parts)

@@ -1,4 +1,4 @@
-"""What a message to the coordinator must hold. Types are checked too: a message may come from anywhere."""
+"""Checks of messages to the coordinator, including their types, because a message may come from anywhere."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_NAME = 1_000
 """Characters of the longest name or token."""
 
 MOST_LEASE_US = 7 * 86_400_000_000
-"""The longest lease: 7 days. A task that nobody ever gives up would hold the others for ever."""
+"""The longest lease: 7 days. A lost task must be given up some day, because it holds the other tasks."""
 
 MOST_TASKS = 200_000
-"""How many tasks, those that are away too, and sources without a task, a coordinator takes."""
+"""The largest number of tasks of a coordinator, together with tasks that are away and sources without a task."""
 
 
 def check_reply(reply: ReplyLowWatermark) -> None:

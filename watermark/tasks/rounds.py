@@ -1,42 +1,42 @@
-"""The rounds of one source: its tasks are asked, they answer, and the minimum of what they said is published.
+"""The rounds of one source: its tasks are asked, they answer, and the minimum of their answers is published.
 
-Rule 1: A round ends when every live task has answered (or the share of them that makes a quorum), or at its deadline.
-        The low watermark may rise at the end of a round, and at no other time.
-Rule 2: The low watermark is the minimum over the tasks that are counted. A task counts with the largest low watermark
-        that it has said, in this round or in any before. While a counted task has never said one, nothing is published
+Rule 1: A round ends when every live task has answered (or a quorum of them), or at its deadline.
+        The low watermark may rise only at the end of a round.
+Rule 2: The low watermark is the minimum over the counted tasks. A task counts with its largest reported low watermark,
+        from this round or an earlier round. While a counted task has never reported one, nothing is published
         (MillWheel: a missing value is never "ignore"). So a quorum or a deadline gives up freshness, never correctness.
-Rule 3: The low watermark never falls. When a task comes in below it, it stays until that task has passed it.
-Rule 4: A task leaves when it says that it is idle or has no splits, and when rule 5 lets it go. At the
+Rule 3: The low watermark never falls. When a task comes in below it, it stays until the task has passed it.
+Rule 4: A task leaves when it reports that it is idle or has no splits, and when rule 5 lets it go. At the
         end of that round the minimum is taken twice: with the task, so that its last value is published, and without
-        it, so that it holds nobody. A task that has left and says more than before is counted once more in this way.
-        While rule 2 keeps everything from being published, those who leave stay counted, unless rule 5 lets them go.
-        When nobody is counted any more, the minimum over the idle tasks is published: none of them has rows below it.
-        So the last values of a source that drains are published, and the order of the answers within a round changes
-        nothing.
-Rule 5: A source expects a number of tasks: the largest that a live task says; where none lives, the largest that one
-        of those said that are away. A task is away once it has deregistered or was lost. While fewer live than are
-        expected, every task that is away counts with the largest low watermark that it has said, also if it was idle;
-        and while live tasks and tasks that are away are together fewer than expected, nothing is published, because
-        rows of a task that never came may be anywhere. Once as many live as are expected, those that are away are let
-        go and forgotten: the source is complete without them. A task that is away is *excused* when its splits had all
-        ended, when a person says so, or when others waited for it for longer than it asked for. It is let go, too, and
-        is not missed.
-Rule 6: A restart may lose the newest that a task has said, and an older message may arrive after it. So, until a task
-        has answered a question that was asked since the restart, its low watermark counts, and its wish to be left out
-        does not; and while this holds for a task that was left out, no quorum ends a round.
-Rule 7: A task that says it is idle, and how patient it is, leaves once others delivered for longer than that since it
-        had rows (``silence.py``). Until then it counts, also if it had no split before, and was left out for that. So
-        when the rows of all tasks stay away, nobody is passed by the first that has some again.
+        the task, so that it holds nothing back. If a task that has left reports a larger value, it is counted once more
+        in this way. While rule 2 stops publishing, leaving tasks stay counted, unless rule 5 lets them go.
+        When no task is counted any more, the minimum over the idle tasks is published, because no idle task has rows
+        below that minimum. So the last values of a draining source are published, and the order of the answers within a
+        round changes nothing.
+Rule 5: A source expects a number of tasks: the largest number given by a live task; without live tasks, the largest
+        number given by a task that is away. A task is away once it has deregistered or was lost. While fewer tasks live
+        than are expected, every task that is away counts with its largest low watermark, also if it was idle.
+        While live tasks and tasks that are away are together fewer than expected, nothing is published, because
+        rows of a task that never came may have any time. Once the expected number of tasks lives, tasks that are away
+        are let go and forgotten: the source is complete without them. A task that is away is *excused* when its splits
+        had all ended, when a person says so, or when others waited for it for longer than it asked for. An excused task
+        is let go, too, and is not missed.
+Rule 6: A restart may lose the newest report of a task, and an older message may arrive after the restart. So, until a
+        task has answered a question asked since the restart, its low watermark counts, but its wish to be left out
+        does not; and while this applies to a task that was left out, no quorum ends a round.
+Rule 7: A task that reports idleness and a patience leaves once other tasks delivered for longer than the patience
+        since the task last had rows (``silence.py``). Until then the task counts, even if it was left out before
+        without splits. So when the rows of all tasks stay away, the first task with new rows passes no other task.
 
-Example: tasks a and b; what each says in a round, and what is published at its end.
+Example: tasks a and b; their reports in a round, and the low watermark published at its end.
 
     round  a says    b says    published
-    1      10                  nothing: b has never said a low watermark (rule 2)
+    1      10                  nothing: b has never reported a low watermark (rule 2)
     2      12        5         5
     3      30        20, idle  30: b counts with 20, which gives 20, and is left out, which gives 30 (rule 4)
-    4      40, idle            40: nobody is counted any more; b has said that it is idle, and counts no more with 20
-    5                60, idle  60: b says more than before, so it is counted once more; a is idle and holds nobody
-    6      90        55        60: both are counted again, b with 60, the largest it has said; now b holds
+    4      40, idle            40: no task is counted any more; b is idle, and no longer counts with 20
+    5                60, idle  60: b reports more than before, so it is counted once more; a is idle and holds nothing
+    6      90        55        60: both are counted again, b with 60, its largest report; now b holds
 
 Source: FLINK-4576; section 7.2 of the MillWheel paper.
 """
@@ -56,7 +56,7 @@ from lowmark.watermark.state import SplitState
 from .silence import SourceSilence
 from .snapshot import EncodedParts, json_object, to_json
 
-_QUESTIONS = 64  # of this life, by whose time an answer is known
+_QUESTIONS = 64  # questions since the start whose times are kept, to recognize answers to them
 _MINUTE_US = 60_000_000
 
 
@@ -65,21 +65,21 @@ def _nobody_asks() -> None: ...
 
 @dataclass(slots=True)
 class Answer:
-    """What is known of one task, beside its low watermark.
+    """The facts about one task, beside its low watermark.
 
     Attributes:
-        order: sequence and time of the newest reply, and what decides between two of the same; None before any.
+        order: sequence and time of the newest reply, and a rule for replies with equal numbers; None before any reply.
         left_out: why it asked to be left out, by its newest reply.
-        next_wanted_us: by its newest reply.
-        counted: in the minimum, or holding it; after it left, for as long as rules 4 and 5 say.
-        passed: it was left out as idle, and still is by the end of the last round.
-        expected: how many tasks its source has, by its registration.
-        heard_us: when it last had rows, by the coordinator's clock; None: nobody knows.
-        patience_us: by its newest reply.
+        next_wanted_us: the watermark that it wants next, by its newest reply.
+        counted: whether it is in the minimum or holds the minimum; after it left, as rules 4 and 5 say.
+        passed: whether it was left out as idle, and is still left out at the end of the last round.
+        expected: the number of tasks of its source, by its registration.
+        heard_us: when it last had rows, by the coordinator's clock; None: unknown.
+        patience_us: its patience, by its newest reply.
         away_since_us: when it deregistered or was lost, by the coordinator's clock; None: it lives.
         away_limit_us: how long others wait for it while it is away, by its registration; None: until it is back.
-        waited_us: how long they have waited; time in which nobody asked is not counted.
-        excused: it is away, holds nobody, and is not missed.
+        waited_us: how long others have waited; only time with a live task in the source counts.
+        excused: whether it is away, holds nothing back, and is not missed.
     """
 
     order: tuple[int, ...] | None = None
@@ -97,7 +97,7 @@ class Answer:
 
     @property
     def live(self) -> bool:
-        """Whether it is asked."""
+        """Whether the task lives, so that it is asked."""
         return self.away_since_us is None
 
 
@@ -108,8 +108,8 @@ class SourceRounds:
         job_id: the job; goes into messages.
         source_id: the source; goes into messages.
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
-        low_us: a low watermark published before; never gone below.
-        on_change: called when a snapshot would be another than before.
+        low_us: a low watermark published before; the low watermark never goes below it.
+        on_change: called after each change of the snapshot.
 
     >>> rounds = SourceRounds("job", "orders")
     >>> rounds.begin("0", None), rounds.begin("1", 40)
@@ -136,23 +136,23 @@ class SourceRounds:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self._coalescer = Coalescer(low_us)
         self._answers: dict[str, Answer] = {}
-        self._leaving: set[str] = set()  # counted for the last time
+        self._leaving: set[str] = set()  # tasks that are counted for the last time
         self._live = 0
         self._unanswered: set[str] = set()
         self.asked_at_us: int | None = None
-        """The timestamp of the open round, larger than that of any before; None between rounds."""
+        """The timestamp of the open round, larger than the timestamps of earlier rounds; None between rounds."""
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
         self._last_asked_us: int | None = None
-        self._waited_until_us: int | None = None  # for those that are away, by the clock of listening
-        self._unconfirmed: set[str] = set()  # restored, and have not answered a question since (rule 6)
-        self._doubtful: set[str] = set()  # those of them that were left out
+        self._waited_until_us: int | None = None  # up to when waiting for absent tasks was counted, listened time
+        self._unconfirmed: set[str] = set()  # restored tasks without an answer since the restart (rule 6)
+        self._doubtful: set[str] = set()  # unconfirmed tasks that were left out
         self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
         self._silence = SourceSilence()
         self.rose_at_us: int | None = None
-        """When the low watermark rose last."""
+        """When the low watermark last rose."""
         self.returned_late = 0
-        """Times a task came in below the low watermark."""
+        """How often a task came in below the low watermark."""
         self.history: History[str] = History()
         """The low watermark of the last hour, and the tasks that held it."""
         self._on_change = on_change
@@ -167,7 +167,7 @@ class SourceRounds:
 
     @property
     def holder(self) -> str | None:
-        """The task that keeps it from rising; None if none does."""
+        """The task that keeps the low watermark from rising; None if no task does."""
         holder = self._coalescer.holder
         return None if holder is None else str(holder)
 
@@ -179,7 +179,7 @@ class SourceRounds:
 
     @property
     def missing(self) -> int:
-        """How many of them never came. O(n)."""
+        """How many expected tasks never came. O(n)."""
         return max(0, self.expected - len(self._answers))
 
     @property
@@ -189,24 +189,24 @@ class SourceRounds:
 
     @property
     def waited_for(self) -> int:
-        """How many tasks count that are away. O(n)."""
+        """How many tasks that are away count. O(n)."""
         if self._live >= self.expected:
             return 0
         return sum(not answer.live and not answer.excused for answer in self._answers.values())
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is there, and nobody is waited for who said that the source has several tasks. O(n)."""
+        """Whether no task lives, and none that is away and expected several tasks is waited for. O(n)."""
         return not self._live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
 
     @property
     def waited_minutes(self) -> int:
-        """For how many whole minutes others have waited for tasks that set a limit, summed up. O(n)."""
+        """The whole minutes of waiting for absent tasks with a limit, added up. O(n)."""
         return sum(answer.waited_us // _MINUTE_US for answer in self._answers.values())
 
     @property
     def answers(self) -> Mapping[str, Answer]:
-        """Every task by its id, in the order in which they came."""
+        """Every task by its id, in the order of arrival."""
         return self._answers
 
     @property
@@ -216,7 +216,7 @@ class SourceRounds:
 
     @property
     def idles(self) -> bool:
-        """Whether a round would have nothing to do: nobody is there to be asked, nobody leaves."""
+        """Whether a round would have nothing to do: no task lives, and no task leaves."""
         return not self._live and not self._leaving
 
     @property
@@ -229,22 +229,22 @@ class SourceRounds:
         return not self._doubtful and (self._live - len(self._unanswered)) / self._live >= self._quorum
 
     def task_low_us(self, task_id: str) -> int | None:
-        """The largest low watermark this run of the task said."""
+        """The largest low watermark that this run of the task reported."""
         return self._coalescer.watermark_us(task_id)
 
     def waits_for_flow(self, task_id: str) -> bool:
-        """Whether a task counts that says it is idle, for others did not deliver for long enough meanwhile."""
+        """Whether an idle task still counts, because other tasks have not delivered for long enough meanwhile."""
         answer = self._answers[task_id]
         idle = answer.live and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
         return idle and answer.counted and not self._silence.runs_out(answer.heard_us)
 
     def waits_for(self, task_id: str) -> bool:
-        """Whether a task counts that is away. O(n)."""
+        """Whether the task is away and counts. O(n)."""
         answer = self._answers[task_id]
         return not answer.live and not answer.excused and self._live < self.expected
 
     def state(self, task_id: str) -> SplitState:
-        """PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or asks to be) or FINISHED (excused)."""
+        """PENDING (without a low watermark so far), ACTIVE, IDLE (left out, or asks to be) or FINISHED (excused)."""
         answer = self._answers[task_id]
         if answer.excused:
             return SplitState.FINISHED
@@ -257,16 +257,16 @@ class SourceRounds:
     def begin(
         self, task_id: str, low_us: int | None, expected: int = 1, away_limit_us: int | None = None
     ) -> int | None:
-        """A run of a task begins; of the one before nothing is kept.
+        """Begin a run of a task; drop everything about its earlier run.
 
         Args:
-            task_id: which.
-            low_us: the low watermark it begins with, or None.
-            expected: how many tasks the source has.
-            away_limit_us: how long others wait for it once it is away; None: until it is back.
+            task_id: the task's id.
+            low_us: the low watermark with which it begins, or None.
+            expected: the number of tasks of the source.
+            away_limit_us: how long others wait for the task once it is away; None: until it is back.
 
         Returns:
-            How far it comes in below the low watermark; None if it does not.
+            How far the task comes in below the low watermark; None if it does not.
         """
         self._forget(task_id)
         self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
@@ -277,10 +277,10 @@ class SourceRounds:
         return self._behind(low_us)
 
     def take(self, reply: ReplyLowWatermark, now_us: int) -> int | None:
-        """Take a reply in: any, late ones and repeated ones too.
+        """Take in any reply, even a late or repeated reply.
 
         Returns:
-            How far a task that was left out, or is new, comes in below the low watermark; None if it does not.
+            How far a new task, or a task that was left out, comes in below the low watermark; None if it does not.
         """
         task_id, low_us = reply.task_id, reply.current_low_watermark
         answer, before = self._answers[task_id], self.state(task_id)
@@ -301,8 +301,8 @@ class SourceRounds:
             self._silence.delivered(heard_us)
         if low_us is not None:
             seen_us = self.task_low_us(task_id)
-            answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also if it is left out already
-            self._coalescer.report(task_id, low_us)  # which makes it active
+            answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also for a task already left out
+            self._coalescer.report(task_id, low_us)  # makes the task active
         elif answer.left_out is None:
             self._coalescer.wake(task_id)
         self._place(task_id, answer)
@@ -310,7 +310,7 @@ class SourceRounds:
         return self._behind(self.task_low_us(task_id)) if came_in and news else None
 
     def leave(self, task_id: str, now_us: int) -> None:
-        """The run of a live task is over: it has deregistered, or was lost. From now on it is away (rule 5)."""
+        """End the run of a live task that has deregistered or was lost. From now on the task is away (rule 5)."""
         answer = self._answers[task_id]
         self._changed(task_id)
         self._live -= 1
@@ -323,17 +323,17 @@ class SourceRounds:
             self._leaving.add(task_id)
 
     def excuse(self, task_id: str) -> None:
-        """A task that is away is not waited for any more, because a person says so."""
+        """Stop waiting for a task that is away, because a person says so."""
         self._changed(task_id)
         self._answers[task_id].excused = True
 
     # -- rounds
 
     def ask(self, now_us: int, deadline_us: int) -> list[RetrieveLowWatermark]:
-        """Begin a round, or ask those again who have not answered the open one: questions may be lost.
+        """Begin a round, or repeat the questions of the open round to tasks that have not answered.
 
-        The question of a round has one timestamp, however often it is asked: now, or a little later where the
-        clock went back over a restart.
+        All questions of a round have one timestamp: the begin of the round, or a little later if the clock went back
+        over a restart.
         """
         if self.asked_at_us is None:
             self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
@@ -344,14 +344,14 @@ class SourceRounds:
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
 
     def ask_newcomer(self, task_id: str) -> list[RetrieveLowWatermark]:
-        """The open round, if there is one, waits for a task that came after it began."""
+        """Let the open round, if any, wait for a new task. Returns the question to the task."""
         if self.asked_at_us is None:
             return []
         self._unanswered.add(task_id)
         return [self._question(task_id, self.asked_at_us)]
 
     def end(self, now_us: int, listened_us: int) -> list[NotifyNewLowWatermark]:
-        """End the open round: publish the minimum if it rose. Every live task is told, in the order of their ids.
+        """End the open round: publish the minimum if it rose. Returns the notices to live tasks, sorted by id.
 
         Args:
             now_us: now, by the coordinator's clock.
@@ -362,7 +362,7 @@ class SourceRounds:
         self._silence.be_as_patient_as(answer.patience_us for answer in self._answers.values())
         self._wait_for_those_away(listened_us)
         away = {task_id for task_id, answer in self._answers.items() if not answer.live}
-        self._leaving -= away  # they counted until here, or do so for as long as they are waited for
+        self._leaving -= away  # below, tasks that are away are let go only by rule 5
         if self.missing:
             return []
         self._count_those_with_splits_again()
@@ -371,7 +371,7 @@ class SourceRounds:
         over = {task_id for task_id in away if complete or self._answers[task_id].excused}
         self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})
         advance = self._coalescer.advance()
-        blocked = bool(self._coalescer.pending)  # then nobody who spoke is in the way, and its value may be needed
+        blocked = bool(self._coalescer.pending)  # a silent task blocks the minimum: leaving tasks stay counted
         self._let_go((over if blocked else leaving | over) & self._answers.keys())
         advance = self._coalescer.advance() or advance
         if self._coalescer.holder is None:
@@ -385,21 +385,21 @@ class SourceRounds:
         return [self.notice(task_id, advance.after_us, now_us) for task_id in live]
 
     def notice(self, task_id: str, low_us: int, now_us: int) -> NotifyNewLowWatermark:
-        """What a task is told of the low watermark."""
+        """Make the message that tells a task the low watermark."""
         return NotifyNewLowWatermark(self.job_id, self.source_id, task_id, now_us, low_us)
 
     # -- restart
 
     def encode(self, most: int) -> int:
-        """Do a part of the work of ``encoded``: up to so many tasks. Returns how many it were."""
+        """Do a part of the work of ``encoded``: up to ``most`` tasks. Returns the number of tasks encoded."""
         tasks = len(self._encoded_tasks.waiting(most))
         self._encoded_tasks.encode(tasks)
         return tasks
 
     def encoded(self) -> str:
-        """All but the open round and the history, as JSON. Deterministic.
+        """The state without the open round and the history, as JSON. Deterministic.
 
-        Encodes only the tasks that were changed since the last time.
+        Encodes only the tasks that changed since the last call.
         """
         return json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
 
@@ -407,10 +407,10 @@ class SourceRounds:
     def restore(
         cls, data: Mapping[str, Any], *, quorum: float, on_change: Callable[[], None] = _nobody_asks
     ) -> SourceRounds:
-        """The rounds that ``encoded`` was called on, between two rounds: who was asked is asked anew.
+        """Make the rounds from ``encoded``. No round is open, so the tasks are asked anew.
 
         Raises:
-            KeyError, TypeError, ValueError: the data is not what ``encoded`` gives.
+            KeyError, TypeError, ValueError: the data is not a result of ``encoded``.
         """
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
@@ -480,18 +480,18 @@ class SourceRounds:
         return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
 
     def _changed(self, task_id: str | None = None) -> None:
-        """A snapshot would be another now: of this task, and in any case of the source."""
+        """Note a change of the snapshot, of the source and, if given, of a task."""
         if task_id is not None:
             self._encoded_tasks.changed(task_id)
         self._on_change()
 
     def _confirm(self, task_id: str) -> None:
-        """What it says is from now on what it says last."""
+        """Note that the newest report of a task is known again (rule 6)."""
         self._unconfirmed.discard(task_id)
         self._doubtful.discard(task_id)
 
     def _advance_over_idle(self) -> Advance | None:
-        """Nobody takes part: publish what all who are left out, and live, have said."""
+        """Publish the minimum over the idle live tasks, because no task takes part."""
         idle = [task_id for task_id in self._answers if self.state(task_id) is SplitState.IDLE]
         lows = [low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None]
         if not lows or (self.low_us is not None and min(lows) <= self.low_us):
@@ -505,7 +505,7 @@ class SourceRounds:
         return advance
 
     def _wait_for_those_away(self, listened_us: int) -> None:
-        """Others have waited since the last round for those who were away then; one who asked for less is excused."""
+        """Add the time since the last round to the waiting for absent tasks; excuse tasks beyond their limit."""
         since_us, self._waited_until_us = self._waited_until_us, listened_us if self._live else None
         if since_us is None:
             return
@@ -518,7 +518,7 @@ class SourceRounds:
             self._changed(task_id)
 
     def _count_those_with_splits_again(self) -> None:
-        """A task that was left out without splits says now that its splits are silent: it has some (rule 7)."""
+        """Count tasks that were left out without splits and now report silent splits (rule 7)."""
         for task_id, answer in self._answers.items():
             if answer.passed and answer.left_out is not LeftOut.IDLE:
                 answer.passed = False
@@ -528,7 +528,7 @@ class SourceRounds:
                 self._leaving.add(task_id)
 
     def _count(self, task_id: str) -> None:
-        """Take a task that was left out into the minimum again, with what it has said."""
+        """Take a task that was left out into the minimum again, with its last low watermark."""
         answer = self._answers[task_id]
         if not answer.counted:
             answer.counted = True
@@ -536,7 +536,7 @@ class SourceRounds:
             self._coalescer.wake(task_id)
 
     def _let_go(self, task_ids: set[str]) -> None:
-        """Leave these out of the minimum from now on; forget those that are away, unless they would be missed."""
+        """Leave tasks out of the minimum; if the source is complete, forget those among them that are away."""
         complete = self._live >= self.expected
         for task_id in sorted(task_ids):
             answer = self._answers[task_id]
@@ -560,14 +560,14 @@ class SourceRounds:
         self._coalescer.remove(task_id)
 
     def _place(self, task_id: str, answer: Answer) -> None:
-        """Count the task, or let it leave, as its newest reply says. The coalescer may have woken it meanwhile."""
+        """Count the task, or let it leave, as its newest reply says."""
         if answer.left_out is None:
             answer.counted = True
             self._leaving.discard(task_id)
         elif answer.counted:
             self._leaving.add(task_id)
         else:
-            self._coalescer.idle(task_id)  # old news of it
+            self._coalescer.idle(task_id)  # undoes that old news woke the task in the coalescer
 
     def _behind(self, low_us: int | None) -> int | None:
         if low_us is None or self.low_us is None or low_us >= self.low_us:
@@ -580,7 +580,7 @@ class SourceRounds:
 
 
 def _order(reply: ReplyLowWatermark) -> tuple[int, ...]:
-    """Newest last. Of two replies of the same number the one that holds more counts: any rule does, if it is one."""
+    """Sort key of replies, the newest last. At equal numbers a fixed rule decides: the reply that holds back more."""
     wanted_us = reply.next_wanted_us
     return (
         reply.sequence,

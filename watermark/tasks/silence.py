@@ -1,12 +1,12 @@
-"""When may a task that asks to be left out, because its stream is silent, be left out? One level above the splits.
+"""Decides when a task with a silent stream is left out. One level above the splits.
 
-A task is to its source what a split is to its stream, and so is the rule (``splits/idleness.py``): the silence of
-everybody is no evidence against anybody. A job whose producers pause together has tasks that all ask to be left out.
-Were they, the first whose rows come back would move the low watermark that all of them share, and the rows of the
-others would be late. So such a task counts on until other tasks delivered for longer than it is patient.
+Tasks of a source follow the rule of splits of a stream (``splits/idleness.py``): a silence of all makes none idle. If
+the producers of a job pause together, all its tasks ask to be left out. If they were left out, the first task with new
+rows would move the shared low watermark, and rows of the other tasks would be late. So a silent task counts until other
+tasks delivered for longer than its patience.
 
-Groups do otherwise: a silent member holds none of them, whatever the others do. A group holds reading back, so that
-waiting for one member would end the flow of the others, and with it the evidence; and nobody's rows are late by a cap.
+Alignment groups follow another rule: a silent member never holds the group. A group holds reading back, so waiting for
+one member would stop the other members, and with them the deliveries that prove silence; and no row is late by a cap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lowmark.watermark.splits.idleness import FlowClock, flow_clock
 
 
 class SourceSilence:
-    """What time counts as the silence of a source's tasks. O(1), and O(n) once in a round.
+    """Counts the time of silence of a source's tasks. O(1), and O(n) once in a round.
 
     >>> silence = SourceSilence()
     >>> silence.be_as_patient_as([40, None])
@@ -31,19 +31,19 @@ class SourceSilence:
         self._clock: FlowClock | None = None
 
     def be_as_patient_as(self, patience_us: Iterable[int | None]) -> None:
-        """The longest of the tasks' counts for all of them, for it says what a pause is. Another one begins anew."""
+        """Use the longest patience of the tasks for all of them. A change of that patience starts the clock anew."""
         longest_us = max((us for us in patience_us if us is not None), default=None)
         if longest_us != self._patience_us:
             self._patience_us = longest_us
             self._clock = None if longest_us is None else flow_clock(longest_us)
 
     def delivered(self, at_us: int) -> None:
-        """Some task had rows at this moment. Older than the last one: no-op."""
+        """Note that a task had rows at this moment. Old news changes nothing."""
         if self._clock is not None:
             self._clock.delivered(at_us)
 
     def runs_out(self, heard_us: int | None) -> bool:
-        """Whether the others delivered for too long since a task was heard; None: nobody knows when that was."""
+        """Whether other tasks delivered for too long since a task was heard; False if that time is unknown."""
         if heard_us is None or self._clock is None or self._patience_us is None:
             return False
         return self._clock.total_us - self._clock.at(heard_us) > self._patience_us

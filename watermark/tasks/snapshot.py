@@ -1,12 +1,12 @@
-"""The coordinator's state as bytes: both ends of the envelope. What is in it each part knows for itself.
+"""The coordinator's state as bytes: writes and reads the envelope. Each part of the coordinator knows its contents.
 
     "LWMC"  version  crc32  JSON        integers are little-endian; the checksum is of the JSON
 
 Nothing depends on time or memory, so equal states give equal bytes.
 
-A coordinator makes snapshots all the time, and most of its tasks have said nothing since the one before. So every part
-keeps its text, and ``EncodedParts`` that of its elements; a caller that changes an element says so, and only that one
-is encoded again.
+A coordinator makes snapshots all the time, and most of its tasks have said nothing since the last snapshot. So every
+part keeps its text, and ``EncodedParts`` keeps the texts of its elements; a caller marks changed elements, and only
+these are encoded again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HEAD = struct.Struct("<4sBI")
 
 
 to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-"""A value as JSON: without spaces, keys in the order they have."""
+"""Encode a value as JSON, without spaces and with keys in their order."""
 
 Key = TypeVar("Key")
 
 
 def json_object(fields: dict[str, Any], **encoded: str) -> str:
-    """An object of JSON, some of whose fields are JSON already: these come last.
+    """Make a JSON object; fields that are JSON already come last.
 
     >>> json_object({"epoch": 7}, members="[1,2]")
     '{"epoch":7,"members":[1,2]}'
@@ -42,11 +42,11 @@ def json_object(fields: dict[str, Any], **encoded: str) -> str:
 
 
 class EncodedParts(Generic[Key]):
-    """An array of JSON, one element per key, sorted; encodes only the elements that were changed since.
+    """A JSON array with one element per key, sorted; encodes only elements that changed since.
 
     Args:
-        part: what stands for a key, as JSON; None if the key has gone.
-        order: what keys are sorted by; None: themselves.
+        part: gives the element of a key as JSON; None if the key has gone.
+        order: the sort key of keys; None: the keys themselves.
 
     >>> lows_us = {"b": 20}
     >>> parts = EncodedParts(lambda name: to_json([name, lows_us[name]]) if name in lows_us else None)
@@ -61,19 +61,19 @@ class EncodedParts(Generic[Key]):
         self._part, self._order = part, order
         self._texts: dict[Key, str] = {}  # sorted by ``text``
         self._changed: dict[Key, None] = {}
-        self._grown = False  # since they were sorted
+        self._grown = False  # whether keys were added since the last sort
         self._text: str | None = "[]"
 
     def changed(self, key: Key) -> None:
-        """What stands for this key is new, or another, or has gone. O(1)."""
+        """Mark the element of a key as new, changed or gone. O(1)."""
         self._changed[key] = None
 
     def waiting(self, most: int) -> list[Key]:
-        """Up to so many of the changed ones, those first that ``encode`` takes first."""
+        """Up to ``most`` changed keys, in the order in which ``encode`` takes them."""
         return list(islice(self._changed, most))
 
     def encode(self, most: int) -> bool:
-        """Encode up to so many of the changed ones now, so that less is left for ``text``. Returns whether any are."""
+        """Encode up to ``most`` changed keys now, so that less is left for ``text``. Returns whether any are left."""
         for key in self.waiting(most):
             del self._changed[key]
             self._text, text = None, self._part(key)
@@ -85,7 +85,7 @@ class EncodedParts(Generic[Key]):
         return bool(self._changed)
 
     def text(self) -> str:
-        """The array. What was changed costs as much as encoding it, the rest as much as copying it."""
+        """The array. Changed elements are encoded, the others are copied."""
         self.encode(len(self._changed))
         if self._grown:
             keys: list[Any] = sorted(self._texts, key=self._order)
@@ -96,7 +96,7 @@ class EncodedParts(Generic[Key]):
 
 
 def encode(text: str) -> bytes:
-    """The state, as JSON, in its envelope.
+    """Put the state, as JSON, into its envelope.
 
     >>> decode(encode('{"lost":0}'))
     {'lost': 0}
@@ -106,7 +106,7 @@ def encode(text: str) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The state that ``encode`` was given, read.
+    """Read back a state that ``encode`` wrote.
 
     Raises:
         CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot.
@@ -133,9 +133,9 @@ def decode(data: bytes) -> dict[str, Any]:
     return state
 
 
-# -- what the parts hold
-# A value of another type would be met only later, in the midst of everything. A field that is not there, or not known,
-# is for the parts themselves to judge.
+# -- types of the parts
+# Types are checked here, because a value of another type would fail later in the middle of other work. The parts
+# themselves check missing and unknown fields.
 
 _Check = Callable[[Any], bool]
 

@@ -1,4 +1,4 @@
-"""What the coordinator of all sources can tell a person: frozen data, with the reasons in words."""
+"""The status of the coordinator of all sources: frozen data, with the reasons in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .alignment import GroupStatus
 from .membership import Membership
 from .rounds import SourceRounds
 
-_EXCUSED = {True: "all its splits had ended", False: "nobody waits for it any more"}  # by whether they had
+_EXCUSED = {True: "all its splits had ended", False: "nobody waits for it any more"}  # by whether they had ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,15 @@ class TaskStatus:
     """One task of a source.
 
     Attributes:
-        task: who.
-        run: what tells its run from others, 12 characters; not the token, with which anybody could speak for it.
-        state: PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are, and
-            waited for) or FINISHED (is away and excused). PENDING and ACTIVE also of a task that is away, for as long
-            as it counts.
-        low_watermark_us: the largest it said; also while it is left out.
+        task: the task's id.
+        run: a mark of its run, 12 characters; not the token, because a token would let others speak for the task.
+        state: PENDING (has not reported a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are,
+            and waited for) or FINISHED (is away and excused). A task that is away is PENDING or ACTIVE while it counts.
+        low_watermark_us: its largest reported low watermark; also while it is left out.
         lease_left_us: how long it may still be silent; None once it is away.
         waited_for: whether the open round waits for its answer.
-        group: the alignment group it is in, or None.
-        why: why it is in this state, completing "task x is <state>: <why>".
+        group: its alignment group, or None.
+        why: the reason for its state, completing "task x is <state>: <why>".
         away_since_us: when it deregistered or was lost, microseconds since the epoch; None: it lives.
     """
 
@@ -55,20 +54,20 @@ class SourceStatus:
     """One source.
 
     Attributes:
-        job_id, source_id: which.
+        job_id, source_id: the ids of the job and the source.
         low_watermark_us: the published low watermark, microseconds since the epoch.
-        holder: the task that keeps it from rising, or None.
-        why: why it stands where it stands, one sentence.
-        since_us: when it rose last, microseconds since the epoch; None if it never did.
-        round_since_us: when the open round was begun; None between rounds.
-        returned_late: times a task came in below the low watermark.
-        held: who held it in the last hour, newest first, by task id.
-        tasks: all tasks, sorted; with a limit those that need attention first, in that order.
-        tasks_not_shown: how many the limit left out.
-        states: number of tasks by state, of all; every state is there.
-        expected: how many tasks it has, as they say.
-        missing: how many of them never came.
-        away: how many are waited for though they are away; with a limit, too.
+        holder: the task that keeps the low watermark from rising, or None.
+        why: why the low watermark stands, one sentence.
+        since_us: when the low watermark last rose, microseconds since the epoch; None if it never rose.
+        round_since_us: when the open round began; None between rounds.
+        returned_late: how often a task came in below the low watermark.
+        held: the holders of the last hour, newest first, by task id.
+        tasks: all tasks, sorted; with a limit the tasks that need attention first, in that order.
+        tasks_not_shown: number of tasks that the limit left out.
+        states: number of tasks by state, counting all tasks; every state is there.
+        expected: the number of tasks expected by its tasks.
+        missing: number of expected tasks that never came.
+        away: number of tasks that are away and waited for, counting all tasks.
     """
 
     job_id: str
@@ -90,13 +89,13 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStatus:
-    """All of it.
+    """The status of all sources and groups.
 
     Attributes:
         sources: every source, sorted.
         groups: every alignment group, sorted by name.
-        lost: tasks that were given up, since the first start.
-        clock_steps_back: calls that came with an earlier time than one before, since this start.
+        lost: number of tasks given up since the first start.
+        clock_steps_back: number of calls with a time earlier than a previous call, since this start.
     """
 
     sources: tuple[SourceStatus, ...]
@@ -106,12 +105,12 @@ class CoordinatorStatus:
 
 
 def run_mark(run: str) -> str:
-    """What a person may see of a run token: the same for the same token, and of no use for anything else.
+    """Make a mark of a run token for people: equal for equal tokens, and useless for speaking as the task.
 
     >>> run_mark("run-1")
     '4e65d3fbe8ad'
     """
-    # What no message brings a journal may hold.
+    # A journal may hold text that no message can have.
     return hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
@@ -125,11 +124,11 @@ def source_status(
     """The status of one source. O(n log n), with a limit O(n).
 
     Args:
-        rounds: its tasks and what they said.
-        members: who is alive.
-        group_of: the alignment group of the tasks that are in one.
-        now_us: now; what is left of a lease is told from here.
-        limit: how many tasks, those that need attention first; None: all.
+        rounds: its tasks and their answers.
+        members: the tasks that are alive.
+        group_of: the alignment group of each task in a group.
+        now_us: now; the rest of a lease is counted from this moment.
+        limit: the number of tasks, those that need attention first; None: all.
     """
 
     def task_status(task: TaskId) -> TaskStatus:
