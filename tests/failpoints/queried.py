@@ -1,72 +1,64 @@
-"""A query in which a lost or half-handled report costs a row: a world to put faults into.
+"""Queries in which a lost or half-handled report costs a row: a world to put faults into.
 
-Each batch is one file. Two splits move on all the time. With every fourth batch a new split says an old time, falls
-silent for two batches while the others run ahead, and says a slightly newer one. A service that forgets the new split
-lets the low watermark pass it, and its second row is dropped. A query that ends is started again from its checkpoint,
-and its service is made anew if it is dead, as an operator would do it.
+Two splits move on all the time. With every fourth step a new split says an old time, falls silent for two steps while
+the others run ahead, and says a slightly newer one. A service that forgets the new split lets the low watermark pass
+it, and its second row is dropped. A query that ends is started again from its checkpoint, and its service is made anew
+if it is dead, as an operator would do it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.cli import main
+from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import LowmarkError, WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
+from typer.testing import CliRunner
 
-from tests.integration.feed import Feed, Row, start, windows
+from tests.integration.feed import Feed, Row, start, us, windows
+from tests.integration.serving import private_folder
+from tests.live.servers import Record
+from tests.live.test_serve import served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.integration.feed import Ran
+    from tests.live.servers import Broker
 
 __all__ = ["KINDS", "Outcome", "World"]
 
+KINDS = ("job", "python", "read", "sketch")
+"""`wrap` by sketch, `wrap` through Python, `read` on a Kafka broker, two applications of one job at `lowmark serve`."""
 STEPS = 9
 STEP_SECONDS = 100
 BEHIND_SECONDS = 60
 END_SECONDS = 100_000
 GRACE_SECONDS = 30.0  # longer than two steps, so that whoever was new in a lost report speaks again within it
 STANDS_AFTER_SECONDS = 45.0  # nothing of what the world does takes so long, on a busy machine either
+HOLDS_AFTER_ROUNDS = 4  # of rows that let the low watermark rise to the end; it takes two
 ENDS_AFTER_SECONDS = 2 * GRACE_SECONDS
+LOST = "was lost"  # what is said of a report that a kill, or an end without a last report, took away
+_ALARMS = ("lowmark_loop_failed", "lowmark_query_failed", "lowmark_query_refused", "lowmark_lost_reports_total")
 _WAIT = threading.Event()  # never set
-
-STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_grace(f"{GRACE_SECONDS:g} seconds")
-Wrap = Callable[[LowWatermarkService, "DataFrame"], "DataFrame"]
-
-
-def _sketched(service: LowWatermarkService, df: DataFrame) -> DataFrame:
-    return service.wrap(df, name="orders", event_time="ts", split="split", strategy=STRATEGY)
-
-
-def _as_it_is(row: Any, own_us: int | None) -> int:
-    """Find the event time of a row where it is, which makes the rows pass through Python."""
-    del row
-    assert own_us is not None
-    return own_us
-
-
-def _through_python(service: LowWatermarkService, df: DataFrame) -> DataFrame:
-    strategy = STRATEGY.with_timestamp_assigner(_as_it_is)
-    return service.wrap(df, name="orders", event_time="ts", split="split", strategy=strategy)
-
-
-KINDS: dict[str, Wrap] = {"sketch": _sketched, "python": _through_python}
 
 
 def rows_of(step: int) -> list[Row]:
-    """The rows of a batch: of splits that move on, and of one that is new, silent or speaks again, by turns."""
+    """The rows of a step: of splits that move on, and of one that is new, silent or speaks again, by turns."""
     now = step * STEP_SECONDS
     rows: list[Row] = [("a", 1, now), ("b", 1, now + 1)]
     if step % 4 == 0:
@@ -76,172 +68,351 @@ def rows_of(step: int) -> list[Row]:
     return [*rows, *((f"n{before}", 1, now) for before in range(0, step - 3, 4))]
 
 
+def _as_it_is(row: Any, own_us: int | None) -> int:
+    """Find the event time of a row where it is, which makes the rows pass through Python."""
+    del row
+    assert own_us is not None
+    return own_us
+
+
+class Application:
+    """One query, its rows, and the service that it has.
+
+    Args:
+        spark: the session.
+        folder: empty; for the rows and the checkpoint.
+        grace_seconds: how long the low watermark holds after a lost report.
+
+    Attributes:
+        emitted: what came out, by batch, so that a batch that runs again counts once.
+    """
+
+    finds_splits_first = False  # a new split is known some time after its rows are there, so these come first, alone
+
+    def __init__(self, spark: SparkSession, folder: Path, grace_seconds: float) -> None:
+        self.spark, self._folder = spark, folder
+        self.strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_grace(
+            f"{grace_seconds:g} seconds"
+        )
+        self.emitted: dict[int, list[Row]] = {}
+        self.service: LowWatermarkService | None = None
+        self.ran: Ran | None = None
+        self.begin_to_feed()
+
+    def begin_to_feed(self) -> None:
+        self.feed = Feed(self.spark, self._folder / "feed")
+
+    def put(self, rows: Sequence[Row]) -> None:
+        self.feed.put(*rows)
+
+    def has_read_all(self, ends: Sequence[dict[str, Any]]) -> bool:
+        """Whether a batch with these offsets at its end has read all that was put."""
+        return any(end.get("logOffset") == self.feed.files - 1 for end in ends)
+
+    def make_service(self) -> LowWatermarkService:
+        return LowWatermarkService(self.spark, metrics_port=0)
+
+    def stream(self, service: LowWatermarkService) -> DataFrame:
+        return service.wrap(self.feed.df, name="orders", event_time="ts", split="split", strategy=self.strategy)
+
+    def begin(self) -> Ran:
+        if self.service is None:
+            self.service = self.make_service()
+        counted = windows(self.stream(self.service), "split").where(F.col("start") < END_SECONDS - 1_000)
+        return start(counted, str(self._folder / "checkpoint"), emitted=self.emitted)
+
+    def stop_service(self) -> None:
+        """Stop the service, which may have failed."""
+        if self.service is not None:
+            try:
+                self.service.stop()
+            except Exception as failed:
+                if not isinstance(failed, LowmarkError) and "injected:" not in str(failed):
+                    raise
+            self.service = None
+
+    def said(self) -> dict[str, str]:
+        """What status, check and metrics say of the stream."""
+        assert self.service is not None
+        try:
+            status = str(self.service.explain("orders"))
+        except (LowmarkError, TimeoutError) as failed:
+            status = f"{type(failed).__name__}: {failed}"
+        command = ["check", "--connect", self.service.address, "--patience", "1 second"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.service.metrics_port}/metrics", timeout=20) as scraped:
+            samples = re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", scraped.read().decode(), re.MULTILINE)
+        alarms = [name for name, value in samples if name in _ALARMS and float(value) > 0]
+        return {"status": status, "check": CliRunner().invoke(main.app, command).output, "metrics": " ".join(alarms)}
+
+
+class ThroughPython(Application):
+    """Its rows are measured in Python."""
+
+    def stream(self, service: LowWatermarkService) -> DataFrame:
+        self.strategy = self.strategy.with_timestamp_assigner(_as_it_is)
+        return super().stream(service)
+
+
+class OfAJob(Application):
+    """One of two applications that share a low watermark."""
+
+    def __init__(self, spark: SparkSession, folder: Path, grace_seconds: float, coordinator: str) -> None:
+        self._coordinator = coordinator
+        folder.mkdir()
+        super().__init__(spark, folder, grace_seconds)
+
+    def make_service(self) -> LowWatermarkService:
+        job: dict[str, Any] = {"coordinator": self._coordinator, "job": "billing", "job_queries": 2}
+        return LowWatermarkService(self.spark, metrics_port=0, beside=True, **job)
+
+
+class Reading(Application):
+    """Its splits are partitions of a topic, and a new split is a new partition."""
+
+    finds_splits_first = True
+
+    def __init__(self, spark: SparkSession, folder: Path, grace_seconds: float, broker: Broker) -> None:
+        self._broker = broker
+        super().__init__(spark, folder, grace_seconds)
+
+    def begin_to_feed(self) -> None:
+        self._topic, self._rows = self._broker.create_topic(partitions=2), {"a": 0, "b": 0}
+
+    def put(self, rows: Sequence[Row]) -> None:
+        for split, *_ in rows:
+            if split not in self._rows:
+                self._rows[split] = 0
+                self._broker.add_partitions(self._topic, len(self._rows))
+        number = [*self._rows].index
+        records = [Record("", number(split), key=split, timestamp_ms=us(at) // 1_000) for split, _, at in rows]
+        self._broker.produce(self._topic, records)
+        for split, *_ in rows:
+            self._rows[split] += 1
+
+    def has_read_all(self, ends: Sequence[dict[str, Any]]) -> bool:
+        read = {f"{self._topic}/{number}": rows for number, rows in enumerate(self._rows.values())}
+        return any(end["positions"] == read for end in ends if "positions" in end)
+
+    def stream(self, service: LowWatermarkService) -> DataFrame:
+        source = KafkaSource(
+            bootstrap_servers=self._broker.bootstrap, topics=[self._topic], columns=["key", "timestamp"],
+            discover_every="200 milliseconds",
+        )  # fmt: skip
+        read = service.read(source, name="orders", strategy=self.strategy)
+        return read.select(F.col("timestamp").alias("ts"), F.col("key").cast("string").alias("split"))
+
+
 @dataclass
 class Outcome:
     """What became of a world.
 
     Attributes:
         ended: the errors with which queries ended, in order.
-        stood: what the service said of the stream while nothing moved; None: all moved.
+        stood: a query took no batch any more.
+        said: what status, check and metrics said while nothing moved, each time.
         missing: rows that went in and did not come out, by split.
         wrong: rules that were broken.
     """
 
     ended: list[str] = field(default_factory=list)
-    stood: str | None = None
+    stood: bool = False
+    said: list[dict[str, str]] = field(default_factory=list)
     missing: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
         """Which row of the table it belongs to."""
-        if self.wrong or (self.missing and self.stood is None):
+        if self.wrong or (self.missing and not self.stood):
             return "wrong"
-        if self.stood is not None:
-            return "stood and said so" if self.stood else "wrong"
+        if self.stood:
+            return "stood and said so"
         return "ended loudly, exact after a restart" if self.ended else "exact"
 
 
 class World:
-    """One query over some batches, with restarts.
+    """Some steps of one or two applications, with restarts.
 
     Args:
+        kind: one of `KINDS`.
         spark: the session.
-        folder: empty; for the rows and the checkpoint.
-        wrap: makes the stream; one of `KINDS`.
-        cut_after: the step after which the query is stopped in order and begun again; None: never.
-        port: for the metrics; None: none.
+        folder: empty; for the rows and the checkpoints.
+        broker: for the kind that reads from one.
+        cut_after: the step after which the queries are stopped in order and begun again; None: never.
+        causes: of these words, one is in each error that ends a query, and in what is said of one that stands.
+        grace_seconds: how long the low watermark holds after a lost report.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, wrap: Wrap, *, cut_after: int | None = None) -> None:
-        self._spark, self._wrap, self._cut_after = spark, wrap, cut_after
-        self._checkpoint = str(folder / "checkpoint")
-        self._feed = Feed(spark, folder / "feed")
-        self._emitted: dict[int, list[Row]] = {}  # by batch, so that one that runs again counts once
-        self._service: LowWatermarkService | None = None
-        self._ran: Ran | None = None
+    def __init__(
+        self,
+        kind: str,
+        spark: SparkSession,
+        folder: Path,
+        broker: Broker | None = None,
+        *,
+        cut_after: int | None = None,
+        causes: Sequence[str] = (),
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._kind, self._spark, self._folder, self._broker = kind, spark, folder, broker
+        self._cut_after, self._causes, self._grace_seconds = cut_after, causes, grace_seconds
         self._fed: Counter[str] = Counter()
         self.outcome = Outcome()
 
     def play(self) -> Outcome:
-        """Feed all batches, end the stream, and compare."""
-        try:
-            for step in range(STEPS):
-                self._put(rows_of(step))
-                self._settle()
-                if self.outcome.stood is not None:
-                    return self.outcome
-                if step == self._cut_after:
-                    self._stop()
-            splits = ["a", "b", *(f"n{step}" for step in range(0, STEPS, 4))]
-            deadline = time.monotonic() + ENDS_AFTER_SECONDS
-            while not self.outcome.wrong and time.monotonic() < deadline:
-                # The low watermark of a batch closes windows one batch later; after a lost report it holds for a grace.
-                self._put([(split, 1, END_SECONDS + self._feed.files) for split in splits], counted=False)
-                self._settle()
-                self._compare()
-                if not self.outcome.missing:
-                    break
-                _WAIT.wait(0.5)
-        finally:
-            self._stop()
+        """Feed all steps, end the stream, and compare."""
+        with self._made() as self._all:
+            try:
+                self._play()
+            finally:
+                for one in self._all:
+                    self._stop(one)
         return self.outcome
+
+    @contextmanager
+    def _made(self) -> Iterator[list[Application]]:
+        """The applications. The last of them has split b."""
+        of: tuple[SparkSession, Path, float] = self._spark, self._folder, self._grace_seconds
+        match self._kind:
+            case "job":
+                with private_folder() as at, served(at) as coordinator:
+                    spark, folder, grace_seconds = of
+                    address = coordinator.address
+                    yield [OfAJob(spark, folder / name, grace_seconds, address) for name in ("first", "second")]
+            case "python":
+                yield [ThroughPython(*of)]
+            case "read":
+                assert self._broker is not None
+                yield [Reading(*of, self._broker)]
+            case _:
+                yield [Application(*of)]
+
+    def _play(self) -> None:
+        for step in range(STEPS):
+            rows = rows_of(step)
+            new = [row for row in rows if row[0] not in self._fed]
+            first = self._all[0].finds_splits_first and step > 0
+            for part in [new, [row for row in rows if row not in new]] if first and new else [rows]:
+                self._put(part)
+                if not self._settle():
+                    return
+                self._fed.update(split for split, _, _ in part)
+            if step == self._cut_after:
+                for one in self._all:
+                    self._stop(one)
+        deadline, rounds = time.monotonic() + ENDS_AFTER_SECONDS, 0
+        while not self.outcome.wrong and time.monotonic() < deadline:
+            # The low watermark of a batch closes windows one batch later; after a lost report it holds for a grace.
+            self._put([(split, 1, END_SECONDS + rounds) for split in self._fed])
+            if not self._settle():
+                return
+            self._compare()
+            if not self.outcome.missing:
+                return
+            rounds += 1
+            if rounds == HOLDS_AFTER_ROUNDS:
+                self._hear([LOST, *self._causes])
+            _WAIT.wait(0.5)
 
     # -- what an operator does
 
-    def _begin(self) -> Ran:
-        if self._service is None:
-            self._service = LowWatermarkService(self._spark, metrics_port=0)
-        df = self._wrap(self._service, self._feed.df)
-        counted = windows(df, "split").where(F.col("start") < END_SECONDS - 1_000)
-        return start(counted, self._checkpoint, emitted=self._emitted)
+    def _settle(self) -> bool:
+        """Wait until all was read, whatever has to be started again for it. Returns whether that has come."""
+        for one in self._all:
+            ends, deadline = len(self.outcome.ended), time.monotonic() + STANDS_AFTER_SECONDS
+            while not self._has_settled(one):
+                if len(self.outcome.ended) > ends:
+                    ends, deadline = len(self.outcome.ended), time.monotonic() + STANDS_AFTER_SECONDS
+                if time.monotonic() > deadline:
+                    self.outcome.stood = True
+                    self._hear(self._causes)
+                if self.outcome.wrong or self.outcome.stood:
+                    return False
+                _WAIT.wait(0.02)
+        return True
 
-    def _settle(self) -> None:
-        """Wait until the batch is over, whatever has to be started again for it."""
-        deadline = time.monotonic() + STANDS_AFTER_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                if self._ran is None:
-                    self._ran = self._begin()
-                if self._over():
-                    return
-            except Exception as ended:
-                if not isinstance(ended, LowmarkError | StreamingQueryException) and "injected:" not in str(ended):
-                    raise
-                self._note_end(ended)
-                deadline = time.monotonic() + STANDS_AFTER_SECONDS
-                if len(self.outcome.ended) > 4:
-                    self.outcome.wrong.append("it ends again and again")
-                    return
-            _WAIT.wait(0.02)
-        self.outcome.stood = self._said()
+    def _has_settled(self, one: Application) -> bool:
+        try:
+            if one.ran is None:
+                one.ran = one.begin()
+            return self._is_over(one)
+        except Exception as ended:
+            if not isinstance(ended, LowmarkError | StreamingQueryException) and "injected:" not in str(ended):
+                raise
+            self._note_end(one, ended)
+        return False
 
-    def _over(self) -> bool:
-        assert self._ran is not None
-        query = self._ran.query
+    def _is_over(self, one: Application) -> bool:
+        assert one.ran is not None
+        query = one.ran.query
         if not query.isActive:
-            self._keep_lows()
+            self._keep_lows(one.ran)
             error = query.exception()
-            self._ran = None
+            one.ran = None
             if error is not None:
                 raise error
             return False
         progress = query.lastProgress
         if progress is None:
             return False
-        ends = [json.loads(source.endOffset) for source in progress.sources if source.endOffset]
-        return any(end.get("logOffset") == self._feed.files - 1 for end in ends)
+        return one.has_read_all([json.loads(source.endOffset) for source in progress.sources if source.endOffset])
 
-    def _note_end(self, ended: Exception) -> None:
-        self.outcome.ended.append(str(ended).strip().splitlines()[-1][:300])
-        self._ran = None
-        dead = self._service
-        if isinstance(ended, WorkerDied) or "WorkerDied" in str(ended):
-            self._service = None
-            if dead is not None:
-                with suppress(LowmarkError):
-                    dead.stop()
+    def _note_end(self, one: Application, ended: Exception) -> None:
+        text = str(ended).strip()
+        named = [line for line in text.splitlines() if any(cause in line for cause in self._causes)]
+        self.outcome.ended.append((named or text.splitlines())[0].strip()[:300])
+        if not named:
+            self.outcome.wrong.append(f"none of {self._causes} is named: {text}")
+        if len(self.outcome.ended) > 5:
+            self.outcome.wrong.append("it ends again and again")
+        one.ran = None
+        if isinstance(ended, WorkerDied) or "WorkerDied" in text:
+            one.stop_service()
 
-    def _stop(self) -> None:
-        if self._ran is not None:
+    def _stop(self, one: Application) -> None:
+        if one.ran is not None:
             with suppress(StreamingQueryException):
-                self._ran.query.stop()
-            self._keep_lows()
-            self._ran = None
-        if self._service is not None:
-            try:
-                self._service.stop()
-            except Exception as failed:
-                if not isinstance(failed, LowmarkError) and "injected:" not in str(failed):
-                    raise
-            self._service = None
+                one.ran.query.stop()
+            self._keep_lows(one.ran)
+            one.ran = None
+        one.stop_service()
 
     # -- what is looked at
 
-    def _put(self, rows: list[Row], *, counted: bool = True) -> None:
-        self._feed.put(*rows)
-        if counted:
-            self._fed.update(split for split, _, _ in rows)
+    def _put(self, rows: Sequence[Row]) -> None:
+        behind = [row for row in rows if row[0] == "b"]
+        if len(self._all) == 1:
+            self._all[0].put(rows)
+            return
+        for one, part in zip(self._all, ([row for row in rows if row not in behind], behind), strict=True):
+            one.put(part)
 
-    def _keep_lows(self) -> None:
+    def _keep_lows(self, ran: Ran) -> None:
         """The low watermarks of a run, in order, never fall."""
-        assert self._ran is not None
-        lows = [offset.low_us for offset in self._ran.heartbeats if offset.low_us is not None]
+        lows = [offset.low_us for offset in ran.heartbeats if offset.low_us is not None]
         if lows != sorted(lows):
             self.outcome.wrong.append(f"the low watermark went back: {lows}")
 
-    def _said(self) -> str:
-        assert self._service is not None
-        try:
-            return str(self._service.explain("orders"))
-        except (LowmarkError, TimeoutError) as failed:
-            return f"{type(failed).__name__}: {failed}"
+    def _hear(self, causes: Sequence[str]) -> None:
+        """Nothing moves: status, check and metrics have to name the true cause, or the whole world is wrong.
+
+        A metric names it by being the one for such a cause.
+        """
+        for one in self._all:
+            said = one.said()
+            self.outcome.said.append(said)
+        for where in ("status", "check"):
+            if not any(cause in said[where] for said in self.outcome.said for cause in causes):
+                self.outcome.wrong.append(f"{where} names none of {causes}: {self.outcome.said}")
+        if not any(said["metrics"] for said in self.outcome.said):
+            self.outcome.wrong.append(f"no metric tells that something is wrong: {self.outcome.said}")
 
     def _compare(self) -> None:
         came: Counter[str] = Counter()
-        for batch in self._emitted.values():
-            for _, split, rows in batch:
-                came[split] += rows
+        for one in self._all:
+            for batch in one.emitted.values():
+                for _, split, rows in batch:
+                    came[split] += rows
         self.outcome.missing = self._fed - came
         if more := came - self._fed:
             self.outcome.wrong.append(f"came out more often than it went in: {dict(more)}")

@@ -15,19 +15,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.failpoints.inject import Fault, Injector, draw
 from tests.failpoints.queried import KINDS, STEPS, Outcome, World
+from tests.live.servers import kafka_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.live.servers import Broker
 
 __all__ = ["PLACES", "calls_of", "play"]
 
 PLACES = (
     "watermark",
+    "integration/coordinator",
     "integration/driver",
     "integration/process",
     "integration/spark",
@@ -38,15 +43,17 @@ PLACES = (
 )
 
 
-def calls_of(spark: SparkSession, kind: str) -> Counter[str]:
+def calls_of(kind: str, spark: SparkSession, broker: Broker | None) -> Counter[str]:
     """How often each function is called on the threads of a service while a query runs from its start to its end."""
     with tempfile.TemporaryDirectory() as folder, Injector(PLACES) as seen:
-        outcome = World(spark, Path(folder), KINDS[kind], cut_after=STEPS // 2).play()
+        outcome = World(kind, spark, Path(folder), broker, cut_after=STEPS // 2).play()
     assert outcome.kind == "exact", outcome
     return seen.calls
 
 
-def play(spark: SparkSession, kind: str, calls: Counter[str], seed: int) -> tuple[Fault, bool, Outcome]:
+def play(
+    kind: str, spark: SparkSession, broker: Broker | None, calls: Counter[str], seed: int
+) -> tuple[Fault, bool, Outcome]:
     """Play the world with a fault that a seed draws.
 
     Returns:
@@ -56,7 +63,7 @@ def play(spark: SparkSession, kind: str, calls: Counter[str], seed: int) -> tupl
     fault = draw(calls, chance)
     cut_after = chance.choice([None, *range(STEPS - 1)])
     with tempfile.TemporaryDirectory() as folder, Injector(PLACES, fault) as injector:
-        outcome = World(spark, Path(folder), KINDS[kind], cut_after=cut_after).play()
+        outcome = World(kind, spark, Path(folder), broker, cut_after=cut_after, causes=[fault.error]).play()
     return fault, injector.raised, outcome
 
 
@@ -72,17 +79,21 @@ def main() -> int:
     logging.getLogger("lowmark").setLevel(logging.CRITICAL)
     kinds = given.kind or sorted(KINDS)
     table: Counter[tuple[str, str]] = Counter()
-    with local_session("failpoints", settings={"spark.sql.shuffle.partitions": "1"}) as (spark, _):
-        calls = {kind: calls_of(spark, kind) for kind in kinds}
+    with (
+        local_session("failpoints", settings={"spark.sql.shuffle.partitions": "1"}) as (spark, place),
+        ExitStack() as on,
+    ):
+        broker = on.enter_context(kafka_broker(place / "kafka")) if "read" in kinds else None
+        calls = {kind: calls_of(kind, spark, broker) for kind in kinds}
         for kind in kinds:
             print(f"{kind}: {len(calls[kind])} functions", flush=True)
         seed, until = given.seed, time.monotonic() + 60 * given.minutes
         while time.monotonic() < until:
             kind = kinds[seed % len(kinds)]
-            fault, raised, outcome = play(spark, kind, calls[kind], seed)
+            fault, raised, outcome = play(kind, spark, broker, calls[kind], seed)
             became = outcome.kind if raised else "not reached"
             table[kind, became] += 1
-            if became in ("wrong", "stood and said so"):
+            if became in ("wrong", "stood and said so") or outcome.ended or outcome.said:
                 print(f"seed {seed} {kind}: {became}: {fault}\n    {outcome}", flush=True)
             seed += 1
     for (kind, became), count in sorted(table.items()):

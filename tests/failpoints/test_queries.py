@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,25 @@ if TYPE_CHECKING:
     from lowmark.integration.spark.progress import Progress
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(900)]
+    from tests.live.servers import Broker
 
-FAULTS = 4  # more of them: make failpoints
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.live,
+    pytest.mark.torture,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FAULTS = 4  # of each kind; more of them: make failpoints
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_in_the_driver_costs_no_row(spark: SparkSession, kind: str) -> None:
-    calls, first = calls_of(spark, kind), seed()
+def test_a_fault_in_the_driver_costs_no_row(spark: SparkSession, kafka: Broker, kind: str) -> None:
+    calls, first = calls_of(kind, spark, kafka), int(os.environ.get("LOWMARK_SEED", seed()))
     for number in range(first, first + FAULTS):
-        fault, raised, outcome = play(spark, kind, calls, number)
+        fault, raised, outcome = play(kind, spark, kafka, calls, number)
         assert outcome.kind != "wrong", f"LOWMARK_SEED={number}: {fault}: {outcome}"
         assert raised or outcome.kind == "exact", f"LOWMARK_SEED={number}: {fault} was not reached: {outcome}"
 
@@ -42,6 +52,6 @@ def test_a_row_that_is_lost_is_seen(spark: SparkSession, tmp_path: Path, monkeyp
         return report(self, progress, *rest, **more)
 
     monkeypatch.setattr(StreamRun, "report", deaf)
-    outcome = World(spark, tmp_path, KINDS["sketch"]).play()
+    outcome = World("sketch", spark, tmp_path).play()
     assert outcome.kind == "wrong", outcome
     assert outcome.missing == {"n4": 1}, outcome
