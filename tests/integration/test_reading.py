@@ -68,7 +68,7 @@ def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
 def report_of(checkpoint: int) -> str:
     """What Spark says of a batch: planner "reader" and heartbeat "t" are in its offsets."""
     offset = BatchOffset("orders", checkpoint, "reader").to_json()
-    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "split": None, "state": ""}
     sources = [{"endOffset": offset}, {"endOffset": heartbeat}]
     return report_text(checkpoint - 1, sources)
 
