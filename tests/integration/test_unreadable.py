@@ -203,7 +203,9 @@ def test_a_report_without_a_field_that_is_needed_is_refused_by_name(
 
 
 def test_a_report_with_a_heartbeat_says_which_watermark_spark_used() -> None:
-    heartbeat = {"endOffset": {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "split": "split", "state": ""}}
+    heartbeat = {
+        "endOffset": {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "split": "split", "state": ""}
+    }
 
     assert report_of(3, [{}], eventTime={}).watermark_us is None, "a query without a watermark may be audited"
     with pytest.raises(UnreadableReport, match=r"missing required field `watermark` - at `\$.eventTime`"):
