@@ -33,7 +33,7 @@ EMPTY_PAGES = 100
 RECENT_MS = 1_000
 """The span of last arrivals in which an end is searched, if the records ahead do not reach the end."""
 LONG_MS = 10_000
-"""If the newest record is at most this far ahead of the known end, a look reads on from there; otherwise it searches."""
+"""If the newest record is at most this far ahead of the known end, a look reads on from there, else it searches."""
 TAIL_PAGES = 20
 MOST_ROWS = 2**40
 

@@ -181,7 +181,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return hung + [failed for failed in failures if failed is not None]
 
     def _wait_for(self, looks: Mapping[str, Look]) -> None:
-        """Wait until looks have ended, except looks without answers. Looks in the queue count as waiting, not as silent."""
+        """Wait until looks have ended, except looks without answers. Looks in the queue do not count as silent."""
         quiet_seconds, answers = dict.fromkeys(looks, 0), {name: self._answers(name) for name in looks}
         left = dict(looks)
         while left:
