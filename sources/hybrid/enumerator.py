@@ -1,4 +1,4 @@
-"""The enumerator of a `HybridSource`: runs that of the present source, and switches to the next."""
+"""The enumerator of a `HybridSource`: runs the present source's enumerator, and switches to the next source."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["HybridEnumerator", "HybridState"]
 
 @dataclass(frozen=True, slots=True)
 class HybridState:
-    """What a `HybridSource` goes on from.
+    """The state of a `HybridSource`.
 
     Attributes:
-        source_index: the source that is read.
+        source_index: index of the present source.
         state: its enumerator's state.
-        complete: readers that were told that there is no more of it.
-        unfinished: ids of its splits that are assigned and not finished, sorted.
-        returned: none. A checkpoint has a place for splits that were given back, and no reader gives any back.
+        complete: readers that were told that it has no more splits.
+        unfinished: ids of its assigned and unfinished splits, sorted.
+        returned: always empty. A checkpoint has a field for splits given back, but no reader gives splits back.
     """
 
     source_index: int
@@ -44,7 +44,7 @@ class HybridState:
 
 
 class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
-    """Runs the enumerator of the present source, and switches to the next."""
+    """Runs the enumerator of the present source, and switches to the next source."""
 
     def __init__(
         self, sources: Succession, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
@@ -66,7 +66,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
 
     @property
     def source_index(self) -> int:
-        """The source that is read."""
+        """Index of the present source."""
         return self._index
 
     def start(self) -> None:
@@ -113,10 +113,10 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         if self._child is not None:
             self._child.close()
 
-    # -- what the present source says
+    # -- calls of the present source
 
     def assigned(self, assignment: SplitsAssignment[Any]) -> None:
-        """It assigned splits."""
+        """Note that the present source assigned splits."""
         wrapped = {
             subtask: [HybridSplit.wrap(self._index, split) for split in splits]
             for subtask, splits in assignment.assignment.items()
@@ -169,7 +169,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
 
 
 class ChildContext:
-    """The coordinator, as the enumerator of one source sees it. Closed when the next source is switched to."""
+    """The coordinator for the enumerator of one source. Closed at the switch to the next source."""
 
     def __init__(self, parent: HybridEnumerator, context: SplitEnumeratorContext[HybridSplit], *, last: bool) -> None:
         self._parent, self._context, self._last, self._closed = parent, context, last, False
@@ -220,6 +220,6 @@ class ChildContext:
         self._context.run_in_coordinator_thread(lambda: None if self._closed else action())
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
-        # History is backlog until it ends, whatever one part of it says.
+        # History is backlog until it ends, so only the last source may say otherwise.
         if self._last and not self._closed:
             self._context.set_is_processing_backlog(is_processing_backlog=is_processing_backlog)
