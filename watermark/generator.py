@@ -66,7 +66,7 @@ class WatermarkOutput(Protocol):
         ...
 
     def mark_idle(self) -> None:
-        """Say that this split delivers nothing at present, so that others should not wait for it."""
+        """Say that this split delivers nothing at present and should not be waited for."""
         ...
 
     def mark_active(self) -> None:

@@ -24,13 +24,13 @@ from pyarrow import csv, dataset, fs, json, parquet
 __all__ = ["FORMATS", "STEP_ROWS", "FileFormat", "FileIndex", "spark_schema"]
 
 STEP_ROWS = 4_096
-"""Rows of a step of a text file."""
+"""Number of rows of a step of a text file."""
 
 TIME = pa.timestamp("us", tz="UTC")
 _BATCH_ROWS = 65_536
 _US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _Integers: TypeAlias = npt.NDArray[np.int64]
-_NEVER = np.iinfo(np.int64).min  # in arrays of largest times: no row of the step has one
+_NEVER = np.iinfo(np.int64).min  # in arrays of largest times: the step has no event time
 _NO_TIME = np.iinfo(np.int64).max  # the same in arrays of smallest times
 _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
 

@@ -70,7 +70,7 @@ class FileListing:
         return f"{self.root.rstrip('/')}/{name}"
 
     def find(self, name: str) -> FileFacts | None:
-        """Return the facts of one file, None if there is no file of that name.
+        """Return the facts of one file, None for a missing file.
 
         Raises:
             OSError: the file system cannot be asked.

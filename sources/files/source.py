@@ -5,13 +5,13 @@
     event time   parquet: from the row groups' statistics; csv and json: files are read through once, when planned
 
 A file is read once, whole, as it was when it was found: its size and time of modification are in the split. A file
-that has changed since is an error, because its rows could not be read again. So write files under another name
-(beginning with "." or "_") or in another folder, and rename them when they are complete.
+that has changed since is an error, because its rows could not be read again. So write a file under another name
+(beginning with "." or "_") or in another folder, and rename the complete file.
 
 Found files are remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
-quarter more. For all older files it has one time, and 8 KiB that tell which files came or went (`kit.id_sketch`), so a
-checkpoint is as small after a million files as after ten thousand. A running query knows every path that it has seen,
-so new files with an old time of modification are read. The consequences:
+quarter more, and for all older files one time and a sketch of 8 KiB (`kit.id_sketch`), which shows added and deleted
+files. So a checkpoint has the same size after a million files as after ten thousand. A running query knows every path
+that it has seen, so new files with an old time of modification are read. The consequences:
 
 - a file that is added while the query is stopped, with a time of modification before the times of 4,096 read files,
   is read if at most some 300 files of such an age were added or deleted meanwhile. If there were more, a

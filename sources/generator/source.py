@@ -5,8 +5,8 @@
     position       a tick; every row is made again from (script, seed, split, tick), so any range repeats
 
 By default the whole stream is present from the beginning, and the batch's limits decide how fast it is read. With
-`ticks_per_batch` it arrives while it is read: a live stream that follows batches instead of the clock, so that one
-seed gives one result on any machine. (Spark's `rate-micro-batch` source is the model.)
+`ticks_per_batch` the stream arrives batch by batch instead of by the clock, so that one seed gives one result on any
+machine. (Spark's `rate-micro-batch` source is the model.)
 """
 
 from __future__ import annotations

@@ -125,12 +125,12 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._unfinished.update(split.split_id for splits in wrapped.values() for split in splits)
 
     def completed(self, subtask: int) -> None:
-        """It told a reader that there is no more; the reader itself hears that of the last source only."""
+        """Note that the present source has no more splits for a reader; only the last source tells the reader."""
         if self._index == self._sources.last_index:
             self._context.signal_no_more_splits(subtask)
         else:
             self._complete.add(subtask)
-            # Not at once: it is in the middle of something, and would be closed.
+            # Not at once, because the calling enumerator would be closed during its own call.
             self._context.run_in_coordinator_thread(self._switch_if_done)
 
     # -- switching

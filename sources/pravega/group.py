@@ -126,7 +126,7 @@ class PravegaGroup:
         self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(self._java_cuts(cuts)))
 
     def close(self) -> None:
-        """Leave the group, so that its other readers take over the segments of this process's reader."""
+        """Leave the group; its other readers take over the segments of this process's reader."""
         self._leave()
         if self._group is not None:
             self._group.close()

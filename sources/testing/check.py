@@ -514,7 +514,7 @@ class _Enumeration(Generic[SplitT, StateT]):
 
 
 def _rest(planner: SplitPlanner[SplitT], split: SplitT, position: int) -> SplitT:
-    """The split from a position on, as a plan that ends there leaves it."""
+    """The rest of a split after a plan that ends at a position."""
     return split if position == split.start else planner.cut([(replace(split, stop=None), position)])[0][1]
 
 
@@ -524,7 +524,7 @@ def _part(planner: SplitPlanner[SplitT], split: SplitT, start: int, stop: int) -
 
 
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:
-    """Read bounded splits; a function, so that another process can run it."""
+    """Read bounded splits. This is a function so that another process can run the read."""
     parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in splits}
     for part in read_slices(source, splits, stalled_seconds=stalled_seconds):
         parts[part.split_id].append(part.rows)

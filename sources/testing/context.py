@@ -67,7 +67,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
         self.no_more_splits.discard(subtask)
 
     def run_async(self) -> None:
-        """Do all requested calls with their handlers, and the calls that these request. Periodic calls run once."""
+        """Do all requested calls with their handlers, including newly requested calls. Periodic calls run once."""
         while self._due or self._actions:
             while self._actions:
                 self._actions.popleft()()
