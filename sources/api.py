@@ -79,8 +79,8 @@ class SourceSplit:
         split_id: its name, unique in the source, with a meaning that never changes. Rows carry this id, and watermarks
             are kept by it.
         start: the position to go on from.
-        stop: the position before which it ends, None while it has no end.
-        parents: ids of the splits that it continues after a reshard: their rows come before its own.
+        stop: the position after its last row, None for a split without an end.
+        parents: ids of its predecessors in a reshard, whose rows come before the rows of this split.
 
     >>> from dataclasses import replace
     >>> orders = SourceSplit(split_id="orders/0")
@@ -406,7 +406,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return time_us
 
     def claims(self, splits: Sequence[SplitT], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
-        """Say which times splits have passed: `claim_us` for all splits, by default one after the other.
+        """Say which times splits have passed: `claim_us` for many splits, by default in turn.
 
         A claim raises the watermark before a row is read, and rows behind a false claim are dropped. A source whose
         search may find a position without a row overrides this method, looks at the row there, and leaves out splits
@@ -452,9 +452,9 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
-        """Note that a batch was committed, so that rows before these splits are not read again.
+        """Note that a batch was committed: rows before these splits are not read again.
 
-        For systems that keep unread rows. A batch may be told twice, or not at all.
+        For systems that keep unread rows. A batch may be told twice, or never.
 
         Args:
             splits: the unfinished splits; `start` is where the next batch begins.
@@ -510,12 +510,12 @@ class Fetching:
 
     @classmethod
     def one_by_one(cls) -> Fetching:
-        """Read one slice after the other, for systems that answer one question at a time best."""
+        """Read slices in turn, for systems that answer one question at a time best."""
         return cls(splits_at_once=1)
 
     @classmethod
     def multiplexed(cls) -> Fetching:
-        """Read all slices by one split reader that chooses the next request itself, such as Kafka's consumer."""
+        """Read all slices by one split reader, which chooses the next request, such as Kafka's consumer."""
         return cls()
 
     @classmethod

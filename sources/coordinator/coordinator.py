@@ -1,7 +1,7 @@
 """The coordinator of one source: runs the enumerator on one thread, and keeps it alive.
 
 Every call of the enumerator and every handler of `call_async` is an *action* with a name, which stands in each log line
-and error. Actions run one after the other, in the order in which they were handed over.
+and error. Actions run in turn, in the order in which they were handed over.
 
 An enumerator that raises is restored from its last snapshot, after a growing pause. In Flink the readers go back
 with the enumerator. Here readers are rows of a plan on the driver, so they never fail and never go back. The
@@ -281,7 +281,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._post_input(action, lambda enumerator: enumerator.handle_source_event(subtask, event))
 
     def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
-        """Hand over that splits of a reader were planned up to their end, so that nothing is left to read.
+        """Hand over that splits of a reader were planned up to their end.
 
         Call this before the checkpoint without these splits in the reader; then the enumerator hears it once.
         """

@@ -1,4 +1,4 @@
-"""Files as a source: one split a file, in event-time order where their times are known."""
+"""Files as a source: one split for each file, in event-time order if their times are known."""
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
 from .source import FileSource, FileSplit

@@ -1,10 +1,10 @@
-"""What the source of files raises on purpose.
+"""The errors of the source of files.
 
 LowmarkError
-├── FileUnreadable (RuntimeError)    a file that is there and cannot be read
-├── FileChanged    (RuntimeError)    a file that is gone, or not what it was when it was found
-├── InvalidFileOption (ValueError) an option or a path that cannot be
-└── NoSchema       (ValueError)      columns that are not known, or are not what was asked for
+├── FileUnreadable (RuntimeError)    a file exists but cannot be read
+├── FileChanged    (RuntimeError)    a file was deleted or changed after it was found
+├── InvalidFileOption (ValueError) an invalid option or path
+└── NoSchema       (ValueError)      columns are unknown, or differ from the wanted columns
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["FileChanged", "FileUnreadable", "InvalidFileOption", "NoSchema"]
 
 
 class InvalidFileOption(InvalidSourceOption):
-    """An option of `FileSource` that makes no sense. Values of secrets are never in it."""
+    """An invalid option of `FileSource`. The error never has values of secrets."""
 
     _source = "FileSource"
 
 
 class FileUnreadable(LowmarkError, RuntimeError):
-    """A file that is there and cannot be read: damaged, cut off, of another format, or not permitted."""
+    """A file exists but cannot be read: it is damaged, cut off, of another format, or not permitted."""
 
     source: str  # the source
     path: str  # of the file
     split: str  # its split
-    action: str  # what was attempted
+    action: str  # the attempted action
     cause: str  # type and text of the error
     _fact = "{source}: cannot {action} of file {path} (split {split!r}): {cause}"
     _hint = (
@@ -37,13 +37,13 @@ class FileUnreadable(LowmarkError, RuntimeError):
 
 
 class FileChanged(LowmarkError, RuntimeError):
-    """A file is not what it was when its split was found, so rows that were planned cannot be read."""
+    """A file has changed since its split was found, so planned rows cannot be read."""
 
     source: str  # the source
     path: str  # of the file
     split: str  # its split
     was: str  # its size and time when it was found
-    now: str  # what they are now, or "gone"
+    now: str  # its present size and time, or "gone"
     _fact = "{source}: file {path} (split {split!r}) was {was} when it was found, and is {now}"
     _hint = (
         'put the file back as it was, with its time, and write new rows into new files; or pass on_vanished="skip" to '
@@ -52,9 +52,9 @@ class FileChanged(LowmarkError, RuntimeError):
 
 
 class NoSchema(LowmarkError, ValueError):
-    """The columns of a source are not known, or are not what was asked for."""
+    """The columns of a source are unknown, or differ from the wanted columns."""
 
     source: str  # the source
-    fact: str  # what is wrong
+    fact: str  # the fault
     hint: str  # what to do
     _fact = "{source}: {fact}"

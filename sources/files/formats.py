@@ -1,11 +1,11 @@
-"""How a file is cut into steps, and how steps are read: parquet by its row groups, text in steps of `STEP_ROWS` rows.
+"""Cuts files into steps, and reads steps: parquet by its row groups, text in steps of `STEP_ROWS` rows.
 
-A step is the smallest part of a file that is read alone; a position is the number of a step. What is known of the steps
-without their rows is the file's index: how many rows each holds, and its largest event time. Parquet keeps both in its
-footer; a text is read through once for them.
+A step is the smallest part of a file that is read alone; a position is the number of a step. The index of a file has
+the number of rows and the largest event time of each step. Parquet keeps both in its footer; a text file is read
+through once for its index.
 
-Times without a zone are UTC. A file whose columns differ from the schema is read as far as it fits: columns that it
-lacks are null, more are left out, and values are converted where none is lost.
+Times without a zone are UTC. A file whose columns differ from the schema is read as far as it fits: missing columns
+are null, other columns are left out, and values are converted if the conversion loses nothing.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from pyarrow import csv, dataset, fs, json, parquet
 __all__ = ["FORMATS", "STEP_ROWS", "FileFormat", "FileIndex", "spark_schema"]
 
 STEP_ROWS = 4_096
-"""Rows of a step of a text file."""
+"""Number of rows of a step of a text file."""
 
 TIME = pa.timestamp("us", tz="UTC")
 _BATCH_ROWS = 65_536
 _PIECE_BYTES = 64 << 20  # of a row group at once, by the mean size that its file tells
 _US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _Integers: TypeAlias = npt.NDArray[np.int64]
-_NEVER = np.iinfo(np.int64).min  # in arrays of largest times: no row of the step has one
+_NEVER = np.iinfo(np.int64).min  # in arrays of largest times: the step has no event time
 _NO_TIME = np.iinfo(np.int64).max  # the same in arrays of smallest times
-_JSON_BLOCK_BYTES = 16 << 20  # an object must fit into a block
+_JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
 
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """What is known of a file's steps.
+    """The index of a file's steps.
 
     Attributes:
-        rows: rows before each step and, last, in the file; int64, shape (steps + 1,).
-        size_bytes: the same for bytes, roughly.
+        rows: number of rows before each step and, last, in the file; int64, shape (steps + 1,).
+        size_bytes: rough number of bytes, likewise.
         latest_us: largest event time of each step, None without an event-time column; int64, shape (steps,).
-        earliest_us: the same for the smallest.
+        earliest_us: smallest event time of each step, likewise.
     """
 
     rows: _Integers
@@ -57,25 +57,25 @@ class FileIndex:
         return len(self.rows) - 1
 
     def first_step(self, time_us: int) -> int | None:
-        """The first step with a row at or after a time, None if there is none."""
+        """The first step with a row at or after a time, None if no step has one."""
         if self.latest_us is None:
             return None
         later = np.flatnonzero((self.latest_us >= time_us) & (self.latest_us != _NEVER))
         return int(later[0]) if len(later) else None
 
     def earliest_from(self, step: int) -> int | None:
-        """The smallest event time in a step and all behind it, None if there is none."""
+        """The smallest event time in a step and all later steps, None without an event time."""
         earliest_us = np.empty(0, np.int64) if self.earliest_us is None else self.earliest_us[step:]
         earliest_us = earliest_us[earliest_us != _NO_TIME]
         return int(earliest_us.min()) if len(earliest_us) else None
 
 
 class FileFormat(ABC):
-    """Reads one kind of file. What it cannot read raises an error of Arrow's or an `OSError`."""
+    """Reads one kind of file. An unreadable file raises an error of Arrow's or an `OSError`."""
 
     @abstractmethod
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """Return the columns of a file, as it has them."""
+        """Return the columns of a file, in the file's own types."""
 
     @abstractmethod
     def index(
@@ -102,7 +102,7 @@ class ParquetFormat(FileFormat):
     def index(
         self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
     ) -> FileIndex:
-        del size_bytes, schema  # the footer knows them
+        del size_bytes, schema  # the footer has both
         with parquet.ParquetFile(path, filesystem=filesystem) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
             rows, sizes = _sums(group.num_rows for group in groups), _sums(group.total_byte_size for group in groups)
@@ -133,7 +133,7 @@ def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterat
 
 
 def _ends_us(file: parquet.ParquetFile, group: int, column: str) -> tuple[int, int]:
-    """The smallest and the largest event time of a row group: from the statistics, else from the column itself."""
+    """The smallest and the largest event time of a row group, from the statistics or from the column itself."""
     if column not in file.schema_arrow.names:
         return _NO_TIME, _NEVER
     kind = file.schema_arrow.field(column).type
@@ -159,7 +159,7 @@ def _raw_us(raw: int, unit: str) -> int:
 
 
 class TextFormat(FileFormat):
-    """A step is `STEP_ROWS` rows; the last one is what is left."""
+    """A step is `STEP_ROWS` rows; the last step has the rest."""
 
     def index(
         self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
@@ -201,14 +201,14 @@ class TextFormat(FileFormat):
 
 
 class CsvFormat(TextFormat):
-    """With a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
+    """CSV with a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         with _text(filesystem, path) as stream, csv.open_csv(stream) as rows:
             return rows.schema
 
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        # Arrow takes times either all with a zone or all without: they are read as text, and converted by `_utc`.
+        # Times are read as text and converted by `_utc`, because Arrow takes only all with or all without a zone.
         types = {each.name: pa.string() if pa.types.is_timestamp(each.type) else each.type for each in schema}
         convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
         with _text(filesystem, path) as stream, csv.open_csv(stream, convert_options=convert) as rows:
@@ -216,12 +216,12 @@ class CsvFormat(TextFormat):
 
 
 def _text(filesystem: fs.FileSystem, path: str) -> Any:
-    """An input stream, decompressed as the name says."""
+    """Open an input stream, decompressed as the name says."""
     return filesystem.open_input_stream(path)
 
 
 class JsonFormat(TextFormat):
-    """One object a line."""
+    """JSON with one object in each line."""
 
     _format = dataset.JsonFileFormat(read_options=json.ReadOptions(block_size=_JSON_BLOCK_BYTES))
 
@@ -234,11 +234,11 @@ class JsonFormat(TextFormat):
 
 
 FORMATS: dict[str, FileFormat] = {"parquet": ParquetFormat(), "csv": CsvFormat(), "json": JsonFormat()}
-"""By the names of `FileSource`'s `format`."""
+"""The formats by the names in `FileSource`'s `format`."""
 
 
 def spark_schema(schema: pa.Schema, *, event_time: str | None) -> pa.Schema:
-    """Return a file's columns in types that Spark has: times in UTC microseconds, no dictionaries, no views.
+    """Return a file's columns in types of Spark: times in UTC microseconds, no dictionaries, no views.
 
     The event-time column may be text in the file: it becomes a time.
 

@@ -1,10 +1,10 @@
-"""Which files there are: folders, patterns and single files, on any file system that Arrow or fsspec knows.
+"""Lists files: folders, patterns and single files, on any file system that Arrow or fsspec knows.
 
     "data"                        the files of a folder; with recursive=True also of the folders below it
     "data/2026-*/part-?.parquet"  a pattern: * ? [ab] {x,y} within a name, ** across folders
     "s3://bucket/data"            a URI of Arrow's file systems, else of fsspec's, if that is installed
 
-Names that begin with "." or "_" are left out, and what lies in folders of such names, as Spark does: they are files
+As in Spark, names that begin with "." or "_" are left out, and files in folders of such names, because these are files
 still being written, or markers. "_" is fine in a partition's folder ("_day=1").
 """
 
@@ -29,12 +29,12 @@ _WILD = re.compile(r"[*?\[{]")
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a listing says of a file.
+    """The facts about a file in a listing.
 
     Attributes:
         name: its path below the listing's root.
         size_bytes: its size.
-        modified_us: when it was modified last, microseconds since the epoch; 0 if the file system does not say.
+        modified_us: when it was last modified, microseconds since the epoch; 0 if the file system has no such time.
     """
 
     name: str
@@ -44,7 +44,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A folder, and which files of it are meant: a pattern over paths below it, or all."""
+    """A folder, with a pattern for paths below it, or with all its files."""
 
     folder: str
     pattern: re.Pattern[str] | None
@@ -56,7 +56,7 @@ class FileListing:
     """Lists files below one root.
 
     Attributes:
-        filesystem: where they are.
+        filesystem: the file system.
         root: the folder that names are relative to.
         places: the folders to look into.
     """
@@ -70,7 +70,7 @@ class FileListing:
         return f"{self.root.rstrip('/')}/{name}"
 
     def find(self, name: str) -> FileFacts | None:
-        """Return the facts of one file, None if there is none of that name.
+        """Return the facts of one file, None for a missing file.
 
         Raises:
             OSError: the file system cannot be asked.
@@ -97,15 +97,15 @@ class FileListing:
 def resolve_paths(
     paths: Sequence[str], *, recursive: bool = False, filesystem: fs.FileSystem | None = None
 ) -> FileListing:
-    """Return what lists the files that `paths` mean.
+    """Return the listing for `paths`.
 
     Args:
         paths: folders, patterns and files, at least one, all on one file system.
         recursive: whether a folder stands for the folders below it too.
-        filesystem: where they are; by default the paths say it: a URI, or else this machine.
+        filesystem: the file system; by default taken from the paths: a URI, or else this machine.
 
     Raises:
-        InvalidFileOption: no path, a pattern that is none, or paths of several file systems.
+        InvalidFileOption: no path, an invalid pattern, or paths of several file systems.
         OSError: the file system cannot be reached.
     """
     if not paths:
@@ -185,7 +185,7 @@ def _pieces(pattern: str) -> Iterator[str]:
 
 
 def _in_class(characters: str) -> str:
-    """The inside of [...] for Python, which knows or warns of more than ranges there."""
+    """The inside of [...] for Python, escaped because Python knows more than ranges there, or warns."""
     return re.sub(r"[\\\[&~|]", r"\\\g<0>", characters).replace("--", "-\\-")
 
 

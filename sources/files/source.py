@@ -1,12 +1,12 @@
-"""Files as a source: one split a file, new files found while running, in event-time order where their times are known.
+"""Files as a source: one split for each file, with new files found while running, in event-time order by known times.
 
     position     a step of the file: a row group of parquet, 4,096 rows of text (`formats`)
     split id     the file's path below the root that the paths have in common
     event time   parquet: from the row groups' statistics; csv and json: files are read through once, when planned
 
-A file is read once, whole, as it was when it was found: its size and time of modification are in the split, and a file
-that has changed since is an error, as rows that were read could not be read again. So write files under another name
-(one that begins with "." or "_") or in another folder, and rename them when they are complete.
+A file is read once, whole, as it was when it was found: its size and time of modification are in the split. A file
+that has changed since is an error, because its rows could not be read again. So write a file under another name
+(beginning with "." or "_") or in another folder, and rename the complete file.
 
 What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
 quarter more, and one time for all older files, so a checkpoint is as small after a million files as after ten thousand.
@@ -63,7 +63,7 @@ __all__ = ["FileSource", "FileSplit"]
 log = logging.getLogger("lowmark")
 
 REMEMBERED_FILES = 4_096
-"""Of so many files, the newest, the checkpoint has the names at least."""
+"""The checkpoint has the names of at least this number of files, the newest."""
 _KEPT_INDEXES = 10_000
 _OPEN_AT_ONCE = 16
 _NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), None, None)
@@ -76,7 +76,7 @@ class FileSplit(SourceSplit):
 
     Attributes:
         size_bytes: its size.
-        modified_us: when it was modified last, microseconds since the epoch.
+        modified_us: when it was last modified, microseconds since the epoch.
     """
 
     size_bytes: int = 0
@@ -95,28 +95,28 @@ class FileSource(SimpleSource[FileSplit]):
     r"""Reads files of one format.
 
     Args:
-        paths: a folder, a pattern, a file, or several of them (see `listing`); URIs for other file systems.
-        format: "parquet", "csv" (with a line of names), "json" (an object a line).
-        schema: the columns; by default those of the first file, which must be there then. Say it for queries that are
-            meant to last: the first file may be gone one day.
+        paths: a folder, a pattern, a file, or several (see `listing`); URIs for other file systems.
+        format: "parquet", "csv" (with a line of names), "json" (an object in each line).
+        schema: the columns; by default the columns of the first file, which must exist then. Give it for long-lived
+            queries, because the first file may be deleted one day.
         event_time: the column with the event time: a time, or text in ISO 8601. None: batches are cut by rows only.
-        columns: which columns to read, in this order; by default all. `event_time` must be among them.
+        columns: the columns to read, in this order; by default all. `event_time` must be among them.
         recursive: whether folders stand for the folders below them too.
-        bounded: whether to read what is there at the start, and end.
+        bounded: whether to read only the files present at the start, and then end.
         discover_every: how often to look for new files, a duration.
         modified_after: only files modified after this, an aware `datetime` or microseconds since the epoch.
         min_age: only files not modified for this long, a duration: for writers that do not rename. A file whose time of
-            modification is ahead of the clock is read once it was seen unchanged for as long.
-        max_age: files this much older than the newest are never new, a duration.
-        on_unreadable: "error", or "skip": log a warning and go on without the file's (remaining) rows. An error of the
-            network is skipped too, so rows can be lost.
-        on_vanished: the same for files that are gone or have changed since they were found.
-        filesystem: where the paths are, if they are no URIs; Arrow's, picklable.
+            modification is ahead of the clock is read once it was seen unchanged for this long.
+        max_age: files older than the newest by this duration are never new.
+        on_unreadable: "error", or "skip": log a warning and go on without the file's (remaining) rows. A network error
+            is skipped too, so rows can be lost.
+        on_vanished: the same for files that were deleted or changed after they were found.
+        filesystem: the file system of paths that are no URIs; Arrow's, picklable.
         now_us: the wall clock, for `min_age`; picklable.
         steady_us: a clock that never steps, for `min_age`; picklable.
 
     Raises:
-        InvalidFileOption: an option that makes no sense.
+        InvalidFileOption: an invalid option.
 
     `schema` raises `NoSchema`; planning and reading raise `FileUnreadable` and `FileChanged`.
 
@@ -181,7 +181,7 @@ class FileSource(SimpleSource[FileSplit]):
         return resolve_paths(self.paths, recursive=self._recursive, filesystem=self._filesystem)
 
     @cached_property
-    def schema(self) -> pa.Schema:  # kept, so that every process has the same one
+    def schema(self) -> pa.Schema:  # kept, so that every process has the same schema
         found = self._given_schema if self._given_schema is not None else self._first_schema()
         found = spark_schema(found, event_time=self._event_time)
         names = found.names if self._columns is None else list(self._columns)
@@ -218,7 +218,7 @@ class FileSource(SimpleSource[FileSplit]):
         return self.rows(split, Counter())
 
     def rows(self, split: FileSplit, losses: Counter) -> Iterator[tuple[pa.Table, int]]:
-        """Read a slice as `read` does; count when rows of it are skipped."""
+        """Do `read` for a slice; count in `losses` if rows are skipped."""
         assert split.stop is not None
         if split.start >= split.stop:
             return
@@ -238,8 +238,8 @@ class FileSource(SimpleSource[FileSplit]):
         """Return the index of a file, None if it is skipped.
 
         Raises:
-            FileChanged: it is gone or not what it was, and that is not to be skipped.
-            FileUnreadable: it cannot be read, and that is not to be skipped.
+            FileChanged: the file was deleted or changed, and such files are not skipped.
+            FileUnreadable: the file cannot be read, and such files are not skipped.
         """
         try:
             self._unchanged(split)
@@ -255,7 +255,7 @@ class FileSource(SimpleSource[FileSplit]):
             return None
 
     def settle(self, split: FileSplit, action: str, trouble: Exception) -> None:
-        """Raise what is to be raised about a file, and log what is to be skipped."""
+        """Raise the error of a file, or log it if the file is skipped."""
         if isinstance(trouble, FileNotFoundError):
             trouble = self._changed(split, None)
         if not isinstance(trouble, FileChanged):
@@ -279,9 +279,9 @@ class FileSource(SimpleSource[FileSplit]):
         return files
 
     def _settled(self, files: Sequence[FileFacts], min_age_us: int) -> list[FileFacts]:
-        """The files that were not modified for long enough: by their times, or as far as they were watched.
+        """The files that were not modified for long enough, by their times or by watching them.
 
-        A file that is watched does not wait for a wall clock that was set back, or is behind that of its writer.
+        A watched file does not wait for a wall clock that was set back, or is behind its writer's clock.
         """
         youngest_us, steady_us = self._now_us() - min_age_us, self._steady_us()
         self._young = {file: self._young.get(file, steady_us) for file in files if file.modified_us > youngest_us}
@@ -329,7 +329,7 @@ class FileSplitReader(SimpleSplitReader[FileSplit]):
     """Reads files.
 
     Attributes:
-        metrics: counts `data_losses`, files of which rows were skipped.
+        metrics: counts `data_losses`, files with skipped rows.
     """
 
     def __init__(self, source: FileSource) -> None:
@@ -341,11 +341,11 @@ class FileSplitReader(SimpleSplitReader[FileSplit]):
 
 
 class FilePlanner(SimplePlanner[FileSplit]):
-    """Knows the steps of files by their indexes, and keeps those it asked for last.
+    """Plans the steps of files by their indexes, and keeps the indexes used last.
 
     Attributes:
-        metrics: counts `data_losses`, files that were skipped.
-        skipped: ids of the files that were skipped as unreadable or changed, while their indexes are kept.
+        metrics: counts `data_losses`, skipped files.
+        skipped: ids of files skipped as unreadable or changed, while their indexes are kept.
     """
 
     def __init__(self, source: FileSource) -> None:
@@ -405,7 +405,7 @@ class FilePlanner(SimplePlanner[FileSplit]):
         return _NOTHING if index is None else index
 
     def _ask(self, splits: Sequence[FileSplit]) -> None:
-        """Read the indexes that are not known, several at a time."""
+        """Read the missing indexes, several at a time."""
         unknown = [split for split in splits if _key(split) not in self._indexes]
         if len(unknown) > 1:
             with ThreadPoolExecutor(min(_OPEN_AT_ONCE, len(unknown))) as pool:

@@ -1,24 +1,24 @@
-"""A scripted stream of splits, made and not read: every row is a pure function of (script, seed, split, position).
+"""A scripted stream of splits, computed instead of read: every row is a function of (script, seed, split, position).
 
-A script says per split how its event times run: on time, behind by some minutes, silent from some point on, or with
-one row whose clock was wrong. Nothing is stored and nothing is drawn in sequence, so any range of the stream can be
-made again, anywhere, in any order, and adjacent ranges give what the joined range gives.
+A script says for each split how its event times run: on time, behind by some minutes, silent from some point on, or
+with one row of a wrong clock. Rows are neither stored nor drawn in sequence, so any range of the stream can be
+made again, anywhere, in any order, and adjacent ranges give the same rows as the joined range.
 
-Positions are *ticks*: in each tick every split delivers its share of rows. So a source that admits k ticks a batch
-always makes the same batches. The last tick, `ticks`, ends the stream: a split that is behind delivers what it still
-owes, and every split that has not fallen silent delivers one more row, later than all before, as any stream that goes
-on would. Without it nobody could know that the last windows are over.
+Positions are *ticks*: in each tick every split delivers its share of rows. So a source that admits k ticks in each
+batch always makes the same batches. The last tick, `ticks`, ends the stream: a split that is behind delivers its
+remaining rows, and every split that has not fallen silent delivers one more row, later than all before, as in a stream
+that goes on. Without that row the last windows would never be over.
 
     tick       0         1                    ...      ticks - 1      ticks
     regular    R rows    R rows               ...      R rows         1 last row
     behind     R rows, each `behind_us` older ...      R rows         all it still owes, and 1 last row
     silent     R rows    R rows, up to silent_from_tick, then nothing
 
-Within a split rows arrive shuffled: each is up to `shuffle_us` later in event time than its turn, so none arrives more
-than `shuffle_us` after a newer one.
+Within a split rows arrive shuffled: each is up to `shuffle_us` later in event time than its turn, so a row arrives at
+most `shuffle_us` after a newer row.
 
-A split may begin later than the stream, at `from_tick`, and carry on others, its `parents`, which end there: a stream
-that is resharded. A parent owes nothing and has no last row; its children go on.
+A split may begin later than the stream, at `from_tick`, and continue other splits, its `parents`, which end there: a
+reshard. A parent has no remaining rows and no last row; its children go on.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _MOST = 1 << 62
 class InvalidScript(LowmarkError, ValueError):
     """A script that describes no stream."""
 
-    what: str  # the part of it that is wrong
-    expected: str  # what would have been accepted
-    got: str  # what was given, as text
+    what: str  # the part at fault
+    expected: str  # the accepted values
+    got: str  # the given value, as text
     _fact = "{what:.200}: expected {expected:.500}, got {got:.200}"
     _hint = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitScript:
-    """What one split does.
+    """The script of one split.
 
     Attributes:
-        name: of the split.
+        name: name of the split.
         rows_per_tick: rows it delivers in a tick, 1 or more.
-        behind_us: how much older than the stream's its event times are, microseconds, a whole number of ticks.
-        silent_from_tick: the first tick without a row of it; it never comes back. None: it never falls silent.
+        behind_us: how much older its event times are than the stream's, microseconds, a whole number of ticks.
+        silent_from_tick: the first tick from which on it delivers no row. None: it never falls silent.
         stray_tick: the first row of this tick is dated `stray_us` too late. None: no such row.
-        stray_us: how far ahead that row is, microseconds; a negative one makes it a late row.
+        stray_us: how far ahead that row is, microseconds; a negative value makes it a late row.
         last_us: event time of its last row, microseconds after the end of the last regular tick.
         from_tick: its first tick.
         parents: names of the splits that end where it begins.
@@ -84,17 +84,17 @@ class SplitScript:
 
 @dataclass(frozen=True, slots=True)
 class StreamScript:
-    """A whole stream: finite, and the same for one seed whoever makes it.
+    """A whole stream: finite, and the same for the same seed in every process.
 
     Attributes:
-        splits: at least one.
+        splits: the splits, at least one.
         start_us: event time at which tick 0 begins, microseconds since the epoch.
-        ticks: how many regular ticks there are; the stream's positions are 0 to `ticks` + 1.
+        ticks: number of regular ticks; the stream's positions are 0 to `ticks` + 1.
         tick_us: event time that passes in a tick, microseconds.
         shuffle_us: how much later than its turn a row's event time may be, microseconds, 1 or more.
 
     Raises:
-        InvalidScript: a value makes no sense.
+        InvalidScript: a value is invalid.
 
     >>> script = StreamScript((SplitScript("a", 2), SplitScript("b", 2, silent_from_tick=1)), 0, 3, 1_000_000, 1)
     >>> script.rows("a", 0, 4, seed=7)["event_time"].cast("int64").to_pylist()
@@ -131,7 +131,7 @@ class StreamScript:
                 self._check_parent(split, parent)
 
     def _check_size(self, split: SplitScript) -> None:
-        """Rows are counted and times are added up in 64 bits."""
+        """Check that counts of rows and sums of times fit 64 bits."""
         span_us = (self.ticks + 1) * self.tick_us + split.behind_us
         sizes = (span_us * split.rows_per_tick, split.stray_tick, split.stray_us, split.last_us, split.silent_from_tick)
         if any(abs(size or 0) >= _MOST for size in sizes):
@@ -159,7 +159,7 @@ class StreamScript:
         return self.start_us + self.ticks * self.tick_us
 
     def ends_at(self, split: str) -> int | None:
-        """The tick in which the children of a split begin, None if it has none."""
+        """The tick in which the children of a split begin, None without children."""
         return min((child.from_tick for child in self.splits if split in child.parents), default=None)
 
     def first_at(self, split: str, time_us: int, *, seed: int) -> int | None:
@@ -178,7 +178,7 @@ class StreamScript:
         turn = time_us - self.start_us + script.behind_us - script.from_tick * self.tick_us
         first, certain = (-(-after * script.rows_per_tick // self.tick_us) for after in (turn - self.shuffle_us, turn))
         special = [number for number in (self._stray(script), self._last(script)) if number is not None]
-        # One row past the certain one may be special and the next, the last, too.
+        # The row after the certain row may be special, and the next row, the last, too.
         numbers = np.arange(max(0, first - 1), min(count, max(0, certain) + 3), dtype=np.int64)
         numbers = np.unique(np.concatenate([numbers, np.array(special, np.int64)]))
         numbers = numbers[(numbers >= 0) & (numbers < count)]
@@ -186,7 +186,7 @@ class StreamScript:
         return min(script.from_tick + int(later[0]) // script.rows_per_tick, self.ticks) if len(later) else None
 
     def begins_us(self, split: str, tick: int) -> int:
-        """The event time, microseconds, that no regular row of a split is before from a tick on."""
+        """The event time, microseconds, before which a split has no regular row from a tick on."""
         _, script = self._find(split)
         return self.start_us + min(tick, self.ticks) * self.tick_us - script.behind_us
 
@@ -196,11 +196,11 @@ class StreamScript:
         Args:
             split: its name.
             start: the first tick.
-            end: the tick after the last; beyond the stream's end there is nothing.
+            end: the tick after the last; there are no rows beyond the stream's end.
             seed: any integer.
 
         Returns:
-            Rows of `SCHEMA` in order of arrival. O(rows), whatever came before them.
+            Rows of `SCHEMA` in order of arrival. O(rows), independent of earlier rows.
 
         Raises:
             LookupError: no split has that name.
@@ -231,10 +231,10 @@ class StreamScript:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> StreamScript:
-        """The script that `to_plain` was called on.
+        """Make a script from `to_plain`.
 
         Raises:
-            InvalidScript: it is none: a field is missing, not known, or cannot be.
+            InvalidScript: a field is missing, unknown or invalid.
         """
         try:
             script = msgspec.convert(plain, cls)
@@ -257,7 +257,7 @@ class StreamScript:
         return split.behind_us // self.tick_us * split.rows_per_tick
 
     def _rows_before(self, split: SplitScript, tick: int) -> int:
-        """Rows in all ticks before this one, which is also the number of the next row."""
+        """The number of rows in all earlier ticks, which is also the number of the next row."""
         ends = (split.silent_from_tick, self.ends_at(split.name))
         silent = min((end for end in ends if end is not None), default=self.end)
         rows = max(0, min(tick, self.ticks, silent) - split.from_tick) * split.rows_per_tick
@@ -269,7 +269,7 @@ class StreamScript:
         return None if split.stray_tick is None else (split.stray_tick - split.from_tick) * split.rows_per_tick
 
     def _last(self, split: SplitScript) -> int:
-        """Number of the last row, if it comes to that."""
+        """Number of the last row, if there is one."""
         return (self.ticks - split.from_tick) * split.rows_per_tick + self._owed_rows(split)
 
     def _times_of(
@@ -285,7 +285,7 @@ class StreamScript:
 
 
 def _check_names(what: str, plain: Mapping[str, Any], kind: type[StreamScript | SplitScript]) -> None:
-    """A misspelt field must not be without effect in silence."""
+    """Refuse unknown fields, because a misspelt field would otherwise have no effect."""
     known = {field.name for field in fields(kind)}
     for name in plain:
         if name not in known:

@@ -1,12 +1,12 @@
 """The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
 
-    StreamScript   what the stream is: splits that are behind, fall silent, have a wrong clock, are resharded
-    seed           which of its many equals
-    position       a tick; every row is made anew from (script, seed, split, tick), so any range repeats
+    StreamScript   the stream: splits that are behind, fall silent, have a wrong clock, are resharded
+    seed           chooses one of the streams of the script
+    position       a tick; every row is made again from (script, seed, split, tick), so any range repeats
 
-All of the stream is there from the beginning, and how fast it is read is for the batch's limits to say; or, with
-`ticks_per_batch`, it arrives as it is read: a live stream that goes by batches instead of by the clock, so that one
-seed gives one result on any machine. (Spark's `rate-micro-batch` source is the model.)
+By default the whole stream is present from the beginning, and the batch's limits decide how fast it is read. With
+`ticks_per_batch` the stream arrives batch by batch instead of by the clock, so that one seed gives one result on any
+machine. (Spark's `rate-micro-batch` source is the model.)
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class GeneratorSource(SimpleSource[SourceSplit]):
     Columns: `split` (string), `number` (bigint, its number within the split), `event_time`.
 
     Args:
-        script: what the stream is.
+        script: the script of the stream.
         seed: any integer; one seed always gives the same rows.
-        bounded: whether the end of the script is the end of the stream; otherwise it goes silent there, as a live
-            stream does at night. Splits that have children end in any case.
-        ticks_per_batch: a batch finds so many more ticks arrived than were read before it, 1 or more; None: all have.
-            A run up to the present (`availableNow`) is then one batch.
+        bounded: whether the end of the script is the end of the stream; otherwise it goes silent there, like a live
+            stream at night. Splits that have children end in any case.
+        ticks_per_batch: the number of ticks that arrive for each batch beyond the read ticks, 1 or more; None: all
+            ticks have arrived. With a number, a run up to the present (`availableNow`) is one batch.
 
     Raises:
         InvalidScript: `ticks_per_batch` is below 1.
@@ -101,7 +101,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
             position = after
 
     def _arrived(self, split: SourceSplit, end: SplitEnd) -> SplitEnd:
-        """What is there of it: all, or so many ticks more than were read."""
+        """The arrived end of a split: all of it, or `ticks_per_batch` ticks beyond the read ticks."""
         if self.ticks_per_batch is None or end.position <= split.start + self.ticks_per_batch:
             return end
         return self._end_at(split, split.start + self.ticks_per_batch, finished=False)

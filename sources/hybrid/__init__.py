@@ -1,4 +1,4 @@
-"""Several sources, read one after the other as if they were one (FLIP-150)."""
+"""A succession of sources that is read as one source (FLIP-150)."""
 
 from .enumerator import HybridState
 from .reader import HybridSplit

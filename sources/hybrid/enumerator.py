@@ -1,4 +1,4 @@
-"""The enumerator of a `HybridSource`: runs that of the present source, and switches to the next."""
+"""The enumerator of a `HybridSource`: runs the present source's enumerator, and switches to the next source."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["HybridEnumerator", "HybridState"]
 
 @dataclass(frozen=True, slots=True)
 class HybridState:
-    """What a `HybridSource` goes on from.
+    """The state of a `HybridSource`.
 
     Attributes:
-        source_index: the source that is read.
+        source_index: index of the present source.
         state: its enumerator's state.
         complete: readers that were told that there is no more of it.
         unfinished: ids of its splits that are assigned and not finished, sorted.
@@ -41,7 +41,7 @@ class HybridState:
 
 
 class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
-    """Runs the enumerator of the present source, and switches to the next."""
+    """Runs the enumerator of the present source, and switches to the next source."""
 
     def __init__(
         self, sources: Succession, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
@@ -56,7 +56,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
 
     @property
     def source_index(self) -> int:
-        """The source that is read."""
+        """Index of the present source."""
         return self._index
 
     def start(self) -> None:
@@ -103,10 +103,10 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         if self._child is not None:
             self._child.close()
 
-    # -- what the present source says
+    # -- calls of the present source
 
     def assigned(self, assignment: SplitsAssignment[Any]) -> None:
-        """It assigned splits."""
+        """Note that the present source assigned splits."""
         wrapped = {
             subtask: [HybridSplit.wrap(self._index, split) for split in splits]
             for subtask, splits in assignment.assignment.items()
@@ -115,12 +115,12 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._unfinished.update(split.split_id for splits in wrapped.values() for split in splits)
 
     def completed(self, subtask: int) -> None:
-        """It told a reader that there is no more; the reader itself hears that of the last source only."""
+        """Note that the present source has no more splits for a reader; only the last source tells the reader."""
         if self._index == self._sources.last_index:
             self._context.signal_no_more_splits(subtask)
         else:
             self._complete.add(subtask)
-            # Not at once: it is in the middle of something, and would be closed.
+            # Not at once, because the calling enumerator would be closed during its own call.
             self._context.run_in_coordinator_thread(self._switch_if_done)
 
     # -- switching
@@ -159,7 +159,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
 
 
 class ChildContext:
-    """The coordinator, as the enumerator of one source sees it. Closed when the next source is switched to."""
+    """The coordinator for the enumerator of one source. Closed at the switch to the next source."""
 
     def __init__(self, parent: HybridEnumerator, context: SplitEnumeratorContext[HybridSplit], *, last: bool) -> None:
         self._parent, self._context, self._last, self._closed = parent, context, last, False
@@ -210,6 +210,6 @@ class ChildContext:
         self._context.run_in_coordinator_thread(lambda: None if self._closed else action())
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
-        # History is backlog until it ends, whatever one part of it says.
+        # History is backlog until it ends, so only the last source may say otherwise.
         if self._last and not self._closed:
             self._context.set_is_processing_backlog(is_processing_backlog=is_processing_backlog)

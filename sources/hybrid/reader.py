@@ -1,4 +1,4 @@
-"""Splits of several sources: each is planned and read by its own source, found by the index that it carries."""
+"""Splits of several sources: each split carries the index of its source, which plans and reads the split."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ AnyReader = SplitReader[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridSplit(SourceSplit):
-    """A split of one of several sources. Its `start` and `stop` count, not those of the split inside.
+    """A split of one of several sources. Its own `start` and `stop` count, not those of the inner split.
 
     Attributes:
-        source_index: which source, from 0.
+        source_index: index of the source, from 0.
         split: the source's own split.
 
     >>> tagged = HybridSplit.wrap(1, SourceSplit(split_id="orders/0", start=5, parents=("old",)))
@@ -56,19 +56,19 @@ class HybridSplit(SourceSplit):
         )
 
     def unwrap(self) -> SourceSplit:
-        """The source's own split, with this one's start and stop."""
+        """The source's own split, with the start and stop of this split."""
         if (self.split.start, self.split.stop) == (self.start, self.stop):
             return self.split
         return replace(self.split, start=self.start, stop=self.stop)
 
     @staticmethod
     def index_of(split_id: str) -> int:
-        """Which source a split with this id is of."""
+        """The index of the source of a split with this id."""
         return int(split_id.partition(":")[0])
 
     @staticmethod
     def child_id(split_id: str) -> str:
-        """What its source calls it."""
+        """The id of the split in its source."""
         return split_id.partition(":")[2]
 
 
@@ -91,7 +91,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     """Asks each source's own planner.
 
     Args:
-        create: index -> a source's planner; called when it is needed first.
+        create: index -> a source's planner; called on first use.
     """
 
     def __init__(self, create: Callable[[int], AnyPlanner]) -> None:
@@ -139,7 +139,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
             self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
 
     def metric_values(self) -> Mapping[str, float]:
-        """Those of all sources; what two of them count under one name is added up."""
+        """The counts of all sources; equal names are added up."""
         return _added_up(self._planners.values())
 
     def trouble(self) -> str | None:
@@ -168,13 +168,13 @@ class HybridSplitReader(SplitReader[HybridSplit]):
     """Reads each split by its own source's reader, earlier sources first.
 
     Args:
-        create: index -> a source's split reader; called when it is needed first.
+        create: index -> a source's split reader; called on first use.
     """
 
     def __init__(self, create: Callable[[int], AnyReader]) -> None:
         self._create = create
         self._readers: dict[int, AnyReader] = {}
-        self._open: dict[int, set[str]] = {}  # source -> its splits that are not finished
+        self._open: dict[int, set[str]] = {}  # source -> its unfinished splits
         self._woken = False
 
     def fetch(self) -> Fetched:
@@ -209,7 +209,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
             reader.wake_up()
 
     def metric_values(self) -> Mapping[str, float]:
-        """As the planner's."""
+        """The counts of all sources; equal names are added up."""
         return _added_up(self._readers.values())
 
     def close(self) -> None:
@@ -217,5 +217,5 @@ class HybridSplitReader(SplitReader[HybridSplit]):
             reader.close()
 
     def _next_index(self) -> int | None:
-        """The first source with a split that is not finished."""
+        """The first source with an unfinished split."""
         return min((index for index, ids in self._open.items() if ids), default=None)

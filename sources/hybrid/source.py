@@ -1,17 +1,16 @@
-"""Several sources, read one after the other as if they were one: history first, then what is live (FLIP-150).
+"""A succession of sources that is read as one source: first history, then live data (FLIP-150).
 
     files of last year ──► files of this year ──► Kafka
     bounded                bounded                may be unbounded
 
-The next source is switched to when every reader has finished the present one: its enumerator has told the reader that
-there is no more, and every split of the reader was planned to its end (`handle_splits_finished`). Splits carry the
-index of their source in `HybridSplit.source_index` and in their id ("0:orders/3"), so planner, split reader and
-serializers find the right one. Whatever a source does not know of the others stays its own: it sees its splits, its
-ids, its readers.
+The switch to the next source comes when every reader has finished the present source: the enumerator has told the
+reader that there are no more splits, and every split of the reader was planned to its end (`handle_splits_finished`).
+Splits carry the index of their source in `HybridSplit.source_index` and in their id ("0:orders/3"), so planner, split
+reader and serializers find the right source. A source sees only its own splits, ids and readers.
 
-The start of a source may depend on how the one before it ended: `DeferredSource` makes it then. Another process that
-needs it, after a restart or on an executor, makes it without that knowledge; so what is known only then belongs into
-the splits.
+The start of a source may depend on the end of the previous source: `DeferredSource` makes the source at the switch.
+Another process that needs the source, after a restart or on an executor, makes it without the previous source; so
+facts that are known only at the switch belong into the splits.
 
 Source: `org.apache.flink.connector.base.source.hybrid`, FLIP-150.
 """
@@ -41,10 +40,10 @@ class HybridSource(Source[HybridSplit, HybridState]):
     """Reads sources one after the other.
 
     Args:
-        sources: two or more, all but the last of them bounded; all rows are of one schema. The first is not deferred.
+        sources: two or more sources, all bounded except the last, all with one schema. The first is not deferred.
 
     Raises:
-        InvalidHybrid: one of the above does not hold; for a deferred source, when it is made.
+        InvalidHybrid: the sources break one of these rules; for a deferred source, when it is made.
     """
 
     def __init__(self, *sources: AnySource | DeferredSource) -> None:
@@ -56,7 +55,7 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     @property
     def event_time(self) -> str | None:
-        """The one column that sources which are known by now name; a source that names none is not searched by time."""
+        """The event-time column of the known sources; a source without such a column is not searched by time."""
         named = {source.event_time for source in self._sources} - {None}
         return named.pop() if len(named) == 1 else None
 
@@ -66,7 +65,7 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     @property
     def fetching(self) -> Fetching:  # type: ignore[override]
-        """That of the source which asks for the most threads."""
+        """The fetching of the source with the most threads."""
         return max((source.fetching for source in self._sources), key=lambda each: each.threads)
 
     @property

@@ -1,4 +1,4 @@
-"""The sources of a `HybridSource` in their order; a deferred one is made when it is switched to."""
+"""The sources of a `HybridSource` in their order; a deferred source is made at the switch to it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class InvalidHybrid(LowmarkError, ValueError):
     """Sources that cannot be read one after the other."""
 
     index: int  # the source at fault, from 0
-    reason: str  # what is wrong
+    reason: str  # the fault
     hint: str  # what to do
     _fact = "source {index} of a HybridSource: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredSource:
-    """A source that is made when it is switched to.
+    """A source that is made at the switch to it.
 
     Attributes:
-        create: gets the enumerator of the source before, which has ended and is not closed yet; None after a restart
-            and on executors. A module's function, or whatever else can be pickled.
-        boundedness: of the source that it makes.
+        create: gets the enumerator of the previous source, which has ended and is not closed yet; None after a restart
+            and on executors. A module's function, or another picklable callable.
+        boundedness: boundedness of the source that it makes.
     """
 
     create: Callable[[AnyEnumerator | None], AnySource]
@@ -48,10 +48,10 @@ class Succession:
     Attributes:
         first: the source that is read first.
         last_index: index of the last source.
-        boundedness: of all together, which is that of the last.
+        boundedness: boundedness of the whole, which is that of the last source.
 
     Raises:
-        InvalidHybrid: they cannot be read one after the other.
+        InvalidHybrid: the sources cannot be read one after the other.
     """
 
     def __init__(self, *sources: AnySource | DeferredSource) -> None:
@@ -70,17 +70,17 @@ class Succession:
                 self._made[index] = self._checked(index, source)
 
     def __iter__(self) -> Iterator[AnySource]:
-        """Those that are known by now."""
+        """The sources that are known now."""
         return iter(self._made.values())
 
     def __getitem__(self, index: int) -> AnySource:
-        """Return a source; a deferred one that nobody switched to here is made without the enumerator before it."""
+        """Return a source; a deferred source without a switch in this process is made without an enumerator."""
         if index not in self._made:
             self.switch_to(index, None)
         return self._made[index]
 
     def switch_to(self, index: int, previous: AnyEnumerator | None) -> AnySource:
-        """Make a deferred source, knowing how the one before it ended; others are there."""
+        """Make a deferred source from the end of the previous source; return other sources as they are."""
         source = self._sources[index]
         if isinstance(source, DeferredSource):
             made = source.create(previous)

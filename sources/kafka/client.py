@@ -151,8 +151,8 @@ class KafkaClient:
         Args:
             wanted: (topic, partition) -> the wanted position.
             action: the purpose, completing "cannot ...".
-            patience_seconds: how long partitions without an answer are asked again once others have one; None: as long
-                as without any answer.
+            patience_seconds: how long partitions without an answer are asked again once others have one; None: for the
+                whole allowed time.
 
         Returns:
             (offsets, None if no record has that timestamp or a later timestamp, or if the partition does not exist;

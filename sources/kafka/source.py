@@ -268,7 +268,7 @@ def _one_of(option: str, given: str, values: tuple[str, str]) -> str:
 
 
 def _says(position: KafkaOffsets | None, kind: str) -> bool:
-    """Whether a position is of this kind, in all or some partitions."""
+    """Whether a position is of this kind, in at least one partition."""
     if position is None:
         return False
     return position.kind == kind or any(
@@ -277,7 +277,7 @@ def _says(position: KafkaOffsets | None, kind: str) -> bool:
 
 
 def _mentions(position: KafkaOffsets | None, kind: str) -> bool:
-    """Whether a position, or its fallback, is of this kind, in all or some partitions."""
+    """Whether a position or its fallback is of this kind, in at least one partition."""
     if position is None:
         return False
     parts = [each for _, each in position.by_partition if isinstance(each, KafkaOffsets)]

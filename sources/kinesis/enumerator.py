@@ -118,7 +118,7 @@ def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSpl
             split_id=split_id(stream, shard["ShardId"]),
             stream=stream,
             shard=shard["ShardId"],
-            # An expired parent is left out, so that its children do not wait for it.
+            # Children must not wait for an expired parent, so expired parents are left out.
             parents=tuple(split_id(stream, parent) for parent in _parents(shard) if parent in there),
             hash_from=shard["HashKeyRange"]["StartingHashKey"],
             hash_to=shard["HashKeyRange"]["EndingHashKey"],
@@ -170,7 +170,7 @@ def _time_ms(cursor: str) -> int:
 def _cursors(
     splits: Sequence[KinesisSplit], start: KinesisPosition, present_ms: int
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """Return where each split begins, and the splits that are over before they begin."""
+    """Return the begin of each split, and the splits that end before their begin."""
     if start.kind == "LATEST":
         return {split.split_id: at_time(present_ms) for split in splits}, frozenset()
     if start.kind == "AT_TIMESTAMP":

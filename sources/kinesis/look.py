@@ -5,8 +5,8 @@ are looked at. If these records reach the end, the rest is known exactly; this h
 stream. Otherwise a second look, at the records that arrived last, finds an end, and the rows between are estimated from
 the density in both looks. The estimate only decides how far a batch goes: the ends of a batch are places in the shard.
 
-Looking costs reads, and a shard allows five reads a second for all its readers. So it is done at most every
-`poll_seconds`, with one read while nothing is new, and some hundred records ahead.
+Looking costs reads, and a shard allows five reads a second for all its readers. So the planner looks at most every
+`poll_seconds`, with one read while there are no new records, and some hundred records ahead.
 """
 
 from __future__ import annotations

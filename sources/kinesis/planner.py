@@ -114,7 +114,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
     # -- how far shards can be read
 
     def latest(self, splits: Sequence[KinesisSplit]) -> Mapping[str, SplitEnd]:
-        """Say where each shard ends now, as far as it was looked at.
+        """Return the present end of each shard, by the last look.
 
         A shard without an answer within two seconds, such as a throttled shard, is missing in the answer. If no shard
         answers, that is an error after the allowed time (`give_up_after`).

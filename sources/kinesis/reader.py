@@ -50,7 +50,7 @@ class _Slice:
 
 
 class KinesisSplitReader(SplitReader[KinesisSplit]):
-    """Reads slices one after the other, with one read in each fetch.
+    """Reads slices in turn, with one read in each fetch.
 
     Args:
         settings: how to reach the service.

@@ -1,4 +1,4 @@
-"""Notes which splits a planner is still asked about, so that it can forget others."""
+"""Notes the splits in a planner's questions, so that the planner can forget all other splits."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:
 
 
 class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
-    """Reads one split after the other through `SimpleSource.read`, each up to its stop, one batch in each fetch.
+    """Reads splits in turn through `SimpleSource.read`, up to their stops, with one batch in each fetch.
 
     Attributes:
         metrics: the reader's counts.

@@ -318,7 +318,7 @@ class BatchPlanner(Generic[SplitT]):
                 return
 
     def _ask_for_splits(self) -> Future[None]:
-        """Let an enumerator that assigns on request (FLIP-27) give all its splits, for this plan or the next one."""
+        """Let an enumerator that assigns on request (FLIP-27) give all its splits, for this or the next plan."""
         assert self._coordinator is not None, "restored before"
         if self._requested is None or self._requested.done():
             self._requested = self._coordinator.request_splits()

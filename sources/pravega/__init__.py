@@ -1,6 +1,6 @@
-"""Streams of Pravega as a source: one split a segment.
+"""Streams of Pravega as a source: one split for each segment.
 
-`source.py` is what users call; `client.py` is what speaks to Java, in the driver's planner and in tasks.
+Users call `source.py`; `client.py` calls Java, in the driver's planner and in tasks.
 """
 
 from .errors import (

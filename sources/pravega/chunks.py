@@ -1,4 +1,4 @@
-"""A range of a segment, chunk by chunk, each with the ends of its events: what reading and indexing have in common."""
+"""Reads a range of a segment in chunks with the ends of their events, for reading and indexing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole events. `data` is used again for the next chunk.
+    """Whole events. The next chunk uses `data` again.
 
     Attributes:
-        position: of the first event.
-        data: the bytes; there may be more of them than the events have.
+        position: position of the first event.
+        data: the bytes, perhaps with more bytes after the events.
         ends: where in `data` each event ends.
     """
 
@@ -35,7 +35,7 @@ class Chunk:
 
     @property
     def after(self) -> int:
-        """The position behind the last event."""
+        """The position after the last event."""
         return self.position + int(self.ends[-1])
 
     @property
@@ -60,16 +60,16 @@ def chunks(
 
     Args:
         client: opens the segment, unless it is open.
-        split: which segment.
+        split: the segment.
         start: the first byte.
-        stop: the byte behind the last.
-        opened: the segment, opened at `start`; it is closed in the end.
-        chunk_bytes: how many bytes a chunk has at most; more where one event has more.
+        stop: the byte after the last.
+        opened: the segment, opened at `start`; it is closed at the end.
+        chunk_bytes: the largest size of a chunk; a larger event makes a larger chunk.
 
     Raises:
-        PravegaEventBroken: they are not.
+        PravegaEventBroken: `start` or `stop` is not between events, or bytes are no event.
         Truncated, Gone: see `SegmentBytes.read_into`.
-        PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see there.
+        PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: as their docstrings say.
     """
     if opened is None and start >= stop:
         return

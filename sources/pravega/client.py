@@ -1,11 +1,11 @@
-"""What is asked of Pravega, through the classes of its Java client. Only `group` and `jvm` call Java beside it.
+"""Asks Pravega through the classes of its Java client. Beside this module only `group` and `jvm` call Java.
 
-One client a process and settings, shared by planner, enumerator and all readers, and kept: connections outlive a batch.
-Questions are asked again until `give_up_seconds` are over; what waiting does not cure is raised at once.
+A process has one client for equal settings, shared by planner, enumerator and all readers, so connections outlive a
+batch. Questions are repeated until `give_up_seconds` are over; errors that waiting does not cure are raised at once.
 
-`io.pravega.client.BatchClientFactory`, the public way to read ranges, hands out one event a call. The classes beneath
-it, which are used here (`ControllerImpl`, `SegmentMetadataClient`, `SegmentInputStream`), give bytes, ask many segments
-at once, and know predecessors. They are the same in 0.12 and 0.13.
+`io.pravega.client.BatchClientFactory`, the public way to read ranges, gives one event in each call. This module uses
+the classes beneath it (`ControllerImpl`, `SegmentMetadataClient`, `SegmentInputStream`), which give bytes, ask many
+segments at once, and know predecessors. These classes are the same in 0.12 and 0.13.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger("lowmark")
 Answer = TypeVar("Answer")
 
 OPENED_TOGETHER = 16
-"""So many segments are asked for bytes before the first is read; Java keeps a megabyte for each."""
+"""How many segments are asked for bytes before the first is read; Java keeps a megabyte for each segment."""
 ANSWER_SECONDS = 10.0
 """How long one question may take before it is asked again."""
 _PAUSES_SECONDS = (0.1, 0.3, 1.0)
@@ -62,25 +62,25 @@ _FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateEx
 
 
 class Gone(LowmarkError):
-    """A segment is not there."""
+    """A segment does not exist."""
 
 
 class Truncated(LowmarkError):
-    """Bytes of a segment are not there any more."""
+    """Bytes of a segment were truncated."""
 
 
 class Silent(LowmarkError):
-    """Nobody answered in time; the text is the last error."""
+    """No answer came in time; the text is the last error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """A segment as it is now.
+    """The present state of a segment.
 
     Attributes:
-        head: its first byte that is there.
+        head: its first present byte.
         tail: the position after its last event.
-        sealed: whether nothing will be added.
+        sealed: whether no event will be added.
     """
 
     head: int
@@ -90,10 +90,10 @@ class SegmentState:
 
 @dataclass(frozen=True, slots=True)
 class StreamCut:
-    """A position in a stream: of each of the segments that cover it.
+    """A position in a stream: a position in each of the segments that cover the stream.
 
     Attributes:
-        stream: its name.
+        stream: name of the stream.
         positions: segment -> byte.
     """
 
@@ -109,7 +109,7 @@ def client_of(settings: PravegaSettings) -> PravegaClient:
     """Return the client of this process.
 
     Raises:
-        PravegaClientMissing, InvalidPravegaOption: there can be none.
+        PravegaClientMissing, InvalidPravegaOption: the client cannot be made.
     """
     with _making:
         start_java(settings.jars, settings.jvm_options)
@@ -122,9 +122,9 @@ class PravegaClient:
     """Asks one Pravega about one scope. For many threads.
 
     Args:
-        settings: where and how.
+        settings: how to reach Pravega.
         now_seconds: a clock that never goes back.
-        pause: waits so many seconds.
+        pause: waits a number of seconds.
 
     Attributes:
         executor: Java's executor for the client's own work.
@@ -142,7 +142,7 @@ class PravegaClient:
         pool = self._pool = java_class("io.pravega.client.connection.impl.ConnectionPoolImpl")(
             config, java_class("io.pravega.client.connection.impl.SocketConnectionFactoryImpl")(config)
         )
-        # Few tries of its own: `ask` tries again, and says so.
+        # Few tries in Java, because `ask` tries again and logs that.
         described = java_class("io.pravega.client.control.impl.ControllerImplConfig").builder().clientConfig(config)
         executor = pool.getInternalExecutor()
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
@@ -160,21 +160,21 @@ class PravegaClient:
         self._cut_helper = java_class("io.pravega.client.admin.impl.StreamCutHelper")(self._controller, pool)
         self._tokens: dict[str, Any] = {}
         self._segments: dict[tuple[str, int], Any] = {}  # Java's
-        self._watched: dict[tuple[str, int], Any] = {}  # of segments that are open: their metadata clients
+        self._watched: dict[tuple[str, int], Any] = {}  # metadata clients of open segments
         self._marks: dict[str, _MarkReader] = {}
         self._mark_windows: dict[str, tuple[threading.Lock, MarkWindow]] = {}
         self._lock = threading.Lock()
 
     @property
     def java_config(self) -> Any:
-        """Java's `ClientConfig`, for who needs more of its client than a source does."""
+        """Java's `ClientConfig`, for callers that need other parts of its client."""
         return self._config
 
     def check(self) -> None:
-        """Ask something.
+        """Ask any question, to see whether Pravega answers.
 
         Raises:
-            PravegaAccessDenied, PravegaUnavailable: see there.
+            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
         """
         scope = self.settings.scope
         self.ask(
@@ -203,13 +203,13 @@ class PravegaClient:
         return StreamCut(stream, positions_of(cut))
 
     def tail(self, stream: str) -> StreamCut:
-        """Return where a stream ends; a sealed one ends nowhere."""
+        """Return where a stream ends; a sealed stream has no open end, so its StreamCut has no positions."""
         at = self.java_stream(stream)
         cut = self._future(stream, "look up the tail of", lambda: self._cut_helper.fetchTailStreamCut(at))
         return StreamCut(stream, positions_of(cut))
 
     def open_segments(self, stream: str) -> frozenset[int]:
-        """Return the segments that are written to."""
+        """Return the open segments of a stream."""
         scope = self.settings.scope
         found = self._future(
             stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
@@ -217,7 +217,7 @@ class PravegaClient:
         return frozenset(int(segment.getSegmentId()) for segment in found.getSegments())
 
     def segment_of_key(self, stream: str, key: str) -> int:
-        """Return the segment into which events with a routing key go now."""
+        """Return the present segment for events with a routing key."""
         scope = self.settings.scope
         found = self._future(
             stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
@@ -225,7 +225,7 @@ class PravegaClient:
         return int(found.getSegmentForKey(key).getSegmentId())
 
     def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
-        """Return of each segment what carries it on: successor -> its predecessors; nothing while it is open."""
+        """Return the successors of each segment: successor -> its predecessors; empty while the segment is open."""
 
         def asked() -> list[Any]:
             return [self._controller.getSuccessors(self._java_segment(stream, segment)) for segment in segments]
@@ -252,7 +252,7 @@ class PravegaClient:
         """Read a StreamCut's text.
 
         Raises:
-            InvalidPravegaOption: it is none, or one of another scope.
+            InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope.
         """
         import jpype
 
@@ -278,14 +278,13 @@ class PravegaClient:
         return str(self.java_cut(cut).asText())
 
     def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks | None:
-        """Return what writers have noted of time in a stream; None where they have never noted any.
+        """Return the marks of time that writers have noted in a stream; None if no mark was ever noted.
 
         Args:
-            stream: its name.
-            place: where in the stream of marks to begin: 0, or `after` of one of them. What was truncated there is
-                passed over.
-            most: so many at most; None: all.
-            origin: what that is a place of, "" where it is not known. Of another one, all marks are returned.
+            stream: name of the stream.
+            place: the place in the stream of marks to begin at: 0, or `after` of a mark. Truncated marks are skipped.
+            most: the largest number of marks; None: all marks.
+            origin: the origin of the place, "" if unknown. For another origin, all marks are returned.
         """
         with self._lock:
             kept = self._marks.setdefault(stream, _MarkReader())
@@ -296,7 +295,7 @@ class PravegaClient:
             )  # fmt: skip
 
     def mark_window(self, stream: str) -> tuple[threading.Lock, MarkWindow]:
-        """Return what slices of a stream have read of its marks in this process, and what is held to use it."""
+        """Return the marks of a stream that slices have read in this process, with the lock for them."""
         with self._lock:
             return self._mark_windows.setdefault(stream, (threading.Lock(), MarkWindow()))
 
@@ -338,13 +337,13 @@ class PravegaClient:
     def states(
         self, segments: Iterable[tuple[str, int]], *, patience_seconds: float
     ) -> dict[tuple[str, int], SegmentState | None]:
-        """Return how segments are now, asked side by side; None for those that are gone.
+        """Return the states of segments, asked side by side; None for a segment that does not exist.
 
-        Those that nobody answers for within `patience_seconds` are missing.
+        Segments without an answer within `patience_seconds` are missing.
 
         Raises:
-            PravegaAccessDenied: they may not be read.
-            Silent: nobody answered for any.
+            PravegaAccessDenied: the segments may not be read.
+            Silent: no segment got an answer.
         """
         import jpype
 
@@ -377,11 +376,11 @@ class PravegaClient:
     def all_states(
         self, segments: Iterable[tuple[str, int]], action: str
     ) -> dict[tuple[str, int], SegmentState | None]:
-        """Return how segments are now, of every one of them.
+        """Return the state of every segment.
 
         Raises:
-            PravegaAccessDenied: they may not be read.
-            PravegaUnavailable: nobody answered for one within `give_up_seconds`.
+            PravegaAccessDenied: the segments may not be read.
+            PravegaUnavailable: a segment got no answer within `give_up_seconds`.
         """
         keys, seconds = list(dict.fromkeys(segments)), self.settings.give_up_seconds
         found: dict[tuple[str, int], SegmentState | None] = {}
@@ -395,7 +394,7 @@ class PravegaClient:
         return found
 
     def exists(self, stream: str) -> bool:
-        """Whether a stream is there."""
+        """Whether a stream exists."""
         scope = self.settings.scope
         return bool(
             self.ask(
@@ -418,13 +417,13 @@ class PravegaClient:
         return SegmentBytes(self, source, f"read {name}")
 
     def open_ahead(self, stream: str, segment: int, position: int) -> SegmentBytes:
-        """As `open`, but Pravega is asked for the first bytes at once, so that segments are waited for together."""
+        """Do `open`, and ask Pravega for the first bytes at once, so that several segments can be awaited together."""
         opened = self.open(stream, segment, position)
         opened.fill()
         return opened
 
     def forget(self, stream: str, segment: int) -> None:
-        """A segment will not be asked about any more."""
+        """Forget a segment that will not be asked about any more."""
         self._unwatch(stream, segment)
         self._segments.pop((stream, segment), None)
 
@@ -461,7 +460,7 @@ class PravegaClient:
 
     def _java_segment(self, stream: str, segment: int) -> Any:
         made = self._segments.get((stream, segment))
-        if made is None:  # half a millisecond
+        if made is None:  # making it takes half a millisecond
             made = self._segments[stream, segment] = self._segment(self.settings.scope, stream, segment)
         return made
 
@@ -488,7 +487,7 @@ class PravegaClient:
         """Ask until there is an answer.
 
         Raises:
-            PravegaAccessDenied, PravegaUnavailable: see there; and what `missing` raises.
+            PravegaAccessDenied, PravegaUnavailable: as their docstrings say; and the errors of `missing`.
         """
         import jpype
 
@@ -527,15 +526,15 @@ class PravegaClient:
 
 
 class _MarkReader:
-    """What reads the marks of a stream: none of them is kept here."""
+    """Reads the marks of a stream, without keeping them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.reader: Any = None
-        self.oldest: str | None = None  # where they begin, as Java writes it
+        self.oldest: str | None = None  # the begin of the marks, in Java's form
 
     def forget(self) -> None:
-        """The stream is gone: one that is made again under its name has marks of its own."""
+        """Forget a deleted stream, because a new stream of its name has other marks."""
         if self.reader is not None:
             self.reader.close()
         self.reader = self.oldest = None
@@ -551,16 +550,16 @@ class SegmentBytes:
         self._direct = jpype.nio.convertToDirectBuffer
 
     def fill(self) -> None:
-        """Ask for the next bytes and do not wait for them."""
+        """Ask for the next bytes without waiting."""
         self._source.fillBuffer()
 
     def read_into(self, data: memoryview) -> None:
-        """Fill `data`: so many bytes are known to be there.
+        """Fill `data` with bytes that are known to exist.
 
         Raises:
-            Truncated: some are gone.
-            Gone: all are, with the segment.
-            PravegaAccessDenied, PravegaUnavailable: see there.
+            Truncated: some bytes were truncated.
+            Gone: the segment does not exist any more.
+            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
         """
         import jpype
 
@@ -592,7 +591,7 @@ class SegmentBytes:
                 raise PravegaUnavailable(settings.place, self._action, waited, cause)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the segment."""
         self._source.close()
 
 
@@ -628,14 +627,14 @@ def _milliseconds() -> Any:
 
 
 def cause_of(error: Any) -> str:
-    """Return what Java raised, without its stack, from the outside in; what only wraps another error is left out."""
+    """Return the text of a Java error and its causes, without stacks and without mere wrappers."""
     said: list[str] = []
     each: Any = error
     while each is not None and len(said) < 8:
         name, text = str(each.getClass().getSimpleName()), str(each.getMessage() or "").partition("\n")[0]
         cause = each.getCause()
         if cause is not None and str(cause.toString()).partition("\n")[0] in text:
-            text = ""  # it says again what its cause says
+            text = ""  # the text only repeats its cause
         if text or cause is None or name not in _WRAPPERS:
             said.append(f"{name}: {text}" if text else name)
         each = cause

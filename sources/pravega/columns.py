@@ -1,4 +1,4 @@
-"""The columns of rows, and how they are made of a chunk."""
+"""The columns of rows, made from a chunk."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class PravegaColumns:
     """Makes rows.
 
     Args:
-        names: which columns, in which order; None: all there are.
-        event_time: how to find the time of an event; None: there is no such column.
-        noted: whether there is a column with what writers noted.
+        names: names of the columns, in order; None: all columns.
+        event_time: how to find the time of an event; None: no column for it.
+        noted: whether there is a column with the time noted by writers.
 
     Raises:
-        InvalidPravegaOption: there is no such column, or one is named twice.
+        InvalidPravegaOption: a column is unknown, or named twice.
     """
 
     def __init__(self, names: Sequence[str] | None, event_time: EventTime | None, *, noted: bool = False) -> None:
@@ -53,7 +53,7 @@ class PravegaColumns:
         self.schema = pa.schema([(name, _TYPES[name]) for name in wanted])
 
     def rows(self, split: PravegaSplit, chunk: Chunk, notes: SegmentNotes | None) -> pa.RecordBatch:
-        """Return the events of a chunk; with the notes of the segment, where there is a column for them."""
+        """Return the events of a chunk; with the notes of the segment, if there is a column for them."""
         count = len(chunk.ends)
         columns: list[pa.Array[Any]] = []
         events = payloads(chunk.data, chunk.ends) if self._looks_inside else None

@@ -1,4 +1,4 @@
-"""Where a query stands as Pravega's own text, for another reader of the same streams: Flink's, or a new query."""
+"""The position of a query as Pravega's own text, for another reader of the same streams, such as Flink's."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _READABLE = re.compile(r"\d+:(?P<scope>[^/:]+)/(?P<stream>[^/:]+):.*")
 
 
 def check_stream_cut(text: str, option: str, scope: str, stream: str | None = None) -> str:
-    """Return the stream of a StreamCut's text. Needs no Java, so a source can refuse a wrong one when it is made.
+    """Return the stream of a StreamCut's text. Needs no Java, so a source can refuse a wrong text when it is made.
 
     Args:
-        text: as `StreamCut.asText()` makes it.
-        option: the option it was given as.
-        scope: the scope that it must be of.
-        stream: the stream that it must be of; None: any.
+        text: the text of `StreamCut.asText()`.
+        option: name of the option, for errors.
+        scope: the expected scope.
+        stream: the expected stream; None: any.
 
     Raises:
-        InvalidPravegaOption: it is no StreamCut, or one of another scope or stream.
+        InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope or stream.
     """
     try:
         found = _READABLE.fullmatch(gzip.decompress(base64.b64decode(text, validate=True)).decode())
@@ -45,17 +45,17 @@ def check_stream_cut(text: str, option: str, scope: str, stream: str | None = No
 
 
 def stream_cuts(client: PravegaClient, positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Return the StreamCut at which each stream stands.
+    """Return the present StreamCut of each stream.
 
-    Segments that wait for others to be read are not in it, but these; and of those that they carry on, too, what is
-    read to its end already. So it covers every routing key once, as a StreamCut has to.
+    Contains a waiting segment's unread predecessors instead of the segment itself, including predecessors already read
+    to their end. So it covers every routing key once, as a StreamCut must.
 
     Args:
         client: asks Pravega.
-        positions: split id -> the byte from which it is read on; of all splits that are not finished.
+        positions: split id -> the byte where it goes on, for all unfinished splits.
 
     Raises:
-        PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see there.
+        PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: as their docstrings say.
     """
     by_stream: dict[str, dict[int, int]] = {}
     for split_id, position in positions.items():
@@ -65,14 +65,14 @@ def stream_cuts(client: PravegaClient, positions: Mapping[str, int]) -> dict[str
 
 
 def _covering(client: PravegaClient, stream: str, at: Mapping[int, int]) -> dict[int, int]:
-    """What of the segments does not carry on another of them, and what was read beside those that do."""
+    """The segments that do not wait for others of them, and the read predecessors of the waiting segments."""
     predecessors: dict[int, tuple[int, ...]] = {}
     asked: Sequence[int] = sorted(at)
     while asked:
         found = {each: parents for of in client.successors(stream, asked).values() for each, parents in of.items()}
         asked = sorted(found.keys() - predecessors.keys())
         predecessors |= found
-    behind = predecessors.keys()  # each of them carries on one that is not read to its end
+    behind = predecessors.keys()  # segments with a predecessor that is not read to its end
     read = sorted({parent for each in behind for parent in predecessors[each]} - behind - at.keys())
     cut = {segment: position for segment, position in at.items() if segment not in behind}
     if not read:

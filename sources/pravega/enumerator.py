@@ -1,12 +1,13 @@
-"""Finds segments: those of a position at first, and from then on what carries them on.
+"""Finds segments: first the segments of a position, and from then on their successors.
 
     position    head, tail or a StreamCut: its segments, each from its byte on
-    successors  a segment that is sealed is asked for them; Pravega keeps that for the life of a stream, also of what
-                was truncated, so a scaling that nobody saw is found, and with it what is lost, if something is
+    successors  asked for each sealed segment; Pravega keeps them for the life of a stream, also for truncated
+                segments, so an unseen scaling is found, and with it any lost events
 
-Scalings seal some segments and make others whose keys they had: every successor names all of its predecessors.
+Scalings seal some segments and make others for the same keys: every successor names all of its predecessors.
 
-    discovery   one question a stream, which segments are open; only if one of them is new, what lies between is asked
+    discovery   one question for each stream, its open segments; only if an open segment is new, the segments between
+                are asked for
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ __all__ = ["Positions", "SegmentWalk", "StreamList", "StreamPattern", "Streams"]
 
 @dataclass(frozen=True, slots=True)
 class StreamList:
-    """Streams by name: each has to be there."""
+    """Streams by name, all of which must exist."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPattern:
-    """Streams whose whole name matches, also those that are made later."""
+    """Streams whose whole name matches, also streams that are made later."""
 
     pattern: str
 
@@ -41,12 +42,12 @@ Streams = StreamList | StreamPattern
 
 @dataclass(frozen=True)
 class Positions:
-    """Where streams begin, or end.
+    """The positions where streams begin, or end.
 
     Attributes:
-        otherwise: "head" or "tail".
+        otherwise: "head" or "tail", for other streams.
         cuts: stream -> "head", "tail" or the text of a StreamCut.
-        texts: texts of StreamCuts, each of which names its stream itself.
+        texts: texts of StreamCuts, which name their streams.
     """
 
     otherwise: str
@@ -57,7 +58,7 @@ class Positions:
         """Look a position up.
 
         Raises:
-            InvalidPravegaOption: it is of another stream.
+            InvalidPravegaOption: the position is of another stream.
         """
         given = self.cuts.get(stream, self.otherwise)
         for cut in map(client.cut_of, self.texts):
@@ -76,15 +77,15 @@ class Positions:
 
 
 class SegmentWalk:
-    """What `DiscoveringEnumerator` calls to discover; each call is one look. Used by one thread at a time.
+    """The discovery of a `DiscoveringEnumerator`; each call is one look. Used by one thread at a time.
 
     Args:
         client: makes the client, on the thread that looks.
-        streams: which streams.
-        start: where they begin.
-        stop: where they end; None: nowhere.
-        known: ids of splits that are known.
-        late: whether streams were looked for before: those of a pattern that are new since begin at their head.
+        streams: the streams.
+        start: where streams begin.
+        stop: where streams end; None: streams do not end.
+        known: ids of known splits.
+        late: whether there was an earlier discovery: streams of a pattern that are new since then begin at their head.
     """
 
     def __init__(
@@ -102,17 +103,17 @@ class SegmentWalk:
         for split_id in known:
             stream, segment = segment_of(split_id)
             self._known.setdefault(stream, set()).add(segment)
-        self._carried_on: set[tuple[str, int]] = set()  # segments of which all successors are known
+        self._carried_on: set[tuple[str, int]] = set()  # segments whose successors are all known
         self._found: list[PravegaSplit] = []
 
     def __call__(self) -> Sequence[PravegaSplit]:
         """Look.
 
         Returns:
-            The splits that were found by this walk, now or before.
+            The splits that this walk found, now or before.
 
         Raises:
-            PravegaStreamMissing: a stream that is named is not there.
+            PravegaStreamMissing: a named stream does not exist.
         """
         client = self._client()
         for stream in self._names(client):
@@ -148,14 +149,14 @@ class SegmentWalk:
             self._found += found
 
     def _walk(self, client: PravegaClient, stream: str) -> list[PravegaSplit]:
-        """Find what carries on the segments that are known."""
+        """Find the successors of known segments."""
         known, found, carried_on = set(self._known[stream]), list[PravegaSplit](), set[tuple[str, int]]()
         is_open = client.open_segments(stream)
         if is_open and is_open <= known:
             return []
         asked = [
             segment for segment in sorted(known - is_open) if (stream, segment) not in self._carried_on
-        ]  # all at once: they are sealed, and a stream has few that are sealed and not done
+        ]  # all at once: a stream has few segments that are sealed and not done
         while asked:
             again: dict[int, None] = {}
             for segment, successors in client.successors(stream, asked).items():
@@ -165,7 +166,7 @@ class SegmentWalk:
                     if successor not in known:
                         known.add(successor)
                         found.append(split_of(stream, successor, parents=predecessors))
-                        # One that was asked before it was sealed has been asked too early.
+                        # A segment that was asked before it was sealed has to be asked again.
                         again |= dict.fromkeys(each for each in (successor, *predecessors) if each in known)
             asked = [segment for segment in again if (stream, segment) not in self._carried_on | carried_on]
         self._known[stream] = known
@@ -183,7 +184,7 @@ class SegmentWalk:
         splits = []
         for segment in segments:
             state, start = states.get((stream, segment)), first.positions.get(segment, 0)
-            # Of one that was truncated as a whole nobody knows the end: who plans it says that it is lost.
+            # The end of a wholly truncated segment is unknown; its planner reports the loss.
             end = last.positions.get(segment, None if state is None else state.tail)
             mine = tuple(parent for parent in parents.get(segment, ()) if parent in segments)
             splits.append(split_of(stream, segment, start, None if end is None else max(start, end), mine))

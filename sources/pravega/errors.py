@@ -1,14 +1,14 @@
-"""What the Pravega connector raises.
+"""The errors of the Pravega connector.
 
 LowmarkError
-├── InvalidPravegaOption  (ValueError)    an option that cannot be: restarts do not help
+├── InvalidPravegaOption  (ValueError)    an invalid option: restarts do not help
 ├── PravegaClientMissing  (RuntimeError)  no Java, no JPype, or no client's jars in this process
-├── PravegaStreamMissing  (LookupError)   a scope or a stream is not there, or not any more
+├── PravegaStreamMissing  (LookupError)   a scope or a stream does not exist, or was deleted
 ├── PravegaAccessDenied   (RuntimeError)  wrong credentials, or no right to read
-├── PravegaUnavailable    (RuntimeError)  no answer within the time allowed
-├── PravegaGroupTaken     (ValueError)    a reader group is another application's
-├── PravegaDataLost       (RuntimeError)  events that were to be read were truncated
-└── PravegaEventBroken    (RuntimeError)  bytes of a segment that are no event
+├── PravegaUnavailable    (RuntimeError)  no answer within the allowed time
+├── PravegaGroupTaken     (ValueError)    a reader group belongs to another application
+├── PravegaDataLost       (RuntimeError)  events were truncated before they were read
+└── PravegaEventBroken    (RuntimeError)  bytes of a segment are no event
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ __all__ = [
 
 
 class InvalidPravegaOption(SuppressRestarts, InvalidSourceOption):
-    """An option of `PravegaSource` that makes no sense. Values of secrets are never in it."""
+    """An invalid option of `PravegaSource`. The error never has values of secrets."""
 
     _source = "PravegaSource"
 
 
 class PravegaClientMissing(SuppressRestarts, RuntimeError):
-    """Pravega's Java client cannot be had in this process."""
+    """Pravega's Java client is not available in this process."""
 
-    what: str  # what is missing
+    what: str  # the missing part
     hint: str  # what to do
     _fact = "Pravega is read through its Java client, and {what}"
 
 
 class PravegaStreamMissing(SuppressRestarts, LookupError):
-    """A stream that is to be read is not there, or was deleted while it was read."""
+    """A stream does not exist, or was deleted while it was read."""
 
     scope: str
-    stream: str  # its name, "" where the scope is missing
-    controller: str  # where it was looked for
-    when: str  # what was asked
+    stream: str  # its name, "" if the scope is missing
+    controller: str  # the asked controller
+    when: str  # the question
     _fact = "Pravega at {controller}: {_what} not there ({when})"
     _hint = (
         "check the spelling, and the right to list; a stream that was deleted and made anew is read from its head "
@@ -63,11 +63,11 @@ class PravegaStreamMissing(SuppressRestarts, LookupError):
 
 
 class PravegaAccessDenied(SuppressRestarts, RuntimeError):
-    """Pravega knows the user not, or gives no right to read."""
+    """Pravega does not know the user, or gives no right to read."""
 
     controller: str  # the controller
-    action: str  # what was asked
-    cause: str  # what it answered
+    action: str  # the question
+    cause: str  # Pravega's answer
     _fact = "Pravega at {controller}: cannot {action}: access is denied ({cause:.300})"
     _hint = "check username and password, and the user's right to READ the scope and its streams."
 
@@ -83,12 +83,12 @@ class PravegaUnavailable(SourceUnavailable):
 
 
 class PravegaGroupTaken(SuppressRestarts, ValueError):
-    """There is a reader group of that name, over streams that the query does not read: a reset would harm its owner."""
+    """A reader group of that name reads streams that the query does not read, so a reset would harm its owner."""
 
     scope: str  # the scope
     group: str  # name of the group
-    streams: str  # those of the group, separated by commas
-    expected: str  # those of the query
+    streams: str  # the streams of the group, separated by commas
+    expected: str  # the streams of the query
     _fact = "Pravega's reader group {scope}/{group} reads {streams}; expected a group of {expected} alone"
     _hint = "give the query a group of its own: it is reset whenever the query starts."
 
@@ -97,8 +97,8 @@ class PravegaDataLost(LowmarkError, RuntimeError):
     """Events were truncated before they were read."""
 
     split: str  # id of the split
-    position: int  # the byte of the segment that should have been read next
-    head: int | None  # the first byte that is there, None if the whole segment is gone
+    position: int  # the next byte to read in the segment
+    head: int | None  # the first present byte, None if the whole segment was truncated
     _fact = "Pravega split {split!r}: it was read up to byte {position}, and {_lost}: the stream was truncated"
     _hint = (
         'to go on with what is left, use on_data_loss="go_on"; to lose nothing next time, give the stream a longer '
@@ -113,10 +113,10 @@ class PravegaDataLost(LowmarkError, RuntimeError):
 
 
 class PravegaEventBroken(LowmarkError, RuntimeError):
-    """Bytes where an event should begin are none."""
+    """Bytes where an event should begin are no event."""
 
     split: str  # id of the split
     position: int  # the byte
-    what: str  # what is there
+    what: str  # the found bytes
     _fact = "Pravega split {split!r}, byte {position}: expected an event, found {what}"
     _hint = "byte streams have no events; else position and segment do not belong together: is the StreamCut right?"

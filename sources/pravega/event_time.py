@@ -1,10 +1,10 @@
-"""Event time out of the bytes of events: Pravega keeps none itself.
+"""Finds event time in the bytes of events, because Pravega keeps no time of an event.
 
-`EventTime.json("$.at")` reads one field of JSON without reading the rest; `EventTime.of(function)` is whatever you
-know of your events: Arrow's binary array in, one of times out. Both run where events are read and, once more, where
+`EventTime.json("$.at")` reads one field of JSON without reading the rest; `EventTime.of(function)` calls your
+function: Arrow's binary array in, an array of times out. Both run where events are read and, once more, where
 batches are planned by time, so that slices and alignment know a time before a row is read.
 
-An event without a time, or with one that cannot be read, has none: it flows on and moves nothing.
+An event without a readable time has no time: it passes through and moves no watermark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def unit_us(unit: str) -> int:
     """Return the microseconds in a unit of time.
 
     Raises:
-        InvalidPravegaOption: there is no such unit.
+        InvalidPravegaOption: the unit is unknown.
     """
     if unit not in _UNITS_US:
         raise InvalidPravegaOption("event_time_unit", repr(unit), "s, ms or us", "ms is usual.")
@@ -48,16 +48,16 @@ def unit_us(unit: str) -> int:
 
 @dataclass(frozen=True)
 class EventTime:
-    """How to find the time of an event. Picklable, if its function is.
+    """How to find the time of an event. Picklable, if its function is picklable.
 
     Attributes:
-        path: of a field in JSON, such as "$.order.at"; "" where `decode` is given.
-        unit: of numbers there, also of those written as text: "s", "ms" or "us". Other text is ISO 8601, without a
-            zone in UTC.
-        decode: events -> their times, as many: timestamps, or whole microseconds since the epoch.
+        path: path of a field in JSON, such as "$.order.at"; "" with `decode`.
+        unit: unit of numbers in the field, also of numbers written as text: "s", "ms" or "us". Other text is ISO 8601,
+            in UTC without a zone.
+        decode: events -> an array of as many times: timestamps, or whole microseconds since the epoch.
 
     Raises:
-        InvalidPravegaOption: path or unit are none.
+        InvalidPravegaOption: the path or the unit is invalid.
 
     >>> EventTime("$.at").times_us(pa.array([b'{"at": 7}', b'{"at": "1970-01-01T00:00:01Z"}'])).tolist()
     [7000, 1000000]
@@ -78,16 +78,16 @@ class EventTime:
 
     @classmethod
     def of(cls, given: str | Decode | EventTime, unit: str = "ms") -> EventTime:
-        """Take what a user gives: a path, a function, or one of these."""
+        """Take a user's value: a path, a function, or an `EventTime`."""
         if isinstance(given, EventTime):
             return given
         return cls(given, unit) if isinstance(given, str) else cls("", unit, given)
 
     def times(self, events: pa.BinaryArray) -> pa.Array[Any]:
-        """Return the time of each event, null where it has none.
+        """Return the time of each event, null for an event without a time.
 
         Raises:
-            InvalidPravegaOption: the function returns something else.
+            InvalidPravegaOption: the function returns no such array.
         """
         if self.decode is None:
             return self._from_json(events)
@@ -99,7 +99,7 @@ class EventTime:
                 "event_time", f"{type(found).__name__} for {len(events)} events", "an array with a time for each",
                 "return one of pyarrow's arrays.",
             )  # fmt: skip
-        # A time without a zone is one in UTC, which its number is, too.
+        # A time without a zone counts as UTC, like its number.
         kind = (
             pa.timestamp("us", tz=getattr(found.type, "tz", None)) if pa.types.is_timestamp(found.type) else pa.int64()
         )
@@ -107,7 +107,7 @@ class EventTime:
         return times
 
     def times_us(self, events: pa.BinaryArray) -> npt.NDArray[np.int64]:
-        """As `times`, microseconds since the epoch; `NO_TIME` where there is none."""
+        """Do `times`, in microseconds since the epoch; `NO_TIME` for an event without a time."""
         return np.asarray(self.times(events).cast(pa.int64()).fill_null(NO_TIME), np.int64)
 
     def _from_json(self, events: pa.BinaryArray) -> pa.Array[Any]:
@@ -137,7 +137,7 @@ class EventTime:
         return read
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "unit": self.unit, "decode": self.decode}  # the decoder is made anew
+        return {"path": self.path, "unit": self.unit, "decode": self.decode}  # without the decoder
 
 
 def _us(value: float | str | None, per_unit_us: int) -> int | None:

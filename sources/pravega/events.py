@@ -1,7 +1,7 @@
-"""Events in the bytes of a segment: each is a type (4 bytes, 0), a length (4 bytes, big-endian) and so many bytes.
+"""Finds events in the bytes of a segment: each has a type (4 bytes, 0), a length (4 bytes, big-endian) and its bytes.
 
-Bytes come from Java a megabyte at a time and are taken apart here, since a call from Python into Java for every event
-costs more than all the rest.
+Bytes come from Java a megabyte at a time and are divided here, because a call from Python into Java for every event
+costs more than all other work.
 
 Source: `io.pravega.shared.protocol.netty.WireCommands.Event`, `EventSegmentReaderImpl`.
 """
@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">i").unpack_from
 
 
 class NotAnEvent(LowmarkError):
-    """Bytes that are no event: where, and what is there."""
+    """Bytes that are no event, with their place."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(at, what)
@@ -33,7 +33,7 @@ def ends_of_events(data: bytearray | memoryview, size: int) -> npt.NDArray[np.in
     r"""Return where each whole event in the first `size` bytes ends; the first begins at 0.
 
     Raises:
-        NotAnEvent: there is something else.
+        NotAnEvent: bytes are no event.
 
     >>> ends_of_events(bytearray(b"\0\0\0\0\0\0\0\1a\0\0\0\0\0\0\0\2bc\0\0\0"), 22)
     array([ 9, 19])
@@ -74,7 +74,7 @@ def payloads(data: bytearray | memoryview, ends: npt.NDArray[np.int64]) -> pa.Bi
     """
     if not len(ends):
         return pa.array([], pa.binary())
-    # Headers and payloads, each an element of its own, over the bytes as they are; then every second one.
+    # An array of headers and payloads in turn over the same bytes; then every second element is taken.
     offsets = np.empty(2 * len(ends) + 1, np.int32)
     offsets[0] = 0
     offsets[2::2] = ends

@@ -1,12 +1,11 @@
-"""A reader group of Pravega: where a query stands, for retention and for applications that share its position.
+"""A reader group of Pravega: the position of a query, for retention and for applications that share the position.
 
     subscribe   makes the group, so that retention by consumption keeps the events that it has not released
     join        resets the group to a position, and starts a reader in it that throws its events away
     checkpoint  takes a checkpoint of the group, which is complete when all its readers have read up to it
     release     lets Pravega truncate the events before a position
 
-A checkpoint waits for ever for a reader that has died, until somebody says `readerOffline` or resets the group, as
-`join` does.
+A checkpoint waits for ever for a dead reader, until `readerOffline` is called or the group is reset, as in `join`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["GroupReset", "PravegaGroup"]
 log = logging.getLogger("lowmark")
 
 REFRESH_MS = 200
-"""How often readers look at the state that the group shares: a checkpoint takes some of these."""
+"""How often readers look at the shared state of the group; a checkpoint takes some of these intervals."""
 _READ_MS = 200
 _CLOSE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
@@ -39,13 +38,13 @@ class PravegaGroup:
     """One reader group. For one thread; its reader has a thread of its own.
 
     Args:
-        client: of the scope.
-        name: of the group.
-        streams: which streams it is of; a group of others is not taken.
+        client: the client of the scope.
+        name: name of the group.
+        streams: the streams of the group; an existing group of other streams is refused.
 
     Raises (from every call):
-        PravegaGroupTaken: there is such a group, of other streams.
-        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: see there.
+        PravegaGroupTaken: a group of that name has other streams.
+        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.
     """
 
     def __init__(self, client: PravegaClient, name: str, streams: Sequence[str]) -> None:
@@ -65,7 +64,7 @@ class PravegaGroup:
             self._ask("reset", lambda: group.resetReaderGroup(config))
 
     def join(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Set the group to a position and read on from there. Its other readers have to be made anew, as Pravega says.
+        """Set the group to a position and read on from there. Its other readers must be made again, as Pravega says.
 
         Args:
             cuts: the position in every one of its streams.
@@ -77,7 +76,7 @@ class PravegaGroup:
         self._reader = _Reader(self._client, self._name)
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
-        """Take a checkpoint of the group, or go on to wait for the one that was begun.
+        """Take a checkpoint of the group, or go on waiting for a begun checkpoint.
 
         Args:
             seconds: how long to wait now.
@@ -87,7 +86,7 @@ class PravegaGroup:
             None: the checkpoint is not complete yet.
 
         Raises:
-            GroupReset: somebody else has reset the group, or its reader could not read on.
+            GroupReset: another application has reset the group, or its reader could not read on.
         """
         if self._due is None:
             self._due = self._ask(
@@ -108,7 +107,7 @@ class PravegaGroup:
             done = due.get()
         except jpype.JException as failed:
             if "MaxNumberOfCheckpoints" in (cause := cause_of(failed)):
-                return None  # applications have begun as many as the group allows: later
+                return None  # applications have begun as many checkpoints as the group allows: try later
             raise GroupReset(cause) from None
         return {
             (str(stream.getStreamName()), segment): position
@@ -117,17 +116,17 @@ class PravegaGroup:
         }
 
     def readers(self) -> list[str]:
-        """Return the names of the group's readers, sorted; that of this process begins with `lowmark-`."""
+        """Return the names of the group's readers, sorted; the name of this process's begins with `lowmark-`."""
         return sorted(str(name) for name in self._ask("look up the readers of", self._group.getOnlineReaders))
 
     def release(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Let Pravega truncate what lies before these StreamCuts, by the stream's retention policy."""
+        """Let Pravega truncate events before these StreamCuts, by the stream's retention policy."""
         if self._group is None:
             self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
         self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(self._java_cuts(cuts)))
 
     def close(self) -> None:
-        """Leave the group, so that its other readers take over the segments of this process's reader."""
+        """Leave the group; its other readers take over the segments of this process's reader."""
         self._leave()
         if self._group is not None:
             self._group.close()
@@ -182,11 +181,11 @@ class PravegaGroup:
 
 
 class GroupReset(LowmarkError):
-    """The group is not where it was, or its reader reads no more: it has to be joined anew."""
+    """The group was reset, or its reader has stopped, so that the group must be joined again."""
 
 
 class _Reader:
-    """Reads on and keeps nothing, because only a reader takes part in a checkpoint."""
+    """Reads on and drops its events, because only readers take part in a checkpoint."""
 
     def __init__(self, client: PravegaClient, group: str) -> None:
         self._ended, self._refused = threading.Event(), ""
@@ -202,7 +201,7 @@ class _Reader:
 
     @property
     def failed(self) -> str | None:
-        """Why it reads no more; None while it does."""
+        """Why the reader has stopped; None while it reads."""
         return self._refused or (None if self._worker.failed is None else str(self._worker.failed))
 
     def close(self) -> None:
@@ -219,13 +218,13 @@ class _Reader:
                 try:
                     self._reader.readNextEvent(_READ_MS)
                 except truncated:
-                    continue  # on from the head; the query itself says what it has lost
+                    continue  # read on from the head; the query itself reports lost events
                 except jpype.JException as failed:
                     self._refused = cause_of(failed)
                     return
         finally:
             try:
                 self._reader.close()
-            except jpype.JException as failed:  # it was reset, so the group has forgotten it
+            except jpype.JException as failed:  # after a reset the group has forgotten the reader
                 log.debug("a reader of a group could not be closed: %s", cause_of(failed))
             leave_java()

@@ -1,9 +1,9 @@
-"""Batches that end where a reader group's checkpoint says (FLIP-27's `ExternallyInducedSourceReader`).
+"""Batches that end at a reader group's checkpoints (FLIP-27's `ExternallyInducedSourceReader`).
 
-    first plan, restart   the group is set to where Spark's offset stands
+    first plan, restart   the group is set to the position of Spark's offset
     a batch               a checkpoint of the group is taken; the batch ends at its StreamCut, and tasks read segments
-                          exactly up to there
-    a split ends          the group's checkpoint has no position of it: its segment is sealed and read to its end
+                          exactly up to that StreamCut
+    a split ends          its segment is sealed and read to its end, so the group's checkpoint has no position for it
 
 The driver has a reader in the group, because only readers complete a checkpoint. That reader throws its events away.
 Other applications may read in the same group.
@@ -38,7 +38,7 @@ __all__ = ["Group", "GroupReader", "standing_after"]
 log = logging.getLogger("lowmark")
 
 WAIT_SECONDS = 2.0
-"""How long one plan waits for a checkpoint; the next one goes on to wait for it."""
+"""How long one plan waits for a checkpoint; the next plan goes on waiting."""
 SAY_AFTER_SECONDS = 15.0
 
 
@@ -52,14 +52,14 @@ class Group(Protocol):
 
 
 class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
-    """On the driver it takes the group's checkpoints; in a task it reads the slices that it is given.
+    """Takes the group's checkpoints on the driver; reads the given slices in a task.
 
     Args:
         source: reads slices.
-        name: of the group, for the log.
+        name: name of the group, for the log.
         group: makes the group, when the driver needs it.
-        planner: makes what says where segments end.
-        cuts: positions by split -> the StreamCuts at which they stand.
+        planner: makes the planner, which knows the ends of segments.
+        cuts: positions by split -> the StreamCuts of these positions.
         now_seconds: a clock that never goes back.
     """
 
@@ -87,7 +87,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
     # -- on the driver
 
     def start(self) -> None:
-        """The group is joined when there is something to read."""
+        """Do nothing: the group is joined when there is something to read."""
 
     def add_splits(self, splits: Sequence[PravegaSplit]) -> None:
         self._splits |= {split.split_id: split for split in splits}
@@ -108,7 +108,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         reached = self._checkpoint(self._group)
         if reached is None:
             return None
-        ends = self._planner.latest(splits)  # what the group has read to its end is sealed by now
+        ends = self._planner.latest(splits)  # segments that the group has read to their ends are sealed by now
         after = standing_after(splits, reached, ends)
         if after is None or after == self._splits:
             return None
@@ -173,23 +173,23 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         raise AssertionError("there is always more, or an end")
 
     def notify_no_more_splits(self) -> None:
-        """A task's slices were all given before."""
+        """Do nothing, because a task gets all its slices before."""
 
 
 def standing_after(
     splits: Sequence[PravegaSplit], reached: Mapping[tuple[str, int], int], ends: Mapping[str, SplitEnd]
 ) -> dict[str, PravegaSplit] | None:
-    """Return where splits stand at a checkpoint of the group. Of a split that is over, `start` is its `stop`.
+    """Return the splits at a checkpoint of the group. For a finished split `start` is its `stop`.
 
-    A segment that is missing in the checkpoint was read to its end, or waits for a segment before it.
+    A segment without a position in the checkpoint was read to its end, or waits for a predecessor.
 
     Args:
-        splits: each from where it goes on.
-        reached: (stream, segment) -> byte, as the checkpoint says.
-        ends: where segments end; `finished` says that a segment is sealed and its successors are known.
+        splits: the splits, each with the `start` where it goes on.
+        reached: (stream, segment) -> byte, from the checkpoint.
+        ends: the ends of segments; `finished` says that a segment is sealed and its successors are known.
 
     Returns:
-        split id -> the split; None where nobody says at present how long a segment is.
+        split id -> the split; None if the length of a segment is unknown at present.
     """
     after: dict[str, PravegaSplit] = {}
     for split in sorted(splits, key=lambda each: (segment_epoch(each.segment), each.split_id)):

@@ -1,14 +1,14 @@
-"""Where events begin in a segment, and by which of them a time was reached: what Pravega does not keep.
+"""An index of a segment: the positions of its events, and the event times reached there. Pravega keeps neither.
 
-A segment is bytes. To cut it after so many events, or before an event time, it has to be read; an index is what is
-remembered of that, so that every byte is read once by who plans. Per 256 events it keeps two numbers; what
-lies within such a block is read again when it is asked for, and the blocks that were asked for last are kept.
+A segment is bytes. To cut it after a number of events, or before an event time, it has to be read; an index remembers
+the results, so that the planner reads every byte once. It keeps two numbers for each block of 256 events. The events
+inside a block are read again when they are needed, and the blocks that were used last are kept.
 
     positions   of the blocks' first events
     largest_us  the largest time of all events up to the end of each block
 
-Nothing is read before it is asked for: who reads all there is, and not by time, has an empty index. Blocks far before
-the place where the segment is read on are forgotten, so an index is as large as what waits, however long a query runs.
+Bytes are read only when needed: without limits and times an index stays empty. Blocks far before
+the position where reading goes on are forgotten, so the size of an index follows the backlog, for any age of the query.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["BLOCK_ROWS", "Block", "Integers", "SegmentIndex"]
 BLOCK_ROWS = 256
 KEPT_BLOCKS = 2_048
 BLOCKS_BEHIND = 4_096
-"""So many stay before the place where it is read on: who plans a batch again asks for places before."""
+"""How many blocks stay before the position where reading goes on, because a batch may be planned again."""
 LEAST_EVENT_BYTES = 8
 
 Integers = npt.NDArray[np.int64]
 Block = tuple[Integers, Integers]
-"""Positions of the events of a block and the one behind the last; the largest time up to and with each event."""
+"""Positions of the events of a block and the position after the last; the largest time up to and with each event."""
 
 
 class SegmentIndex:
@@ -42,11 +42,11 @@ class SegmentIndex:
     Args:
         begin: the position, between two events.
         read: (start, stop) -> the events between.
-        times_us: chunk -> the time of each event, `NO_TIME` where it has none; None: times are not wanted.
+        times_us: chunk -> the time of each event, `NO_TIME` for an event without a time; None: no times.
 
     Attributes:
         begin: the position from which on it answers: as given, or later, once blocks were forgotten.
-        end: how far it goes.
+        end: the position up to which it goes.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class SegmentIndex:
         self._largest_us: list[int] = []
         self._open: Block = np.array([begin], np.int64), np.empty(0, np.int64)  # the last block, not full yet
         self._kept: OrderedDict[int, Block] = OrderedDict()
-        self._forgotten, self._forgotten_us = 0, NO_TIME  # blocks before the first that is here, and their largest time
+        self._forgotten, self._forgotten_us = 0, NO_TIME  # number of forgotten blocks, and their largest time
 
     @property
     def rows(self) -> int:
-        """How many events were indexed, with those that were forgotten."""
+        """The number of indexed events, including forgotten events."""
         return self._number_of_open * BLOCK_ROWS + len(self._open[1])
 
     def forget(self, position: int) -> None:
-        """Forget blocks far before a position from which on the segment is read."""
+        """Forget blocks far before the position where reading goes on."""
         over = bisect_right(self._positions, position) - 1 - BLOCKS_BEHIND
-        if over < BLOCKS_BEHIND:  # many at once, since it moves all that stay
+        if over < BLOCKS_BEHIND:  # many at once, because forgetting moves all other blocks
             return
         self._forgotten_us = self._largest_us[over - 1]
         del self._positions[:over], self._largest_us[:over]
@@ -78,7 +78,7 @@ class SegmentIndex:
             del self._kept[number]
 
     def extend(self, stop: int, *, rows: int | None = None) -> None:
-        """Index up to `stop`, a position between events, or until there are so many rows."""
+        """Index up to `stop`, a position between events, or up to a number of rows."""
         if stop <= self.end or (rows is not None and self.rows >= rows):
             return
         for chunk in self._read(self.end, stop):
@@ -87,9 +87,9 @@ class SegmentIndex:
                 return
 
     def rows_before(self, position: int) -> int:
-        """Return how many events lie before a position: an upper bound where it is not indexed.
+        """Return the number of events before a position: an upper bound if the position is not indexed.
 
-        Of a position before `begin`, those before `begin`.
+        For a position before `begin`, the number of events before `begin`.
         """
         if position >= self.end:
             return self.rows + -(-(position - self.end) // LEAST_EVENT_BYTES)
@@ -101,7 +101,7 @@ class SegmentIndex:
         return number * BLOCK_ROWS + int(np.searchsorted(self._block(number)[0], position, side="left"))
 
     def after_rows(self, rows: int) -> int:
-        """Return the position behind so many events from the beginning, or where the index ends."""
+        """Return the position after a number of events from the beginning, or the end of the index."""
         if rows >= self.rows:
             return self.end
         number, within = divmod(rows, BLOCK_ROWS)
@@ -110,7 +110,7 @@ class SegmentIndex:
         return int(self._block(number)[0][within])
 
     def find_time(self, time_us: int) -> int | None:
-        """Return the position of the first event with that time or a later one; None: none is indexed."""
+        """Return the position of the first event with that time or a later time; None: no such event is indexed."""
         number = self._forgotten + bisect_left(self._largest_us, time_us)
         positions, largest_us = self._block(number)
         within = int(np.searchsorted(largest_us, time_us, side="left"))
@@ -155,7 +155,7 @@ class SegmentIndex:
         full = len(largest_us) // BLOCK_ROWS
         for number in range(full):
             begin, end = number * BLOCK_ROWS, (number + 1) * BLOCK_ROWS
-            # Copies: what is kept must not keep the whole.
+            # Copies, because a view would keep the whole array.
             self._keep(self._number_of_open, (positions[begin : end + 1].copy(), largest_us[begin:end].copy()))
             self._positions.append(int(positions[begin]))
             self._largest_us.append(int(largest_us[end - 1]))

@@ -1,7 +1,7 @@
-"""The Java machine inside a Python process: started once, by whoever needs it first, and never ended.
+"""The Java machine inside a Python process: started once, on first use, and never ended.
 
-A Python worker of Spark lives longer than a task, so the second batch finds the machine that the first one started
-(half a second). It cannot be started twice in a process, nor with other jars, nor does it survive a fork.
+A Python worker of Spark lives longer than a task, so the second batch finds the machine of the first batch (its start
+takes half a second). A machine cannot be started twice in a process or with other jars, and does not survive a fork.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["JARS_VARIABLE", "java_class", "leave_java", "resolve_jars", "start_j
 
 JARS_VARIABLE = "LOWMARK_PRAVEGA_JARS"
 DEFAULT_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""The client copies bytes and waits; tasks beside it want the memory and the cores."""
+"""A small machine, because the client only copies bytes and waits, while tasks need the memory and the cores."""
 _SIGNALS_ARE_PYTHONS = "-Xrs"
 _LOGGING_IS_OURS = "java.util.logging.config.file"
 _CLIENT = "io.pravega.client.ClientConfig"
@@ -31,10 +31,10 @@ _started_by: int | None = None
 
 
 def resolve_jars(places: Sequence[str]) -> list[str]:
-    """Return the jars at some places: jars, folders of them, or patterns; without any, those of the environment.
+    """Return the jars at some places: jars, folders of jars, or patterns; without places, the environment's jars.
 
     Raises:
-        PravegaClientMissing: nothing is named, or nothing is there.
+        PravegaClientMissing: no place is named, or there is no jar.
     """
     named = list(places) or [place for place in os.environ.get(JARS_VARIABLE, "").split(os.pathsep) if place]
     if not named:
@@ -59,10 +59,10 @@ def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
 
     Args:
         jars: see `resolve_jars`.
-        options: of the machine; None: `DEFAULT_JVM_OPTIONS`. Those of the first who starts it hold.
+        options: options of the machine; None: `DEFAULT_JVM_OPTIONS`. The options of the first start count.
 
     Raises:
-        PravegaClientMissing: JPype, Java or the jars are missing, or the machine that runs does not know the client.
+        PravegaClientMissing: JPype, Java or the jars are missing, or the running machine does not know the client.
         InvalidPravegaOption: Java refuses an option.
     """
     global _started_by  # there is one machine in a process
@@ -97,7 +97,7 @@ def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
 
 @lru_cache
 def _check_jars(places: tuple[str, ...]) -> None:
-    """Refuse places without jars also where Java runs, with the jars of who started it."""
+    """Refuse places without jars, even if Java runs already with other jars."""
     resolve_jars(places)
 
 
@@ -111,19 +111,19 @@ def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
     except (OSError, RuntimeError) as refused:
         raise InvalidPravegaOption("jvm_options", " ".join(options), "options of this Java", str(refused)) from None
     if not any(_LOGGING_IS_OURS in option for option in options):
-        # What matters of it is raised; the rest would be lines of Java between those of Python.
+        # Important errors are raised; other log lines of Java would stand between Python's lines.
         quiet = "".join(f"{name}.level=OFF\n" for name in ("io.pravega", "io.grpc", "io.netty"))
         told = jpype.JClass("java.io.ByteArrayInputStream")(jpype.JArray(jpype.JByte)(quiet.encode()))
         jpype.JClass("java.util.logging.LogManager").getLogManager().readConfiguration(told)
 
 
 def _leave_alone() -> None:
-    """In a fork: let Python collect its garbage without a call into Java, whose threads are not there to answer it."""
+    """In a fork, collect garbage without calls into Java, because Java's threads do not exist there."""
     gc.callbacks[:] = [each for each in gc.callbacks if getattr(each, "__module__", "") != "_jpype"]
 
 
 def leave_java() -> None:
-    """Let Java forget the thread that calls this, which is about to end: Java would keep something of it for ever."""
+    """Detach the calling thread, which is about to end, from Java. Java would otherwise keep its state for ever."""
     if threading.current_thread() is not threading.main_thread() and _started_by == os.getpid():
         import jpype
 
@@ -131,7 +131,7 @@ def leave_java() -> None:
 
 
 def java_class(name: str) -> Any:
-    """Return a class of Java; it must have been started."""
+    """Return a class of Java; Java must run."""
     import jpype
 
     return jpype.JClass(name)

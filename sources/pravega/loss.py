@@ -1,4 +1,4 @@
-"""What is done about events that were truncated before they were read."""
+"""Handles events that were truncated before they were read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["DataLoss"]
 
 
 class DataLoss:
-    """An error, or a line in the log and a count (`lost_bytes`).
+    """Raises an error, or logs and counts the lost bytes (`lost_bytes`).
 
     Args:
-        go_on: whether reading goes on without them.
-        metrics: where they are counted.
+        go_on: whether reading goes on without lost events.
+        metrics: counts losses.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._known = KnownLosses(go_on=go_on, metrics=metrics, amount="lost_bytes")
 
     def found(self, split_id: str, position: int, head: int | None) -> None:
-        """Bytes from `position` up to `head` (None: all that follow) are gone. The same loss is told once.
+        """Handle the loss of bytes from `position` up to `head` (None: all later bytes). A loss is told once.
 
         Raises:
             PravegaDataLost: unless reading goes on.

@@ -1,4 +1,4 @@
-"""Reads the marks of time: for a planner those that its splits can still meet, for a reader those of its slice."""
+"""Reads the marks of time that the splits of a planner can still meet, or the marks of a reader's slice."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MARKS_AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class Noted:
-    """That the time is read that writers note.
+    """Reads the time that writers note.
 
     Attributes:
-        unit_us: microseconds in what they note.
+        unit_us: microseconds in the unit of the noted time.
     """
 
     unit_us: int
 
     def of(self, client: PravegaClient, split: PravegaSplit) -> SegmentNotes:
-        """Return what is noted of a slice: from the mark in force at its start to the first behind its stop.
+        """Return the notes of a slice: from the mark in force at its start to the first mark after its stop.
 
-        Slices of a process that lie near each other read each mark once: an answer may take long.
+        Slices near each other in a process read each mark once, because an answer may take long.
         """
         lock, window = client.mark_window(split.stream)
         with lock:
@@ -45,11 +45,11 @@ class Noted:
             return self.in_window(window.around(split), split)
 
     def in_window(self, marks: Sequence[Mark], split: PravegaSplit) -> SegmentNotes:
-        """Return what some marks say of a split."""
+        """Return the notes of a split in some marks."""
         return notes_of(marks, split.segment, self.unit_us, parent_segments(split))
 
     def read_on(self, client: PravegaClient, stream: str, window: MarkWindow, standing: Sequence[PravegaSplit]) -> None:
-        """Bring a window up to date for splits of a stream, each with where it stands as its start."""
+        """Bring a window up to date for splits of a stream, each at its start."""
         if not window.changes or not all(map(window.covers, standing)):
             window.start_at(min(split.noted_from for split in standing))
         window.forget(standing)
@@ -60,9 +60,9 @@ class Noted:
 
     @staticmethod
     def _read(client: PravegaClient, stream: str, window: MarkWindow) -> bool:
-        """Read some marks more; whether there may be others."""
+        """Read some more marks; return whether more may follow."""
         found = client.marks(stream, window.end, MARKS_AT_ONCE, window.origin)
-        if found is None and window.origin:  # it is gone, and may have been made anew
+        if found is None and window.origin:  # the stream is gone, and may have been made again
             found = client.marks(stream, 0, MARKS_AT_ONCE)
         if found is None or window.origin not in {"", found.origin}:
             window.start_at(0)

@@ -1,12 +1,12 @@
-"""Pravega's own time: what writers noted (`noteTime`), as the controller puts it together for a stream.
+"""Pravega's own time: the times noted by writers (`noteTime`), combined by the controller for a stream.
 
-Every few seconds the controller writes a mark into a stream beside the stream: a position, a time that no event behind
-it is before, and one that no event before it is after. That is all of `TimeWindow`, which readers of a reader group are
-shown; the marks can be read without a group.
+Every few seconds the controller writes a mark into a second stream: a position, a lower time (no event from the
+position on is earlier), and an upper time (no event before the position is later). This is the `TimeWindow` that
+readers of a reader group get; the marks can be read without a group.
 
-Of one segment a mark says: from this byte on, no event is before this time. So an event has a noted time: that of the
-last mark at or before it. A mark that comes later lies behind all earlier ones; what lies before the newest mark has
-its noted time for good, and only so far is a segment read.
+For one segment a mark says that from a byte on no event is earlier than a time. So the noted time of an event is the
+time of the last mark at or before the event. Later marks lie after all earlier marks, so events before the newest mark
+have their final noted time, and a segment is read only up to that mark. The position of a mark in a segment:
 
     the mark names the segment      its byte there
     ...only segments before it      the segment's first byte: it was not there yet
@@ -39,13 +39,13 @@ ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What writers noted, at one position of a stream.
+    """The noted times at one position of a stream.
 
     Attributes:
-        lower: no event from `positions` on is before it. In whatever unit the writers used.
-        upper: no event before `positions` is after it.
+        lower: a time such that no event from `positions` on is earlier, in the writers' unit.
+        upper: a time such that no event before `positions` is later.
         positions: segment -> byte.
-        place, after: where it lies in the stream of marks: its first byte, and the one behind it.
+        place, after: its first byte in the stream of marks, and the byte after it.
     """
 
     lower: int
@@ -60,8 +60,8 @@ class Marks:
     """Some marks of a stream.
 
     Attributes:
-        origin: what they were read from. A stream that is made anew under its name has another one.
-        marks: in order.
+        origin: the stream of marks that was read. A stream that is made again under its name has another origin.
+        marks: the marks, in order.
     """
 
     origin: str
@@ -70,12 +70,12 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class SegmentNotes:
-    """Of one segment, where which times begin.
+    """The noted times of one segment.
 
     Attributes:
-        positions: bytes, ascending.
-        lower_us: no event from there on is before it; ascending.
-        known: up to which byte events have their noted time for good.
+        positions: bytes where a noted time begins, ascending.
+        lower_us: for each position a time such that no event from there on is earlier; ascending.
+        known: the byte up to which events have their final noted time.
     """
 
     positions: npt.NDArray[np.int64]
@@ -83,25 +83,25 @@ class SegmentNotes:
     known: int
 
     def at_us(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the noted times of events that begin there; `NO_TIME` before the first mark."""
+        """Return the noted times of events that begin at these positions; `NO_TIME` before the first mark."""
         found = np.searchsorted(self.positions, positions, side="right") - 1
-        times = np.append(self.lower_us, NO_TIME)  # the last one is for -1
+        times = np.append(self.lower_us, NO_TIME)  # the last element is for index -1
         result: npt.NDArray[np.int64] = times[found]
         return result
 
     def find_time(self, time_us: int) -> int | None:
-        """Return from which byte on events have that noted time or a later one; None: not known yet."""
+        """Return the byte from which on events have that noted time or a later time; None: not known yet."""
         index = bisect_left(self.lower_us, time_us)
         return int(self.positions[index]) if index < len(self.positions) else None
 
 
 def place_in(mark: Mark, segment: int, parents: Collection[int] = ()) -> int:
-    """Return where in a segment a mark lies: 0 where the segment was not there yet, `ENDLESS` where it was over.
+    """Return the position of a mark in a segment: 0 before the segment existed, `ENDLESS` after its end.
 
     Args:
-        mark: which.
-        segment: Pravega's number of it.
-        parents: the segments that it carries on.
+        mark: the mark.
+        segment: Pravega's number of the segment.
+        parents: the predecessors of the segment.
     """
     at = mark.positions.get(segment)
     if at is not None:
@@ -112,7 +112,7 @@ def place_in(mark: Mark, segment: int, parents: Collection[int] = ()) -> int:
 
 
 def notes_of(marks: Sequence[Mark], segment: int, unit_us: int, parents: Collection[int] = ()) -> SegmentNotes:
-    """Return what the marks of a stream say of one segment.
+    """Return the notes of one segment from the marks of its stream.
 
     >>> marks = [Mark(10, 20, {0: 100}), Mark(15, 30, {0: 250}), Mark(40, 50, {1 << 32 | 1: 7})]
     >>> notes = notes_of(marks, 0, 1_000)
@@ -136,10 +136,10 @@ def notes_of(marks: Sequence[Mark], segment: int, unit_us: int, parents: Collect
 
 @dataclass
 class NotedBound:
-    """A watermark generator that no payload's time brings beyond what writers have noted.
+    """A watermark generator that never goes beyond the time noted by writers, for any event times in rows.
 
     Attributes:
-        bound_us: how late rows come at most, by the event time, microseconds.
+        bound_us: how late rows may come, by the event time, microseconds.
 
     Use: ``WatermarkStrategy.for_generator(lambda: NotedBound(10_000_000))`` with a source that has `noted_time=True`.
     """
@@ -149,7 +149,7 @@ class NotedBound:
     _noted_us: int | None = None
 
     def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
-        """See a row with its column `noted_time`."""
+        """Take a row with its column `noted_time`."""
         del output
         self._max_us = timestamp_us if self._max_us is None else max(timestamp_us, self._max_us)
         noted = cast("Mapping[str, datetime | None]", event).get(NOTED_TIME)
@@ -159,7 +159,7 @@ class NotedBound:
             self._noted_us = noted_us if self._noted_us is None else max(noted_us, self._noted_us)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit the smaller of both; nothing before writers have noted anything."""
+        """Emit the smaller of both times; nothing before the first noted time."""
         if self._max_us is not None and self._noted_us is not None:
             noted_us = bounded_watermark_us(self._noted_us, 0)
             output.emit_watermark(min(bounded_watermark_us(self._max_us, self.bound_us), noted_us))

@@ -1,4 +1,4 @@
-"""Says how far segments can be read, where in them events begin, and where a time does."""
+"""Says how far segments can be read, and where events and times begin in them."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ __all__ = ["PravegaPlanner"]
 log = logging.getLogger("lowmark")
 
 PATIENCE_SECONDS = 2.0
-"""How long segment stores are waited for in one plan; the next one asks again."""
+"""How long one plan waits for segment stores; the next plan asks again."""
 EXACT_BYTES = 64 << 10
-"""So much of a segment is read rather than guessed how many events it holds."""
+"""Up to this size, bytes are read to count their events instead of estimating the number."""
 READERS = 4
 
 
 class PravegaPlanner(SplitPlanner[PravegaSplit]):
     """Plans segments: a position is a byte between two events.
 
-    A sealed segment is finished only when all of its successors are among the splits that are planned: until they are
-    found, it holds the watermark at which they will begin.
+    A sealed segment is finished only when all of its successors are among the planned splits: until they are
+    found, the segment holds the watermark at which they will begin.
 
     Attributes:
-        metrics: counts `lost_bytes`, `data_losses` and `unanswered_segments`, and shows `indexed_events`, those whose
-            positions and times were read by the planner.
+        metrics: counts `lost_bytes`, `data_losses` and `unanswered_segments`, and shows `indexed_events`, the number of
+            events whose positions and times the planner has read.
 
     Args:
-        settings: where Pravega is.
-        event_time: how to find the time of an event; None: segments are searched by what is noted, or not by time.
-        noted: whether segments are read only as far as writers have noted the time; None: further.
-        go_on: whether events that are gone are logged and counted, instead of raised.
-        retention: told what is read; None: nobody is.
-        client: asks Pravega; by default that of the process, when it is needed.
+        settings: how to reach Pravega.
+        event_time: how to find the time of an event; None: segments are searched by noted times, or not by time.
+        noted: reads noted times, so that segments are read only up to the noted time; None: no noted times.
+        go_on: whether lost events are logged and counted, instead of raised.
+        retention: is told the read positions; None: no retention.
+        client: asks Pravega; by default the client of the process, made on first use.
         now_seconds: a clock that never goes back.
     """
 
@@ -77,18 +77,18 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._settings, self._event_time, self._noted, self._given_client = settings, event_time, noted, client
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
-        self._standing: dict[str, PravegaSplit] = {}  # where splits stand whose time is noted
+        self._standing: dict[str, PravegaSplit] = {}  # splits with noted time, at their present starts
         self._silence_told = False
         self._retention = retention
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._go_on, self._now_seconds = go_on, now_seconds
         self._unanswered = Unanswered(f"Pravega at {settings.place}", "segments", self.metrics, now_seconds=now_seconds)
         self._indexes: dict[str, SegmentIndex] = {}
-        self._opened: dict[str, SegmentBytes] = {}  # each where its index ends
+        self._opened: dict[str, SegmentBytes] = {}  # open segments, each at the end of its index
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
         self._asked = AskedAbout(now_seconds)
-        self._successors: dict[str, frozenset[str]] = {}  # of segments that are sealed
+        self._successors: dict[str, frozenset[str]] = {}  # for sealed segments
         self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
 
     @property
@@ -104,12 +104,12 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
 
-        Segments that nobody answers for are missing; where that lasts for `give_up_seconds`, it is an error.
+        Segments without an answer are missing; after `give_up_seconds` without an answer there is an error.
 
         Raises:
-            PravegaDataLost: events from a split's start on were truncated, and that is not to be borne.
+            PravegaDataLost: events from a split's start on were truncated, unless reading goes on.
             PravegaStreamMissing: a stream was deleted.
-            PravegaAccessDenied, PravegaUnavailable: see there.
+            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
         """
         if not splits:
             return {}
@@ -155,9 +155,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return index.rows_before(position) - index.rows_before(start)
 
     def find_time(self, splits: Sequence[PravegaSplit], time_us: int) -> Mapping[str, int | None] | None:
-        """Find the first event with that time or a later one: what is not indexed yet is read, once.
+        """Find the first event with that time or a later time; bytes without an index are read, once.
 
-        Of a split that was not asked about in `latest` nothing is known.
+        A split that was not in the last `latest` gets no answer.
         """
         known = [split for split in splits if split.split_id in self._ends]
         if self._event_time is None:
@@ -166,7 +166,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return {split.split_id: self._index(split).find_time(time_us) for split in known}
 
     def claim_us(self, split: PravegaSplit, position: int, time_us: int) -> int:
-        """That time, or what writers have noted, where that is less."""
+        """Claim that time, or the noted time if it is earlier."""
         if self._noted is None or self._event_time is None:
             return time_us
         notes = self._notes.get(split.split_id)
@@ -174,7 +174,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
 
     def passed_us(self, split: PravegaSplit) -> int | None:
-        """The time of the mark at or before its start, where the time that writers note is the source's."""
+        """The time of the mark at or before its start, if the noted time is the source's event time."""
         notes = self._notes.get(split.split_id)
         if notes is None or self._event_time is not None:
             return None
@@ -182,7 +182,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return noted_us if noted_us > EARLIEST_US else None
 
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
-        """Cut splits at positions; both parts say from where on the marks are needed that time is taken from."""
+        """Cut splits at positions; both parts carry the place of their first needed mark."""
         return [
             (
                 replace(split, stop=stop, noted_from=self._noted_from(split, split.start)),
@@ -200,7 +200,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             self._retention.release(splits)
 
     def close(self) -> None:
-        """Let go of the group; the client is the process's, and stays."""
+        """Leave the group; the client stays open for the process."""
         if self._retention is not None:
             self._retention.close()
 
@@ -228,12 +228,12 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return SplitEnd(stop, finished=over)
 
     def _sized(self, split: PravegaSplit, end: SplitEnd) -> SplitEnd:
-        """An end with how much lies before it."""
+        """Fill in the rows and the size of an end."""
         rows = self.rows_before(replace(split, stop=None), end.position)
         return replace(end, rows=rows, size_bytes=max(0, end.position - self._from(split)))
 
     def _note(self, splits: Sequence[PravegaSplit]) -> None:
-        """See how far writers have noted the time."""
+        """Read how far writers have noted the time."""
         if self._noted is None:
             return
         self._standing |= {split.split_id: split for split in splits}
@@ -258,16 +258,16 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return at if at is not None and at < self._known_end(split) else None
 
     def _over(self, split: PravegaSplit, names: set[str]) -> bool:
-        """Whether all that carries a sealed segment on is known."""
+        """Whether all successors of a sealed segment are known."""
         successors = self._successors.get(split.split_id)
         return successors is not None and successors <= names
 
     def _look_up_successors(
         self, splits: Sequence[PravegaSplit], states: Mapping[tuple[str, int], SegmentState | None]
     ) -> None:
-        """Ask once for the successors of segments that are sealed, or gone: of all segments of a stream at once.
+        """Ask once for the successors of sealed or truncated segments, for all segments of a stream at once.
 
-        While a stream is scaled, a segment is sealed before its successors are known: those are asked for again.
+        While a stream is scaled, a segment is sealed before its successors are known, and is asked about again.
         """
         asked: dict[str, list[int]] = {}
         for split in splits:
@@ -275,7 +275,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             if split.split_id not in self._successors and (state is None or state.sealed):
                 asked.setdefault(split.stream, []).append(split.segment)
         for stream, segments in asked.items():
-            with suppress(PravegaStreamMissing):  # which `_end` tells, with where the split stood
+            with suppress(PravegaStreamMissing):  # `_end` reports it, with the split's position
                 answers = self._client.successors(stream, segments)
                 scales = not all(answers.values()) and bool(self._client.open_segments(stream))
                 for segment, found in answers.items():
@@ -294,7 +294,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
     # -- indexes
 
     def _forget(self, asked: set[str]) -> None:
-        """Keep nothing of segments that nobody asks about any more."""
+        """Forget segments without questions for too long."""
         for name in self._asked.see(asked):
             for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
@@ -304,7 +304,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             self._windows = {stream: window for stream, window in self._windows.items() if stream in streams}
 
     def _from(self, split: PravegaSplit) -> int:
-        """Where its events begin now: behind its start, if that was truncated."""
+        """The position of its first present event: after its start if the start was truncated."""
         return max(split.start, self._heads.get(split.split_id, 0))
 
     def _known_end(self, split: PravegaSplit) -> int:
@@ -326,7 +326,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             key = split.stream, split.segment
             state = self._client.all_states([key], f"look up the head of {split.split_id}")[key]
             self._loss.found(split.split_id, start, None if state is None else state.head)
-            self._indexes.pop(split.split_id, None)  # the next plan begins behind what is gone
+            self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
 
     def _index_small(self, splits: Sequence[PravegaSplit]) -> None:
         """Index the segments with few unindexed bytes. They are opened together."""
@@ -336,7 +336,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             some = behind[begin : begin + OPENED_TOGETHER]
             try:
                 for split in some:
-                    with suppress(Gone, Truncated):  # which is told where it is read
+                    with suppress(Gone, Truncated):  # reported when the segment is read
                         at = self._index(split).end
                         self._opened[split.split_id] = self._client.open_ahead(split.stream, split.segment, at)
                 for split in some:
@@ -347,11 +347,11 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
                 self._opened.clear()
 
     def _is_small(self, split: PravegaSplit) -> bool:
-        """Whether some events are not indexed, and few of them."""
+        """Whether the segment has unindexed events, but few."""
         return 0 < self._known_end(split) - self._index(split).end <= EXACT_BYTES
 
     def _index_all(self, splits: Sequence[PravegaSplit]) -> None:
-        """Read what is not indexed of some splits, a few at a time."""
+        """Read the unindexed bytes of some splits, a few splits at a time."""
         behind = [split for split in splits if self._index(split).end < self._known_end(split)]
         for split in behind if len(behind) == 1 else ():
             self._index(split).extend(self._known_end(split))

@@ -1,8 +1,8 @@
-"""Tells Pravega how far a query has read, so that retention by consumption keeps what it has not.
+"""Tells Pravega how far a query has read, so that retention by consumption keeps unread events.
 
-A reader group whose retention is moved by hand is a subscriber of its streams: Pravega truncates them, within the
-limits of their retention policies, only up to where every subscriber has released them. A query releases what a batch
-has read once Spark has committed that batch.
+A reader group with manual retention is a subscriber of its streams: within the limits of their retention policies,
+Pravega truncates streams only up to the position that every subscriber has released. A query releases the events of a
+batch once Spark has committed that batch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Subscriber(Protocol):
 
 
 class Retention:
-    """Keeps and releases what a query reads.
+    """Keeps and releases the events of a query.
 
     Args:
         group: makes the group, when it is needed.
-        cuts: positions by split -> the StreamCuts at which they stand.
-        subscribes: whether it makes the group; otherwise somebody else does.
+        cuts: positions by split -> the StreamCuts of these positions.
+        subscribes: whether to make the group; otherwise another part makes it.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Retention:
         self._failed = False
 
     def keep(self, splits: Sequence[PravegaSplit]) -> None:
-        """Be a subscriber, from before the first batch on.
+        """Become a subscriber, before the first batch.
 
         Raises:
-            PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: see there.
+            PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.
         """
         if self._subscribes and splits:
             self._group = self._make_group()
@@ -60,7 +60,7 @@ class Retention:
             self._subscribes = False
 
     def release(self, splits: Sequence[PravegaSplit]) -> None:
-        """Release the events before the splits' starts. What fails now is made good with the next batch."""
+        """Release the events before the splits' starts. After a failure the next batch releases them."""
         if not splits:
             return
         try:
@@ -71,7 +71,7 @@ class Retention:
             if not self._failed:
                 log.warning("what was read is not released to Pravega's retention: %s", failed)
             self._failed = True
-            self._forget()  # its generation may be an old one, where the group was reset meanwhile
+            self._forget()  # its generation may be old, if the group was reset meanwhile
         else:
             self._failed = False
 

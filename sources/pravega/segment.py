@@ -15,13 +15,13 @@ _EPOCH_BITS = 32
 class PravegaSplit(SourceSplit):
     """A segment of a stream; positions are its bytes, and lie between events.
 
-    Pravega never uses a segment's number twice, also where a stream is deleted and made anew.
+    Pravega never uses a segment's number twice, even if a stream is deleted and made again.
 
     Attributes:
         stream: name of the stream, in the scope of the source.
         segment: Pravega's 64 bits: the epoch in the upper half, the number in the lower.
-        noted_from: where in the stream of marks the mark lies that is in force at its start, or one before; used where
-            the time is read that writers note.
+        noted_from: the place, in the stream of marks, of the mark in force at its start, or of an earlier mark; used if
+            the noted time is read.
     """
 
     stream: str
@@ -30,7 +30,7 @@ class PravegaSplit(SourceSplit):
 
 
 def segment_name(segment: int) -> str:
-    """Return a segment's name, as Pravega writes it.
+    """Return a segment's name, in Pravega's form.
 
     >>> segment_name(3 << 32 | 17)
     '17.#epoch.3'
@@ -39,7 +39,7 @@ def segment_name(segment: int) -> str:
 
 
 def segment_epoch(segment: int) -> int:
-    """Return after how many scalings a segment was made."""
+    """Return the number of scalings before a segment was made."""
     return segment >> _EPOCH_BITS
 
 
@@ -74,7 +74,7 @@ def segment_of(split_id: str) -> tuple[str, int]:
 
 
 def parent_segments(split: PravegaSplit) -> tuple[int, ...]:
-    """Return the numbers of the segments that a split carries on.
+    """Return the numbers of a split's predecessors.
 
     >>> parent_segments(split_of("orders", 1 << 32 | 2, parents=(0,)))
     (0,)

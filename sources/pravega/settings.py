@@ -1,4 +1,4 @@
-"""Where Pravega is, and how to speak to it. Picklable; secrets are in no text of it."""
+"""The settings for reaching Pravega. Picklable; their texts have no secrets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PravegaSettings:
     Attributes:
         controller: "tcp://host:port", or "tls://host:port".
         scope: the scope.
-        jars: where Pravega's client is, see `jvm.resolve_jars`.
-        jvm_options: of the Java in this process; None: a small machine.
-        give_up_seconds: for how long Pravega may be away before it is an error.
-        username, password: for Pravega's basic authentication; "" where there is none.
-        trust_store: a PEM file with the authority that signed Pravega's certificates; "" for those that Java trusts.
+        jars: places of Pravega's client, see `jvm.resolve_jars`.
+        jvm_options: options of the Java in this process; None: a small machine.
+        give_up_seconds: how long Pravega may be away before an error.
+        username, password: for Pravega's basic authentication; "" without it.
+        trust_store: a PEM file with the authority of Pravega's certificates; "" for the authorities that Java trusts.
         validate_host_name: whether a certificate must name the host.
 
     >>> PravegaSettings("tls://h:9090", "shop", username="me", password="s3cret")

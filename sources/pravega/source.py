@@ -1,11 +1,11 @@
-"""Streams of Pravega as a source: one split a segment, read through Pravega's Java client into Arrow batches.
+"""Streams of Pravega as a source: one split for each segment, read by Pravega's Java client into Arrow batches.
 
     from lowmark.sources.pravega import PravegaSource
     orders = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"], event_time="$.at")
 
-Rows have the stream, the segment, the offset (the byte of the segment at which the event begins), the event's bytes
-and, with `event_time=`, its time. Positions are bytes, so a batch can be read again; segments that carry on others
-begin when these are read, at the lowest of their watermarks.
+Rows have the stream, the segment, the offset (the byte of the segment where the event begins), the event's bytes
+and, with `event_time=`, its time. Positions are bytes, so a batch can be read again; successors of segments
+begin when their predecessors are read, at the lowest watermark of the predecessors.
 
 Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Pravega segment as the unit of a split").
 """
@@ -61,7 +61,7 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
-    """Opens all its segments before it reads the first. Its thread may end with it.
+    """Opens all its segments before it reads the first. Its thread may end together with it.
 
     Attributes:
         metrics: counts `lost_bytes` and `data_losses`.
@@ -77,7 +77,7 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
         if isinstance(change, SplitsAddition) and len(change.splits) > 1:
             client = client_of(self._pravega.settings)
             for split in change.splits:
-                with suppress(Gone):  # which is told where it is read
+                with suppress(Gone):  # reported when the segment is read
                     self._opened[split.split_id] = client.open_ahead(split.stream, split.segment, split.start)
 
     def close(self) -> None:
@@ -93,48 +93,48 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
-    """A source that reads streams of one scope. Exactly one of `streams` and `stream_pattern` says which.
+    """A source that reads streams of one scope. Give exactly one of `streams` and `stream_pattern`.
 
     Args:
         controller: "tcp://host:port" of Pravega's controller, "tls://host:port" with TLS.
         scope: the scope.
         streams: names of streams.
-        stream_pattern: a regular expression for whole names of streams, also of those that are made later: these begin
-            at their head.
+        stream_pattern: a regular expression for whole names of streams, also of streams that are made later, which
+            begin at their head.
         start: where streams begin when they are first read: "head", "tail", the text of a StreamCut
             (`StreamCut.asText()`) or several, or {stream: one of these}.
-        stop: None: it never ends. Otherwise as `start`: where each stream ends; "tail" is where it ends now.
-        event_time: where the time of an event is: a field of JSON such as "$.order.at", or a function from Arrow's
-            binary array to one of times, picklable. Rows get a column `event_time`, and batches are cut by it; for
-            that the driver reads every event once, too. None: batches are cut by numbers of events.
-        event_time_unit: of numbers in JSON, and of what writers note: "s", "ms" or "us".
+        stop: None: the source never ends. Otherwise as `start`: where each stream ends; "tail" is its present end.
+        event_time: the place of the time in an event: a field of JSON such as "$.order.at", or a picklable function
+            from Arrow's binary array to an array of times. Rows get a column `event_time`, and batches are cut by it;
+            for this the driver reads every event once, too. None: batches are cut by numbers of events.
+        event_time_unit: unit of numbers in JSON, and of noted times: "s", "ms" or "us".
         noted_time: whether to read Pravega's own time, which writers note (`noteTime`): rows get a column `noted_time`,
-            a time that no event of the segment from there on is before, null before the first. It is the source's event
-            time where `event_time` is not given, and then costs the driver nothing. Segments are read up to the newest
-            mark, which Pravega makes every ten seconds, and no further; where writers note nothing, nothing is read.
+            a time such that no later event of the segment is earlier, null before the first. Without `event_time` it is
+            the source's event time, at no cost for the driver. Segments are read only up to the newest mark, which
+            Pravega makes every ten seconds; if writers note no time, no event is read.
         columns: the columns of rows, some of stream, segment, offset, event, event_time, noted_time; by default all.
-        discover_every: how often scalings and new streams are looked for, a duration. Until the successors of a sealed
-            segment are found, it holds the watermark.
-        on_data_loss: "error", or "go_on" with what is left, when events are truncated before they were read.
-        give_up_after: how long Pravega may be away before it is an error, a duration.
+        discover_every: how often to look for scalings and new streams, a duration. A sealed segment holds the watermark
+            until its successors are found.
+        on_data_loss: for events that were truncated before they were read: "error", or "go_on" without these events.
+        give_up_after: how long Pravega may be away before an error, a duration.
         reader_group: the name of a reader group of Pravega whose checkpoints end the batches, so that its position is
-            Spark's; see docs/pravega.md for what that costs. The group is made, and reset to Spark's offset whenever
+            Spark's; docs/pravega.md tells the cost. The group is made, and reset to Spark's offset whenever
             the query starts. It is a `subscriber`, too. With `streams`, and without `stop` and `noted_time`.
-        subscriber: the name of a reader group that is only told what the query has read, so that retention by
-            consumption keeps the rest; nobody reads in it. With `streams`.
+        subscriber: the name of a reader group that is only told the read positions, so that retention by
+            consumption keeps unread events; no reader reads in it. With `streams`.
         fetchers: how many segments a task reads side by side, 1 or more. Java reads ahead by itself, so more than one
-            helps only where Pravega is far away; near, they stand in each other's way.
-        jars: where pravega-client and the jars that it needs are: a folder, a jar, a pattern, or several. By default
-            what the environment variable LOWMARK_PRAVEGA_JARS names, of the driver and of each executor.
-        jvm_options: of the Java in each process that reads; by default a heap of 256 MB.
-        username: for Pravega's basic authentication. Where it is not given, its client looks into the environment
+            helps only if Pravega is far away; otherwise they slow each other down.
+        jars: the places of pravega-client and its dependencies: a folder, a jar, a pattern, or several. By default
+            the environment variable LOWMARK_PRAVEGA_JARS, of the driver and of each executor.
+        jvm_options: options of the Java in each process that reads; by default a heap of 256 MB.
+        username: for Pravega's basic authentication. Without it, Pravega's client looks into the environment
             itself (`pravega_client_auth_method`, `pravega_client_auth_token`).
         password: likewise.
         trust_store: a PEM file with the authority of Pravega's certificates, on every host that reads.
         validate_host_name: whether a certificate must name the host.
 
     Raises:
-        InvalidPravegaOption: an option is not what it can be.
+        InvalidPravegaOption: an option is invalid.
 
     >>> source = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"], event_time="$.at")
     >>> source.schema.names, source.event_time
@@ -199,7 +199,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.discover_every = discover_every
         _seconds(discover_every, "discover_every")  # refused now rather than later
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
-        noted = Noted(unit_us(event_time_unit))  # a unit that is none is refused, also where nobody needs it
+        noted = Noted(unit_us(event_time_unit))  # refuses an unknown unit, even if it is not needed
         self._noted = noted if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
@@ -218,10 +218,10 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> PravegaSource:
-        """Make a source from options of `format("lowmark_pravega")`; see `spark_options` for which.
+        """Make a source from options of `format("lowmark_pravega")`, listed in `spark_options`.
 
         Raises:
-            InvalidPravegaOption: an option is not what it can be, or is not known.
+            InvalidPravegaOption: an option is invalid or unknown.
         """
         from .spark_options import arguments
 
@@ -241,16 +241,16 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return next((name for name in (EVENT_TIME, NOTED_TIME) if name in self._columns.names), None)
 
     def stream_cuts(self, positions: Mapping[str, int]) -> dict[str, str]:
-        """Return where a query stands as the text of StreamCuts: what its checkpoint has, for `start=` or for Flink.
+        """Return the position of a query, from its checkpoint, as texts of StreamCuts, for `start=` or for Flink.
 
         Args:
-            positions: those in the offset of a batch: split id -> the byte from which it is read on.
+            positions: the positions in the offset of a batch: split id -> the byte where it goes on.
 
         Returns:
             stream -> the text of its StreamCut.
 
         Raises:
-            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see there.
+            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: as their docstrings say.
         """
         client = client_of(self.settings)
         return {stream: client.text_of(cut) for stream, cut in self._cuts(positions).items()}
@@ -259,7 +259,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self._walk(DiscoveredSplits())()
 
     def create_planner(self) -> PravegaPlanner:
-        """Make the planner; Java is started by who calls this, not by one of the threads that come and go."""
+        """Make the planner, and start Java on the calling thread instead of on a short-lived thread."""
         self._start_java()
         retention = None
         if self._group_name:
@@ -267,7 +267,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self._planner(retention)
 
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
-        """None but for a reader group; Java is started here, by the task's own thread."""
+        """Make a reader only for a reader group; start Java here, on the task's own thread."""
         del context
         self._start_java()
         if not self._reader_group:
@@ -308,7 +308,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def rows(
         self, split: PravegaSplit, loss: DataLoss, opened: SegmentBytes | None = None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Read a slice as `read` does; `opened` is its segment, opened at the slice's start, if it is open."""
+        """Do `read` for a slice; `opened` is its segment, opened at the slice's start, or None."""
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
         notes = None if self._noted is None else self._noted.of(client, split)
@@ -324,10 +324,10 @@ class PravegaSource(SimpleSource[PravegaSplit]):
                 position = lost_to
 
     def _lost(self, split: PravegaSplit, position: int, loss: DataLoss) -> int:
-        """Where a slice goes on of which something was truncated after it was planned.
+        """Return where a slice goes on if some of its events were truncated after it was planned.
 
         Raises:
-            PravegaDataLost: unless it is to be borne.
+            PravegaDataLost: unless reading goes on.
         """
         assert split.stop is not None, "slices have one"
         key = split.stream, split.segment
@@ -405,7 +405,7 @@ def _positions(option: str, given: Position, scope: str, streams: Streams) -> Po
 
 
 def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
-    """Refuse a position of a stream that is not read: nobody would heed it."""
+    """Refuse a position of a stream that is not read, because it would have no effect."""
     for stream in named:
         if isinstance(streams, StreamList) and stream not in streams.names:
             wanted = f"one of {', '.join(streams.names)}"

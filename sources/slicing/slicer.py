@@ -49,7 +49,7 @@ def plan_slices(
         planner: asked once for the ends of the splits, and as seldom as possible where times begin.
         splits: the splits, each with the `start` where it goes on.
         limits: the limits of the batch.
-        previous_time_us: `time_us` of the previous plan, None if there is none or if it is unknown.
+        previous_time_us: `time_us` of the previous plan, None if unknown.
 
     Returns:
         The plan. It reads at least one row if the limits allow a row.
@@ -122,7 +122,7 @@ def _done(split: SourceSplit, end: SplitEnd | None) -> bool:
 
 
 def _unfinished(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> set[str]:
-    """The splits that are not read to their ends, and all splits that continue them."""
+    """The splits with unread rows or without an end, and all their descendants."""
     found = {split.split_id for split in splits if not _done(split, ends.get(split.split_id))}
     over = [split for split in splits if split.split_id not in found]
     while waiting := [split.split_id for split in over if not found.isdisjoint(split.parents)]:

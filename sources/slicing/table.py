@@ -114,7 +114,7 @@ class SliceTable:
 
 
 def _costs(ends: Sequence[SplitEnd], row_budget: int | None, byte_budget: int | None) -> tuple[Floats, float]:
-    """Return the cost of a row of each split, and one budget, such that rows within it fit both budgets.
+    """Return the cost of a row of each split, and a single budget. Rows within the single budget fit both budgets.
 
     Bytes are estimated: the rows of a split without a known size have the mean size of the other splits' rows.
     """

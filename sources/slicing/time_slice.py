@@ -154,7 +154,7 @@ class _TimeSlice:
         return np.where(among, shares, stops), waiting
 
     def _shares_only(self) -> Decision:
-        """Read only splits that are not chosen by time, because there are no others, or because it is their turn."""
+        """Read only the splits that are not chosen by time: no other splits have rows, or the turn is theirs."""
         others = (~self.search.unsearchable & (self._table.rows > 0)).any()
         wait_us = self._wait_us() if others else self._limits.cap_us
         stops, waiting = self._add_shares(self._table.start, self._table.budget, wait_us)
@@ -168,9 +168,10 @@ class _TimeSlice:
     def _reserve(self) -> float:
         """Return the part of the budget for splits that are not chosen by time.
 
-        The part is their part of all unread rows, so that they keep pace; but splits chosen by time keep at least an
-        equal share for each split, so that the large backlog of one split does not stop a trickle in many splits. If a
-        part is too small for a row, the two kinds take turns: some plans have the whole budget for one kind.
+        The part is proportional to the unread rows of these splits, so that they keep pace. Splits chosen by time keep
+        at least an equal share for each split, so that the large backlog of one split does not stop a trickle in many
+        splits. If a part is too small for a row, the two kinds take turns: a plan then has the whole budget for one
+        kind.
         """
         table, unsearchable, budget = self._table, self.search.unsearchable, self._table.budget
         cost = table.rows * table.cost

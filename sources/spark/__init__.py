@@ -1,4 +1,4 @@
-"""Where sources meet Spark: the one room of sources that imports pyspark."""
+"""Sources for Spark: the only room of sources that imports pyspark."""
 
 from .naming import named_reader
 from .source import Binding, Recorder, Recording, SourceStreamReader, bound_source, load, prefer_own_python, register

@@ -1,8 +1,8 @@
-"""Errors in a Python process of Spark's: the user reads the one line that matters.
+"""Short errors of Spark's Python processes, with only the important line.
 
-What ends such a process reaches the user as text, by default the traceback of everything that led to it, thousands of
-characters whose last line says what happened. Spark can leave it out (its own `hideTraceback`, told to the process by
-an environment variable); then the error's own words stand in the first line of the `StreamingQueryException`.
+An error that ends such a process reaches the user as text, by default with the whole traceback, thousands of
+characters with the reason in the last line. Spark can leave the traceback out (its own `hideTraceback`, set by an
+environment variable of the process); then the error's text is in the first line of the `StreamingQueryException`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _log = logging.getLogger("lowmark")
 
 
 def hide_traceback() -> None:
-    """Have Spark hand on the words alone of the error that ends this process."""
+    """Let Spark pass on only the text of the error that ends this process."""
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 @contextmanager
 def saying_briefly() -> Iterator[None]:
-    """Let Spark hand on the words of an error of ours alone; its traceback goes to this process's log.
+    """Let Spark pass on only the text of our own errors; their tracebacks go to this process's log.
 
-    For what Spark calls in a process that ends with the error: a data source's planner, or a task. Other errors are
-    nobody's words, and keep their traceback.
+    For calls of Spark in a process that ends with the error: a data source's planner, or a task. Other errors keep
+    their tracebacks, because their texts are not written for users.
     """
     try:
         yield
@@ -45,7 +45,7 @@ def saying_briefly() -> Iterator[None]:
 
 
 def briefly(method: Callable[P, ResultT]) -> Callable[P, ResultT]:
-    """As `saying_briefly`, for a method that is no generator."""
+    """Wrap a method that is no generator in `saying_briefly`."""
 
     @functools.wraps(method)
     def said(*args: P.args, **kwargs: P.kwargs) -> ResultT:

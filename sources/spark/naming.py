@@ -1,4 +1,4 @@
-"""Names of sources, for queries whose checkpoints may gain and lose some (Spark 4.2: source evolution)."""
+"""Names of sources, for queries whose checkpoints may gain and lose sources (Spark 4.2: source evolution)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FIT = re.compile("[A-Za-z0-9_]+")
 
 
 def named_reader(spark: SparkSession, role: str, stream: str) -> DataStreamReader:
-    """Return `spark.readStream`, under a name where the session wants every source to have one.
+    """Return `spark.readStream`, with a name if the session requires named sources.
 
     Args:
         spark: the session.
-        role: what the source is to its stream.
+        role: the role of the source in its stream.
         stream: the stream's name.
     """
     reader = spark.readStream
@@ -31,7 +31,7 @@ def named_reader(spark: SparkSession, role: str, stream: str) -> DataStreamReade
 
 
 def source_name(role: str, stream: str) -> str:
-    """Return the name of a source in checkpoints: Spark takes ASCII letters, digits and underscores only.
+    """Return the name of a source in checkpoints, in the ASCII letters, digits and underscores that Spark accepts.
 
     >>> source_name("heartbeat", "orders"), source_name("heartbeat", "the orders")
     ('lowmark_heartbeat_orders', 'lowmark_heartbeat_the_orders_a1375630')

@@ -1,4 +1,4 @@
-"""What `spark.readStream.format("lowmark_...")` understands: options in Spark's spelling, for sources and batches.
+"""The options of `spark.readStream.format("lowmark_...")`, in Spark's spelling, for sources and batches.
 
     lowmark_kafka       Spark's own Kafka options: see `kafka.spark_options`
     lowmark_kinesis     Databricks' own Kinesis options: see `kinesis.spark_options`
@@ -6,17 +6,17 @@
     lowmark_pravega     controller, scope, streams, start, eventTime and others: see `pravega.spark_options`
     lowmark_generator   script (JSON, `StreamScript.to_plain`), seed, bounded, ticksPerBatch
 
-and of every one of them:
+and for every format:
 
-    maxRowsPerBatch     rows in a batch, about; of Kafka also maxOffsetsPerTrigger
-    maxBytesPerBatch    bytes in a batch, about, where the source can tell
-    maxSlice            event time that a batch spans at most, "10 minutes"
+    maxRowsPerBatch     rough number of rows in a batch; for Kafka also maxOffsetsPerTrigger
+    maxBytesPerBatch    rough number of bytes in a batch, if the source knows sizes
+    maxSlice            longest span of event time of a batch, "10 minutes"
     byTime              false: a fair share of each split instead of all splits up to one event time
-    tasks               how many tasks read a batch
+    tasks               number of tasks that read a batch
     splitColumn         name of a column with the split's id
-    name                of the stream, in logs and errors
+    name                name of the stream, in logs and errors
 
-Names are matched without their case, as Spark does. Knows nothing of Spark.
+Names are matched without case, as in Spark. Does not import Spark.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class InvalidOption(LowmarkError, ValueError):
-    """An option of a format is missing, unknown, or not what it can be."""
+    """An option of a format is missing, unknown or invalid."""
 
     format_name: str  # the format
     option: str  # its option
-    got: str  # what was given, as text
-    expected: str  # what would have been accepted
+    got: str  # the given value, as text
+    expected: str  # the accepted values
     _fact = 'format("{format_name}"): option {option} is {got}, expected {expected}.'
     _hint = ""
 
@@ -55,10 +55,10 @@ class FormatOptions:
     """The options of one stream, read.
 
     Attributes:
-        source: what to read.
-        name: of the stream.
+        source: the source to read.
+        name: name of the stream.
         batches: how batches are cut.
-        split_column: the column with the split's id, None for none.
+        split_column: the column with the split's id, None for no column.
     """
 
     source: Source[Any, Any]
@@ -72,8 +72,8 @@ class FormatOptions:
 
         Args:
             format_name: a key of `FORMATS`.
-            options: as the user gave them.
-            schema: the columns as Spark has them, the split's too; None: not known yet.
+            options: the user's options.
+            schema: the columns in Spark's types, including the split's column; None: not known yet.
 
         Raises:
             InvalidOption, InvalidKafkaOption, InvalidKinesisOption: an option is missing, unknown or wrong.
@@ -94,13 +94,13 @@ class FormatOptions:
         )
         split_column, name = given.take("splitColumn"), given.take("name")
         if schema is not None and split_column in schema.names:
-            schema = schema.remove(schema.get_field_index(split_column))  # which is no column of the source
+            schema = schema.remove(schema.get_field_index(split_column))  # not a column of the source
         return cls(FORMATS[format_name](given, schema), name or format_name, batches, split_column)
 
 
 @dataclass(frozen=True)
 class _Given:
-    """Options that were given and not read yet, by their names in lower case; reading one takes it out."""
+    """Given options that were not read yet, by their names in lower case; reading an option removes it."""
 
     format_name: str
     options: dict[str, str]
@@ -145,7 +145,7 @@ class _Given:
         return value.lower() == "true"
 
     def end(self, known: str) -> None:
-        """Refuse what is left: a misspelt option must not be without effect in silence."""
+        """Refuse the remaining options, because a misspelt option would otherwise have no effect."""
         for option, value in self.options.items():
             raise InvalidOption(self.format_name, option, shown(value), f"one of {known}")
 
@@ -204,4 +204,4 @@ FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = 
     "lowmark_generator": _generator,
     "lowmark_pravega": _pravega,
 }
-"""Format -> how its source is made."""
+"""Format -> the function that makes its source."""

@@ -1,8 +1,8 @@
-"""Where sources meet Spark.
+"""Connects sources to Spark.
 
 `Binding`, `load`, `register`: any source as a streaming DataFrame. Batches are planned by `BatchPlanner`, in a process
 of its own on the driver's host, and read in Python workers. The offset fixes the rows: a batch that Spark runs again,
-in another process, on another day, holds the same.
+in another process, on another day, has the same rows.
 """
 
 # ruff: noqa: N802  # Spark calls readers by Java's names
@@ -63,11 +63,11 @@ log = logging.getLogger("lowmark")
 
 
 class SplitColumnTaken(LowmarkError, ValueError):
-    """The column that shall hold the id of the split is one of the source's own."""
+    """The source itself has a column with the name of the split's column."""
 
     stream: str
     column: str
-    columns: str  # those of the source, separated by commas
+    columns: str  # the columns of the source, separated by commas
     _fact = (
         'stream "{stream}": split_column is "{column}", a column that the source has itself; expected a new name '
         "beside {columns}"
@@ -76,7 +76,7 @@ class SplitColumnTaken(LowmarkError, ValueError):
 
 
 class EventNotTaken(LowmarkError, RuntimeError):
-    """A reader sends its enumerator an event, and nobody takes it there."""
+    """A reader sends its enumerator an event, but events are not taken there."""
 
     stream: str
     reader: int  # its subtask
@@ -86,27 +86,27 @@ class EventNotTaken(LowmarkError, RuntimeError):
 
 
 class Recording(Protocol):
-    """What one task has seen, while it reads."""
+    """Records the reading of one task."""
 
     def see(self, rows: SplitRows) -> None:
-        """Rows were read."""
+        """Record rows that were read."""
         ...
 
     def send(self, event: SourceEvent) -> None:
-        """The reader sends the enumerator an event."""
+        """Record an event from the reader to the enumerator."""
         ...
 
     def count(self, counted: Mapping[str, float]) -> None:
-        """A reader counted this, by name. Called from any thread."""
+        """Record a reader's counts, by name. Called from any thread."""
         ...
 
     def end(self) -> None:
-        """Every row was handed on; only now anything is reported."""
+        """Report the recording, after every row was handed on."""
         ...
 
 
 class Recorder(Protocol):
-    """Reports what tasks read. Picklable."""
+    """Records the reading of tasks. Picklable."""
 
     def begin(self, task: Task[Any]) -> Recording:
         """Begin a task, on an executor."""
@@ -115,15 +115,15 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True)
 class Binding:
-    """A source as Spark shall read it. Picklable.
+    """A source with the settings for Spark. Picklable.
 
     Attributes:
-        source: what to read.
-        name: of the stream.
+        source: the source to read.
+        name: name of the stream.
         options: how batches are cut.
-        split_column: name of a column with the split's id, None for none.
-        peer: others who have a say in what is planned.
-        recorder: measures what is read.
+        split_column: name of a column with the split's id, None for no column.
+        peer: is asked before batches are planned, and told the plans.
+        recorder: records the reading of tasks.
     """
 
     source: Source[Any, Any]
@@ -134,7 +134,7 @@ class Binding:
     recorder: Recorder | None = None
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns that Spark gets."""
+        """The columns for Spark."""
         schema = self.source.schema
         if self.split_column is None:
             return schema
@@ -146,7 +146,7 @@ class Binding:
 def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
     """Return a class for `spark.dataSource.register`, whose format is `format_name`.
 
-    The class is made here and now, so it is pickled with everything in it.
+    Each call makes a new class, which is pickled together with the binding.
     """
 
     class BoundSource(DataSource):
@@ -164,9 +164,9 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
 
 
 def prefer_own_python(spark: SparkSession) -> None:
-    """Let the workers of a local session run the Python of this process, where nobody named another.
+    """Let the workers of a local session run the Python of this process, unless another Python is named.
 
-    Spark takes `python3` from the PATH, which is another one where a user runs `.venv/bin/python app.py`. In Spark
+    Spark takes `python3` from the PATH, which is another Python if a user runs `.venv/bin/python app.py`. In Spark
     Connect, the server decides.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -174,12 +174,12 @@ def prefer_own_python(spark: SparkSession) -> None:
     context = spark.sparkContext
     if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:
         return
-    named = context.getConf().get("spark.pyspark.python")  # only spark-submit heeds it by itself
+    named = context.getConf().get("spark.pyspark.python")  # only spark-submit uses this setting by itself
     context.pythonExec = sys.executable if named is None else named
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats of our sources known to a session: `format("lowmark_kafka")` and all others of `FORMATS`.
+    """Make the formats of our sources known to a session: `format("lowmark_kafka")` and the other `FORMATS`.
 
     A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
 
@@ -212,7 +212,7 @@ def _format_source(format_name: str) -> type[DataSource]:
 
 
 def load(spark: SparkSession, binding: Binding) -> DataFrame:
-    """Return what a source reads, as a plain streaming DataFrame: no watermark, no alignment.
+    """Return the rows of a source as a plain streaming DataFrame, without watermark and alignment.
 
     >>> df = load(spark, Binding(source, "orders"))                                             # doctest: +SKIP
     """
@@ -223,7 +223,7 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
 
 
 class SlotInput(InputPartition):
-    """What one reader slot reads in one batch."""
+    """The task of one reader slot in one batch."""
 
     def __init__(self, task: Task[Any]) -> None:
         super().__init__(task.subtask)
@@ -234,15 +234,15 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark's handle on any source: plans in a process of its own on the driver's host, reads in Python workers.
 
     Args:
-        binding: what to read, and how.
-        schema: of the rows, as Spark knows it.
+        binding: the source and its settings.
+        schema: the schema of the rows, in Spark's types.
     """
 
     def __init__(self, binding: Binding, schema: StructType) -> None:
         self._binding = binding
         self._schema = arrow_schema(schema)
         self._planner: BatchPlanner[Any] | None = None
-        self._planned: dict[str, Any] | None = None  # where the last batch ends, for a Spark that does not say so
+        self._planned: dict[str, Any] | None = None  # the end of the last batch, for Spark versions that do not tell it
 
     @briefly
     def initialOffset(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @briefly
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        if start is None or limit is None:  # before 4.2, which runs a batch for each offset that is new
+        if start is None or limit is None:  # before 4.2, Spark runs a batch for each new offset
             start = self.initialOffset() if self._planned is None else self._planned
             limit = self.getDefaultReadLimit()
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -268,7 +268,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if self._planned is None:
-            self._planned = end  # a restart begins with the last batch that was planned, also where it was committed
+            self._planned = end  # a restart begins with the last planned batch, even if it was committed
         return [SlotInput(task) for task in self._batches().tasks(self._offset(start), self._offset(end))]
 
     @briefly
@@ -279,7 +279,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is not None:
             try:
                 self._planner.close()
-            except Exception:  # a reader that has failed is stopped, too, and Spark would show this instead of why
+            except Exception:  # after a failure Spark stops the reader, too, and would show this error instead
                 log.warning('source "%s": its planner could not be closed', self._binding.name, exc_info=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -324,7 +324,7 @@ def _wall_clock_us() -> int:
 
 
 def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
-    """Read a task's slices: by the source's own reader, where it has one."""
+    """Read a task's slices, by the source's own reader if it has one."""
     reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
     if reader is not None:
         return _polled(reader, task, binding)
@@ -364,13 +364,13 @@ def _polled(reader: SourceReader[Any], task: Task[Any], binding: Binding) -> Ite
 def _becomes_available(reader: SourceReader[Any], seconds: float) -> bool:
     available = reader.is_available()
     if wait([available], max(0.0, seconds)).done:
-        available.result()  # which may be an error
+        available.result()  # may raise an error
         return seconds > 0
     return False
 
 
 class _Output:
-    """Where a reader puts rows, until the task takes them."""
+    """Keeps the rows of a reader until the task takes them."""
 
     def __init__(self) -> None:
         self._rows: list[SplitRows] = []
@@ -379,7 +379,7 @@ class _Output:
         self._rows.append(SplitRows(split_id, rows, position=0))
 
     def release(self, split_id: str) -> None:
-        """Which splits end with a batch was known when it was planned."""
+        """Do nothing, because the plan of the batch knows the splits that end with it."""
 
     def taken(self) -> list[SplitRows]:
         taken, self._rows = self._rows, []
@@ -387,7 +387,7 @@ class _Output:
 
 
 class _TaskContext:
-    """What a reader may ask of its task."""
+    """The calls of a reader to its task."""
 
     def __init__(self, name: str, subtask: int, recording: Recording | None) -> None:
         self.subtask = subtask
@@ -395,7 +395,7 @@ class _TaskContext:
         self._name, self._recording = name, recording
 
     def send_split_request(self) -> None:
-        """All splits of the batch were given before it began."""
+        """Do nothing, because all splits of the batch were given before it began."""
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
         if self._recording is None:

@@ -1,12 +1,12 @@
-"""Which versions of pyspark these are, and what differs between them where rows are read.
+"""The supported versions of pyspark, and their differences in reading rows.
 
                             4.0, 4.1                           4.2, 4.3
-    a reader plans a batch  `latestOffset()`: it knows where   `latestOffset(start, limit)`
-                            it stands, and limits itself
-    AvailableNow            nobody tells the reader            `prepareForTriggerAvailableNow()`
+    a reader plans a batch  `latestOffset()`: it knows its     `latestOffset(start, limit)`
+                            position, and limits itself
+    AvailableNow            the reader is not told             `prepareForTriggerAvailableNow()`
     a schema for Arrow      `timestamp_utc=True`               `timezone="UTC"`
 
-So there is a stand-in for each class that the older ones lack. What a running session does differently stands in
+This module has a stand-in for each class that older versions lack. Differences of running sessions are in
 `lowmark.integration.spark.versions`, above this floor.
 """
 
@@ -44,17 +44,17 @@ _OLDEST, _NEXT = (4, 0), (5, 0)
 
 
 class UnsupportedSpark(LowmarkError, ImportError):
-    """A version of Spark that lowmark was not made for."""
+    """A version of Spark that lowmark does not support."""
 
-    what: str  # what has the version: pyspark, or the Spark of a session
-    version: str  # as it says itself
-    supported: str  # the range
+    what: str  # the owner of the version: pyspark, or the Spark of a session
+    version: str  # its version
+    supported: str  # the supported range
     _fact = "{what} is version {version}, and lowmark works with Spark {supported}"
     _hint = 'install one of these versions (pip install "pyspark{supported}").'
 
 
 def major_minor(version: str) -> tuple[int, int]:
-    """Return the two numbers that tell versions of Spark apart; (0, 0) of what is no version.
+    """Return the first two numbers of a version of Spark; (0, 0) for a text that is no version.
 
     >>> major_minor("4.1.4"), major_minor("4.3.0-SNAPSHOT")
     ((4, 1), (4, 3))
@@ -68,16 +68,16 @@ def check_version(version: str, what: str = "pyspark") -> None:
 
     Args:
         version: such as "4.2.0".
-        what: has it.
+        what: the owner of the version, for the error.
 
     Raises:
-        UnsupportedSpark: with the range.
+        UnsupportedSpark: the version is outside the range.
     """
     if not _OLDEST <= major_minor(version) < _NEXT:
         raise UnsupportedSpark(what, version, SUPPORTED)
 
 
-check_version(pyspark.__version__)  # when it is imported: an older one lacks the modules that are imported next
+check_version(pyspark.__version__)  # before the next imports, because older versions lack these modules
 
 if not TYPE_CHECKING:
     try:
@@ -103,7 +103,7 @@ if not TYPE_CHECKING:
             max_rows: int
 
         class SupportsTriggerAvailableNow:
-            """Stands in for pyspark's, where nobody asks for it."""
+            """Stands in for pyspark's, and is never called."""
 
 
 PASSES_LIMITS = ReadLimit.__module__.startswith("pyspark")
@@ -111,7 +111,7 @@ PASSES_LIMITS = ReadLimit.__module__.startswith("pyspark")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return a schema as Spark wants to get it from Python: timestamps in UTC."""
+    """Return a schema in the form that Spark expects from Python: timestamps in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     in_utc: dict[str, Any] = {"timezone": "UTC"} if PASSES_LIMITS else {"timestamp_utc": True}

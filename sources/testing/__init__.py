@@ -1,4 +1,4 @@
-"""For authors of connectors: its laws as a function, and a context to run an enumerator in."""
+"""For authors of connectors: a check of the laws of sources, and a context to run an enumerator in."""
 
 from .check import CheckedSource, SourceBroken, check_source
 from .context import ManualEnumeratorContext

@@ -1,20 +1,20 @@
-"""The contract of a source as a function: `check_source(source)` holds any connector to the laws, without Spark.
+"""The contract of a source as a function: `check_source(source)` checks any connector against the laws, without Spark.
 
-    discovery       every split is assigned, once, to a reader that is there; splits added back are assigned again; what
-                    a restored enumerator was not said to have assigned, it assigns, and nothing else
-    serializers     what was written is read back equal, equal values give equal bytes, later versions are refused
+    discovery       every split is assigned, once, to a registered reader; splits added back are assigned again; a
+                    restored enumerator assigns exactly the splits that were not assigned before its snapshot
+    serializers     written values are read back equal, equal values give equal bytes, later versions are refused
     progress        a split's end is not before its start; a step goes on, stays before the end, keeps the row budget
     replay          a range gives the same rows again: by a new reader, by a copy of the source, in another process
-    concatenation   adjacent ranges give what the joined range gives, in whatever order they are asked for
+    concatenation   adjacent ranges give the same rows as the joined range, in any order of reading
     schema          every batch has exactly the columns of `source.schema`
     reading         positions grow within the range, every split finishes once, and nothing follows
     rows            `rows_before` is never less than the rows that come
     time            `find_time` answers with the first row at or after the time, by the event-time column, or with a
-                    position before it of which `claims` makes no claim; `claim_us` and `claims` say nothing that
-                    the rows which follow there contradict
-    changes         a split that was removed gives no rows
+                    position before that row for which `claims` makes no claim; the rows that follow never contradict
+                    `claim_us` and `claims`
+    changes         a removed split gives no rows
 
-All that is asked of the source while it is checked must still be there: check a topic whose retention is long.
+The rows must stay in the system during the check: use a topic with a long retention.
 
 `ManualEnumeratorContext`, for tests of an enumerator alone, is in `lowmark.sources.testing.context`.
 """
@@ -63,22 +63,22 @@ _TIME = pa.timestamp("us", tz="UTC")
 class SourceBroken(LowmarkError, AssertionError):
     """A source broke a law."""
 
-    source: str  # its class
-    law: str  # one of those in the module's table
-    what: str  # what happened, with split and positions, and what was expected
-    seed: int  # the `seed` that shows it again
+    source: str  # class of the source
+    law: str  # a law of the module's table
+    what: str  # the breach, with split and positions, and the expected behaviour
+    seed: int  # the `seed` that reproduces the breach
     _fact = "{source} breaks the law of {law}: {what} (seed {seed})"
     _hint = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """What was checked: a law that was tried on nothing proves nothing.
+    """The extent of a check, because a check without rows proves nothing.
 
     Attributes:
         splits: ids of the splits.
-        rows: rows that were compared.
-        found_by_time: times that were searched for, 0 if the source cannot search.
+        rows: number of compared rows.
+        found_by_time: number of searched times, 0 if the source cannot search.
     """
 
     splits: tuple[str, ...]
@@ -96,19 +96,19 @@ def check_source(
     other_process: bool = False,
     stalled_seconds: float = 30.0,
 ) -> CheckedSource:
-    """Hold a source to its contract.
+    """Check a source against its contract.
 
     Args:
-        source: with at least one split that has at least one row now.
-        rows: the row budget of one step, 1 or more. Small ones find more.
-        most_rows: rows of each split that are looked at, from its start on.
-        most_splits: splits that are looked at; all are assigned.
-        seed: what cuts and times are drawn from.
-        other_process: read in another process too; the source's class must be importable there.
+        source: the source, with at least one row in at least one split now.
+        rows: the row budget of one step, 1 or more. A small budget finds more faults.
+        most_rows: the number of rows of each split to look at, from its start on.
+        most_splits: the number of splits to look at; all splits are assigned.
+        seed: seed for cuts and times.
+        other_process: whether to read in another process too; the source's class must be importable there.
         stalled_seconds: how long a reader may bring nothing.
 
     Returns:
-        How much there was to check.
+        The extent of the check.
 
     Raises:
         SourceBroken: a law was broken; an `AssertionError`.
@@ -123,14 +123,14 @@ def check_source(
 
 @dataclass(slots=True)
 class _Known(Generic[SplitT]):
-    """A split and what was read of it.
+    """A split and its rows.
 
     Attributes:
-        split: with the stop up to which it is looked at.
-        end: where it ends.
-        whole: its rows, read in one go.
-        cuts: positions at which it may be cut: those of steps; start and stop are the first and the last.
-        planner: cuts it.
+        split: the split, with the stop up to which it is looked at.
+        end: its end.
+        whole: its rows, read at once.
+        cuts: positions of steps, where it may be cut; the first is its start, the last its stop.
+        planner: cuts the split.
         steps: rows between two cuts.
     """
 
@@ -215,7 +215,7 @@ class _Check(Generic[SplitT, StateT]):
         return splits
 
     def restored(self, splits: Sequence[SplitT], readers: int) -> None:
-        """Restore what was snapshot when only some readers were there."""
+        """Restore a snapshot that was taken when only some readers were registered."""
         before = _Enumeration(self.source, None)
         before.start(readers=readers)
         state = before.enumerator.snapshot_state(1)
@@ -251,7 +251,7 @@ class _Check(Generic[SplitT, StateT]):
     # -- ranges
 
     def read(self, splits: Sequence[SplitT], source: Source[SplitT, StateT] | None = None) -> dict[str, pa.Table]:
-        """Read bounded splits together, by a new reader."""
+        """Read bounded splits together with a new reader."""
         try:
             return _tables(self.source if source is None else source, splits, self.stalled_seconds)
         except BrokenSplitReader as fault:
@@ -330,7 +330,7 @@ class _Check(Generic[SplitT, StateT]):
             self.random_cuts(known)
 
     def random_cuts(self, known: Sequence[_Known[SplitT]]) -> None:
-        """Cut every split anew, and read the pieces together, the last first."""
+        """Cut every split at random, and read the pieces together, the last first."""
         cuts = {
             each.split_id: sorted({each.cuts[0], *self.random.sample(each.cuts, len(each.cuts) // 3), each.cuts[-1]})
             for each in known
@@ -414,7 +414,7 @@ class _Check(Generic[SplitT, StateT]):
         for each in known:
             name, start, stop = each.split_id, each.cuts[0], each.cuts[-1]
             if name not in answers:
-                continue  # not known: nothing is cut there, and nothing claimed
+                continue  # unknown: planning neither cuts there nor claims
             found = at[name]
             if name in later and later[name] != found:
                 raise self.broken(
@@ -445,7 +445,7 @@ class _Check(Generic[SplitT, StateT]):
     def first_rows(
         self, each: _Known[SplitT], planner: SplitPlanner[SplitT], column: str, position: int
     ) -> tuple[int, list[int]]:
-        """Return the times of the rows in the first step from a position on that holds any, and where that ends."""
+        """Return the times of the rows in the first step with rows from a position on, and the end of that step."""
         stop, there = each.cuts[-1], list[int]()
         while not there and position < stop:
             after = planner.after_rows(each.part(position, stop), 1, each.end)
@@ -463,7 +463,7 @@ class _Check(Generic[SplitT, StateT]):
         try:
             reader.handle_splits_changes(SplitsAddition(tuple(each.split for each in known)))
             reader.handle_splits_changes(SplitsRemoval((gone.split,)))
-            reader.handle_splits_changes(SplitsRemoval((gone.split,)))  # no more there: ignored
+            reader.handle_splits_changes(SplitsRemoval((gone.split,)))  # already removed, so ignored
             read = self.fetched(reader, {each.split_id for each in others}, "changes")
         finally:
             reader.close()
@@ -471,7 +471,7 @@ class _Check(Generic[SplitT, StateT]):
             raise self.broken("changes", f"split {gone.split_id!r} was removed, and gave rows after that")
 
     def fetched(self, reader: SplitReader[SplitT], wanted: set[str], law: str) -> dict[str, list[pa.Table]]:
-        """Fetch until these splits are finished; return what came, by split."""
+        """Fetch until these splits are finished; return their rows."""
         came: dict[str, list[pa.Table]] = {name: [] for name in wanted}
         finished: set[str] = set()
         for _ in range(_FETCHES):
@@ -487,7 +487,7 @@ class _Check(Generic[SplitT, StateT]):
 
 
 class _Enumeration(Generic[SplitT, StateT]):
-    """An enumerator on a manual context, run until it has nothing more to do."""
+    """An enumerator on a manual context, run until no work is left."""
 
     def __init__(self, source: Source[SplitT, StateT], state: StateT | None) -> None:
         self.context = ManualEnumeratorContext[SplitT](num_subtasks=_READERS)
@@ -503,7 +503,7 @@ class _Enumeration(Generic[SplitT, StateT]):
         self.settle()
 
     def settle(self) -> None:
-        """Do what was asked for; then have every reader ask for splits, until none gets one."""
+        """Do the requested calls; then let every reader ask for splits, until no reader gets a split."""
         while True:
             self.context.run_async()
             before = len(self.context.assigned)
@@ -514,7 +514,7 @@ class _Enumeration(Generic[SplitT, StateT]):
 
 
 def _rest(planner: SplitPlanner[SplitT], split: SplitT, position: int) -> SplitT:
-    """The split from a position on: what a plan that ends there leaves."""
+    """The rest of a split after a plan that ends at a position."""
     return split if position == split.start else planner.cut([(replace(split, stop=None), position)])[0][1]
 
 
@@ -524,7 +524,7 @@ def _part(planner: SplitPlanner[SplitT], split: SplitT, start: int, stop: int) -
 
 
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:
-    """Read bounded splits; a function of its own, so that another process can be told to."""
+    """Read bounded splits. This is a function so that another process can run the read."""
     parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in splits}
     for part in read_slices(source, splits, stalled_seconds=stalled_seconds):
         parts[part.split_id].append(part.rows)
@@ -536,7 +536,7 @@ def _joined(tables: Sequence[pa.Table], like: pa.Table) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as Python has them, times as numbers: Arrow's reach further than `datetime`'s."""
+    """Rows as Python values, with times as numbers, because Arrow's times reach further than `datetime`'s."""
     for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(index, column.name, table.column(index).cast(pa.int64()))

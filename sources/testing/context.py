@@ -1,4 +1,4 @@
-"""A context to run an enumerator by hand: no thread, no clock, and all that it says is kept.
+"""A context to run an enumerator by hand: without thread or clock, keeping all its calls.
 
 >>> from lowmark.sources import SourceSplit
 >>> from lowmark.sources.kit.discovery import DiscoveringEnumerator
@@ -34,15 +34,15 @@ class _Call:
 
 
 class ManualEnumeratorContext(Generic[SplitT]):
-    """A `SplitEnumeratorContext` that does asynchronous calls when told to.
+    """A `SplitEnumeratorContext` that does asynchronous calls on request.
 
     Attributes:
-        num_subtasks: how many readers there are.
-        registered_readers: those that `register` was called for.
+        num_subtasks: number of readers.
+        registered_readers: the readers that `register` added.
         assigned: (subtask, split) in the order of assignment.
-        no_more_splits: subtasks that were told so.
-        events: (subtask, event) that were sent.
-        is_processing_backlog: what was said last, None before.
+        no_more_splits: subtasks that were told that no more splits come.
+        events: (subtask, event) of the sent events.
+        is_processing_backlog: the last value, None before any.
     """
 
     def __init__(self, *, num_subtasks: int = 1) -> None:
@@ -58,16 +58,16 @@ class ManualEnumeratorContext(Generic[SplitT]):
         self._actions: deque[Callable[[], None]] = deque()
 
     def register(self, subtask: int) -> None:
-        """Have a reader there; the enumerator is to be told with `add_reader`."""
+        """Register a reader; tell the enumerator with `add_reader`."""
         self.registered_readers[subtask] = ReaderInfo(subtask)
 
     def unregister(self, subtask: int) -> None:
-        """Have a reader gone."""
+        """Remove a reader."""
         del self.registered_readers[subtask]
         self.no_more_splits.discard(subtask)
 
     def run_async(self) -> None:
-        """Do all calls that were asked for, and those that they ask for, with their handlers. Periodic ones once."""
+        """Do all requested calls with their handlers, including newly requested calls. Periodic calls run once."""
         while self._due or self._actions:
             while self._actions:
                 self._actions.popleft()()
@@ -109,7 +109,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
         initial_delay: float | None = None,
         period: float | None = None,
     ) -> None:
-        del initial_delay  # it is over when the test says so
+        del initial_delay  # tests decide when the delay is over
         call = _Call(callable, handler, period)
         self._due.append(call)
         if period is not None:

@@ -158,7 +158,7 @@ class Coalescer:
 
     @property
     def all_idle(self) -> bool:
-        """Whether some split is idle and every other one is idle or finished."""
+        """Whether at least one split is idle, and all other splits are idle or finished."""
         idle, finished = self._states[SplitState.IDLE], self._states[SplitState.FINISHED]
         return idle > 0 and idle + finished == len(self._ids)
 

@@ -196,7 +196,7 @@ class SourceRounds:
 
     @property
     def is_over(self) -> bool:
-        """Whether no task lives, and none that is away and expected several tasks is waited for. O(n)."""
+        """Whether no task lives, and the source expects only one task or all its tasks are excused. O(n)."""
         return not self._live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
 
     @property
