@@ -79,7 +79,7 @@ class SourceSplit:
         split_id: its name, unique in the source, with a meaning that never changes. Rows carry this id, and watermarks
             are kept by it.
         start: the position to go on from.
-        stop: the position after its last row, None for a split without an end.
+        stop: the position where it ends, not included; None for a split without an end.
         parents: ids of its predecessors in a reshard, whose rows come before the rows of this split.
 
     >>> from dataclasses import replace

@@ -46,7 +46,7 @@ class ReaderGateway(Protocol[SplitT_contra]):
         """Send an event; the future is done when the event was handed over."""
         ...
 
-    def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # it is the message
+    def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # the flag is the message
         """Tell a reader whether the source reads history."""
         ...
 

@@ -381,7 +381,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         }
         try:
             return dict(sorted((self._metrics.values() | own).items()))
-        except Exception:  # noqa: BLE001  # a gauge reads what the enumerator is just changing, or is broken
+        except Exception:  # noqa: BLE001  # the enumerator may be changing the value, or the gauge is broken
             _log.debug("source %r: the enumerator's metrics cannot be read", self._name, exc_info=True)
             return own
 
@@ -556,7 +556,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                 return  # closed
             try:
                 self._restore()
-            except BaseException as again:  # noqa: BLE001  # it counts as the next failure
+            except BaseException as again:  # noqa: BLE001  # counts as the next failure
                 action, error = self._queue.doing, again
             else:
                 self._restored += 1
@@ -593,7 +593,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             if each is not None:
                 try:
                     each.close()
-                except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
+                except BaseException:  # noqa: BLE001  # the enumerator has failed, or is no longer needed
                     _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
 
     def _give_up(self, action: str, error: BaseException, cause: str, *, known: bool = False) -> None:

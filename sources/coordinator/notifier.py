@@ -231,7 +231,7 @@ class ActionQueue:
             self._running[me] = action
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001  # whatever it is, the thread must live and somebody must know
+            except BaseException as error:  # noqa: BLE001  # the thread must live, and the error must be told
                 if self._uncaught is None:
                     _log.exception("%s: cannot %s", self._name, action)
                 else:
@@ -297,7 +297,7 @@ class ExecutorNotifier:
             try:
                 one.started_us = self._clock.now_us()
                 result = call()
-            except BaseException as failed:  # noqa: BLE001  # the handler decides what it means
+            except BaseException as failed:  # noqa: BLE001  # the handler gets the error
                 error = failed
             self._post(f"handle the result of {one.name}", lambda: handle(result, error))
 
@@ -328,5 +328,5 @@ class ExecutorNotifier:
         for one, handler in abandoned.items():
             try:
                 handler(None, CallAbandoned(one.name))
-            except BaseException:  # noqa: BLE001  # nobody fails any more
+            except BaseException:  # noqa: BLE001  # after the close no error may spread
                 _log.debug("the handler of %s failed after its enumerator was closed", one.name, exc_info=True)

@@ -419,7 +419,7 @@ def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
                 role_arn=settings.role_arn,
                 extra_args={name: value for name, value in more.items() if value is not None},
             )
-            session._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # as boto3's own users do it
+            session._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # as other users of boto3 do
                 method="assume-role", refresh_using=fetcher.fetch_credentials
             )
         return session.create_client(

@@ -1,1 +1,1 @@
-"""Planning batches, on the driver: how far each, at which rate, and what is written down of it."""
+"""Plans batches on the driver: their ends, their rate, and their offsets."""

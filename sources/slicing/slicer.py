@@ -93,7 +93,7 @@ def plan_slices(
         else:
             parts.append((split, end, _limit(split, end, limits.targets)))
     table = SliceTable(
-        planner,  # type: ignore[arg-type]  # of SplitT; the table gives it back what came from it
+        planner,  # type: ignore[arg-type]  # of SplitT; the table returns splits of the planner
         [split for split, _, _ in parts],
         [end for _, end, _ in parts],
         [limit for _, _, limit in parts],
@@ -202,5 +202,5 @@ def _claims_us(
     asked = [replace(table.splits[i], start=stops[i]) for i in np.flatnonzero(decision.claimed & ~over).tolist()]
     if not asked:
         return {}
-    said = planner.claims(asked, decision.time_us, believed_until_us)  # type: ignore[arg-type]  # what came from it
+    said = planner.claims(asked, decision.time_us, believed_until_us)  # type: ignore[arg-type]  # splits of the planner
     return {name: us for name, us in said.items() if us > EARLIEST_US}

@@ -18,8 +18,8 @@ forgotten it, and more rows than the share are late. Until enough was measured t
 
 A growing bound lowers no watermark: a split keeps its watermark until its event time has made up for the growth.
 
-Source: Confluent's automatic watermarks for Flink (a quantile of what was seen, between a least and a most, 250 rows
-before it begins).
+Source: Confluent's automatic watermarks for Flink (a quantile of measured lateness, within limits, after 250
+rows).
 """
 
 from __future__ import annotations

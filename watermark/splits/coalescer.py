@@ -119,7 +119,7 @@ class Coalescer:
         self.regressions = 0
         """How many reports were below their split's own watermark; their values are ignored."""
 
-    # -- what is known
+    # -- queries
 
     @property
     def low_us(self) -> int | None:
@@ -191,7 +191,7 @@ class Coalescer:
         for row, split in enumerate(self._ids):
             yield split, self._state[row], watermarks_us[row] if self._takes_part[row] else self._aside_us[row]
 
-    # -- what happens
+    # -- changes
 
     def assign(
         self, split: SplitId, *, state: SplitState = SplitState.PENDING, watermark_us: int | None = None

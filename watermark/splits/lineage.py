@@ -62,7 +62,7 @@ class Lineage:
             if left_us is not None:
                 self._left_us[child] = left_us
 
-    # -- what is known
+    # -- queries
 
     def state(self, split: SplitId) -> SplitState:
         """The state of a split. Raises UnknownSplit."""
@@ -116,7 +116,7 @@ class Lineage:
         known = (parent for parent in self._parents.get(child, ()) if parent in self._coalescer)
         return any(INFLUENCE[self._coalescer.state(parent)] is not Influence.IDENTITY for parent in known)
 
-    # -- what happens
+    # -- changes
 
     def check(self, parents: tuple[SplitId, ...], children: tuple[SplitId, ...]) -> None:
         """Check whether ``reshard`` would accept these splits.

@@ -103,7 +103,7 @@ class StreamCoordinator:
         self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
         self._grace = Idleness(self._grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
         self._records: dict[SplitId, SplitRecord] = {}
-        self._backlog_rows: dict[SplitId, int] = {}  # only what is known
+        self._backlog_rows: dict[SplitId, int] = {}  # only known backlogs
         self._names: dict[SplitId, str] = {}
         self._read_until_us: int | None = None
         self._stirred_us: int | None = None  # up to when it was read when a split last spoke, began or went on

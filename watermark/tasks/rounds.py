@@ -158,7 +158,7 @@ class SourceRounds:
         self._on_change = on_change
         self._encoded_tasks: EncodedParts[str] = EncodedParts(self._encoded_task)
 
-    # -- what is known
+    # -- queries
 
     @property
     def low_us(self) -> int | None:
@@ -252,7 +252,7 @@ class SourceRounds:
             return SplitState.IDLE
         return SplitState.PENDING if self.task_low_us(task_id) is None else SplitState.ACTIVE
 
-    # -- what happens
+    # -- changes
 
     def begin(
         self, task_id: str, low_us: int | None, expected: int = 1, away_limit_us: int | None = None
