@@ -1,4 +1,4 @@
-"""No test that starts a JVM or a server is in the half that `make check` runs without its author hearing of it."""
+"""A test in the half of `make check` that starts a JVM or a server fails and tells its author the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TESTS = {
 
 
 def outcomes(folder: Path, body: str, *options: str) -> tuple[str, str]:
-    """What pytest says of a file of tests: its last line, and everything."""
+    """Run a file of tests by pytest: (last line, whole output)."""
     (folder / "test_it.py").write_text(HEAD + body)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n" + "".join(f"    {mark}\n" for mark in MARKS))
     command = [sys.executable, "-m", "pytest", "-p", "tests.halves", "-p", "no:cacheprovider", "-q", *options]
