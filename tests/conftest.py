@@ -1,4 +1,4 @@
-"""One Spark session for all tests, because it takes seconds to start, in the same environment on every machine."""
+"""One Spark session for all tests, because a session takes seconds to start; one environment on every machine."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_every_target_of_the_pages_is_one() -> None:
 
 
 def placeholders(text: str) -> list[str]:
-    """Find lines where somebody forgot to put a figure or a table, such as a lone TABLE."""
+    """Find lines that still wait for a figure or a table, such as a lone TABLE."""
     return re.findall(r"^[^\w\n]*[A-Z]{3,}[^\w\n]*$", text, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""A test in the half of `make check` that starts a JVM or a server fails and tells its author the reason."""
+"""A test that `make check` runs fails if it starts a JVM or a server, and the failure names the missing mark."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_who_runs_a_block_takes_it_from_its_page(page: str) -> None:
         assert page in text, f"{page} {begins!r}: {path} does not read the page"
 
 
-# -- what snippets call
+# -- the calls in snippets
 
 
 SERVICE_METHODS = {"service": LowWatermarkService, "strategy": WatermarkStrategy}

@@ -222,7 +222,7 @@ def find_heartbeat(offset: object) -> object:
     return None if found is None else list(READER.readBetweenOffsets({}, found.to_json()))
 
 
-# -- what Spark says
+# -- Spark's reports
 
 KEY = SplitKey(("topic", "day", "raw", "n"), ("string", "date", "binary", "bigint"))
 MEASUREMENT = Measurement("orders", KEY, "ts", 300_000_000, 8, detail=True, sample_names=True)

@@ -52,7 +52,7 @@ from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 SECOND_US = 1_000_000
 
-# -- a stream's state, as heartbeats carry it
+# -- a stream's state in heartbeats
 
 SNAPSHOTS: Mapping[str, StreamSnapshot] = {
     "empty": StreamSnapshot(),

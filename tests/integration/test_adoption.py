@@ -366,7 +366,7 @@ def test_what_cannot_be_read_is_named(native: Path, name: str, text: str) -> Non
 
 @pytest.mark.parametrize("name", ["lowmark/changes/.1.json.lowmark", "offsets/.4.lowmark"])
 def test_what_cannot_be_written_is_named_and_gone_on_with(native: Path, name: str) -> None:
-    """A folder stands in the way of a file; this stops root, too, who may write anywhere."""
+    """A folder stands in the way of a file; this stops even root, whose permissions have no limits."""
     path = native / name
     path.mkdir(parents=True)
     with pytest.raises(CheckpointUnwritable, match=r"cannot be written \(.*\). Hint: .*the same command goes") as told:

@@ -1,4 +1,4 @@
-"""The replay agrees with Spark itself: by both rules it drops as many of the same rows in the same batches."""
+"""The replay agrees with Spark itself: on the same batches, both count the same number of drops for each rule."""
 
 from __future__ import annotations
 

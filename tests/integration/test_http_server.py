@@ -1,4 +1,4 @@
-"""The HTTP server of the metrics and of the page, against clients that are slow, many, malformed or unauthorized."""
+"""The HTTP server of the metrics and of the page, against slow, many, broken and foreign clients."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def test_attempts_begin_anew_after_one_that_worked() -> None:
     assert state.retry_at_us <= 100_000
 
 
-# -- against the coordinator itself, with a network that loses everything it can
+# -- against the coordinator itself, over a lossy network
 
 
 class Lossy:

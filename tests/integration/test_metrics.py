@@ -170,7 +170,7 @@ def two_splits() -> FakeRun:
     return run
 
 
-# --- what is exported ---
+# --- the exported series ---
 
 
 def test_a_scrape_is_one_snapshot() -> None:
@@ -660,7 +660,7 @@ def test_a_query_that_runs_again_keeps_its_past_however_many_others_end() -> Non
     assert [seen.one("lowmark_rows_total", query="q") for _ in range(2)] == [1, 1]
 
 
-# --- when it cannot be collected ---
+# --- failed collections ---
 
 
 def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:

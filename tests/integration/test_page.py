@@ -1,4 +1,4 @@
-"""The page without a browser: its answers, the clients that it serves, the sent parts of a stream, and its end."""
+"""The page without a browser: its answers, its access rules, the data that it sends of a stream, and its end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Pictured:
         self.clock.us += SECOND_US
         answer = self.picture.since(self.version, run)
         self.version = answer["version"]
-        return json.loads(json.dumps(answer))  # --- the sent parts of a stream ---
+        return json.loads(json.dumps(answer))  # type: ignore[no-any-return]
 
 
 def two_splits(token: str = "t1", stream: str = "orders") -> FakeRun:
@@ -94,7 +94,7 @@ def pictured(*runs: FakeRun) -> Pictured:
     return Pictured(FakeServices({ADDRESS: list(runs)}))
 
 
-# --- what is sent ---
+# --- the sent data ---
 
 
 def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:

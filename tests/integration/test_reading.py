@@ -1,4 +1,4 @@
-"""How the service takes the plans of our own sources; no Spark here."""
+"""How the service handles the plans of our own sources; no Spark here."""
 
 from __future__ import annotations
 

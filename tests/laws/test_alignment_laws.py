@@ -1,4 +1,4 @@
-"""The cap of a group equals its definition whatever is reported, lost, repeated or crashed; and a member may go on.
+"""The cap of a group equals its definition after any reports, losses, repetitions and crashes; a member may read on.
 
 Goal: after every step the group agrees with the definition, and so does a twin that was restarted now and then.
 Method: a state machine draws steps and keeps all reports ever made; the definition looks through them.

@@ -72,7 +72,7 @@ class Job:
     def rows(self) -> list[int]:
         return sorted(self.random.sample(range(1_000), self.random.randint(1, 30)))
 
-    # -- what happens
+    # -- the events
 
     def tell(self, query: Query, event: CoordinatorEvent) -> None:
         if self.random.random() < self.loss:
