@@ -30,7 +30,7 @@ WINDOW_US = 2 * SECOND_US
 
 
 def source(ticks_per_batch: int | None) -> GeneratorSource:
-    """The source of the stream; None for all ticks in one batch."""
+    """The source of the stream; one run reads `ticks_per_batch` ticks; None: all ticks."""
     return GeneratorSource(SCRIPT, seed=SEED, ticks_per_batch=ticks_per_batch)
 
 

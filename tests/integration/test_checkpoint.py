@@ -104,7 +104,7 @@ def test_a_new_query_beside_an_old_one_tears_no_window(
     windows(source(spark, log, maxOffsetsPerTrigger=4).withWatermark("ts", "10 seconds"), "old", None, checkpoint)
     found = reach_back(checkpoint, window_us=10 * MINUTE_US, delay_us=10_000_000)
     assert found.after_batch is not None, "the beginning is passed"
-    # The command in adopt.md; the topic has the page's name.
+    # The command in adopt.md prints the page's output, but for the name of the topic.
     words = shlex.split(block("adopt.md", "lowmark offsets").replace("/path/of/old/checkpoint", checkpoint))
     status, out, err = call(*words[1:])
     printed = (out + err).replace(log.topic, "orders")

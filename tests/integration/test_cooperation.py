@@ -157,7 +157,7 @@ def test_a_query_without_rows_goes_by_what_the_others_published(
             )
             at = itertools.count(501)
 
-            def passed() -> bool:  # passed once the other query had rows for longer than this one's timeout
+            def passed() -> bool:  # true once the other query had rows for longer than this one's timeout
                 feeds[1].put(("b", 1, next(at)))
                 busy.settle()
                 return quiet.low is not None and quiet.low >= 500 - STEP

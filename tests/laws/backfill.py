@@ -48,7 +48,7 @@ class LogSplit:
     times: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     end: int = 0  # after the last row; positions before it may hold no row
-    step: int = 1  # `after_rows` cannot divide so many positions
+    step: int = 1  # `after_rows` keeps so many positions together
     row_bytes: int | None = None
     counted: bool = True  # whether it knows its number of rows
     finished: bool = False

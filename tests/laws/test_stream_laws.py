@@ -71,7 +71,7 @@ class Split:
     known_at_us: int
     watermark_us: int | None = None
     backlog_rows: int | None = None
-    stopped_at_us: int | None = None  # begin of the time without reads: a pause, or a child's wait for its parents
+    stopped_at_us: int | None = None  # start of a time without reads: a pause, or a wait for the parents
     heard_us: int | None = None  # newest plan of a batch with rows
     silent_since_us: int = 0  # the same, or the time of its discovery or resumption
     pauses: list[tuple[int, int]] = field(default_factory=list)  # (from, to): the time between is no silence
@@ -119,7 +119,7 @@ class Definition:
     def flows(self, at_us: int) -> None:
         """Some split delivered: the time shortly before counts as silence of the others."""
         timeout_us = self.timeout_us or 0
-        short_us, pause_us = max(1, timeout_us // 2), max(1, timeout_us // 4)  # whole gaps; share of longer ones
+        short_us, pause_us = max(1, timeout_us // 2), max(1, timeout_us // 4)  # longest whole gap; other gaps
         if self.delivered_us is None or at_us > self.delivered_us:
             short = self.delivered_us is not None and at_us - self.delivered_us <= short_us
             self.flow |= set(range(self.delivered_us if short else at_us - pause_us, at_us))  # type: ignore[arg-type]
