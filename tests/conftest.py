@@ -1,4 +1,4 @@
-"""One Spark session for all tests (it takes seconds to start), in the same quiet environment everywhere."""
+"""One Spark session for all tests, because a session takes seconds to start; one environment on every machine."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SERVERS = {
     "kinesis",
     "pravega",
     "prometheus_binary",
-}  # fixtures: who takes one starts a server, or needs it
+}  # fixtures that need a server
 
 SECONDS = {"slow": 60, "spark": 8, "live": 4}
-"""About how long a test takes, by its first mark of these; others take no time beside them."""
+"""Approximate seconds of a test, by its first mark in this order; tests without these marks take almost no time."""
 
-# Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
+# The JVM's warnings and errors go to a file in the session's temporary folder, not between pytest's lines.
 LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -57,25 +57,25 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 
 
 def pytest_configure() -> None:
-    # Spark, its Python workers and this process speak of the same times and the same interpreter.
+    # Spark, its Python workers and this process use the same time zone and the same interpreter.
     os.environ["TZ"] = "UTC"
     time.tzset()
     clean_environment()
     os.environ.update(class_archive.share())
-    # Where boto3 looks first, here and in all processes of Spark: nobody's own account is ever asked.
+    # boto3 looks at these variables first, here and in Spark's processes, so it never finds a user's account.
     os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes the session is a `spark` test, what takes the broker a `live` one, marked or not."""
+    """Mark tests that use the session `spark`, and tests that use a server `live`."""
     for item in items:
         if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("live")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-    if hasattr(config, "workerinput"):  # processes share the files: the longest first, or one waits for the other
+    if hasattr(config, "workerinput"):  # a process runs whole files: begin with the longest
         seconds: Counter[Path] = Counter()
         for item in items:
             seconds[item.path] += next((s for mark, s in SECONDS.items() if item.get_closest_marker(mark)), 0)
@@ -84,15 +84,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What this process of tests starts is its own: the other's services are not found, nor a job of the user's."""
-    # Lean: hundreds of Python processes start in a run, here and in the tests' own drivers.
+    """Give this process its own folder for sockets, apart from the services of other processes and of the user."""
+    # The lean home makes Spark's Python processes start faster; the tests start hundreds of them.
     os.environ["SPARK_HOME"] = str(lean_home(tmp_path_factory.mktemp("home")))
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session: two cores, UTC, Kafka's connector on the class path when its jars are here."""
+    """The session: two cores, UTC, and Kafka's connector on the class path if its jars are installed."""
     require_java()
     from pyspark.sql import SparkSession
 
@@ -111,7 +111,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",  # works here because this starts the JVM
+        "spark.driver.memory": "2g",  # takes effect because this process starts the JVM
         "spark.driver.extraJavaOptions": options,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
@@ -119,7 +119,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
-        # Beyond 64 partitions, which is Spark's default, each batch makes each consumer anew.
+        # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
@@ -130,7 +130,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _no_query_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A query left running (a failed test leaves one) would disturb every test after it."""
+    """Stop queries that a failed test left running, because they would disturb later tests."""
     yield
     if "spark" not in request.fixturenames:
         return
@@ -141,36 +141,36 @@ def _no_query_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
-    """A folder for a query's checkpoint, of this test alone."""
+    """A checkpoint folder for one test."""
     return str(tmp_path / "checkpoint")
 
 
-# --- servers, one of each for the whole run; topics are per test: `kafka.create_topic()` ---
+# --- servers, shared by the whole run; a test makes its own topic or stream: `kafka.create_topic()` ---
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker for all tests. A test that stops or kills one takes its own: `with kafka_broker(tmp_path)`."""
+    """The shared broker. A test that stops or kills a broker starts its own: `with kafka_broker(tmp_path)`."""
     with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinesis]:
-    """A server that speaks Kinesis, for all tests; streams are per test: `kinesis.create_stream()`."""
+    """The shared server with Kinesis' API; each test has its own streams: `kinesis.create_stream()`."""
     with kinesis_server(tmp_path_factory.mktemp("kinesis")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
-    """The jars of Spark's Kafka connector: on the class path of `spark` when they are here; this insists."""
+    """The jars of Spark's Kafka connector on `spark`'s class path. Skip or fail the test if they are missing."""
     return require_jars("spark-kafka")
 
 
 @pytest.fixture(scope="session")
 def pravega(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pravega]:
-    """A Pravega for all tests; streams are per test: `pravega.create_stream()`."""
+    """The shared Pravega; each test has its own streams: `pravega.create_stream()`."""
     with pravega_server(tmp_path_factory.mktemp("pravega")) as server:
         yield server
 
@@ -182,9 +182,9 @@ def prometheus_binary() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium for the tests of a file; pages are per test: `browser.new_page()`.
+    """A Chromium for the tests of a file; each test has its own page: `browser.new_page()`.
 
-    As long as it is there, playwright keeps an event loop running in this thread, and `asyncio.run` is refused.
+    While the browser runs, playwright keeps an event loop in this thread, so `asyncio.run` raises.
     """
     with chromium() as running:
         yield running

@@ -1,8 +1,8 @@
-"""The tests that `make check` runs, and what keeps the others out of it.
+"""Defines the quick half of the tests, which `make check` runs, and fails a quick test that starts a JVM or a server.
 
-A test is in the quick half unless it is marked `spark`, `live`, `slow` or `torture`; tests/conftest.py marks what takes
-the session or a broker. Here a test of the quick half fails if it starts a JVM, in this process or in one it starts, or
-any program that is not on a short list: so whoever forgets a mark hears of it, in `make check` and in `make test`.
+A test is quick unless it is marked `spark`, `live`, `slow` or `torture`; tests/conftest.py marks tests that use the
+session or a server. A quick test fails if it, or a process that it starts, starts a JVM, or if it starts a program that
+is not in `QUIET`. So a forgotten mark fails in `make check` and in `make test`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 
 MARKS = ("spark", "live", "slow", "torture")
-QUICK = " and ".join(f"not {mark}" for mark in MARKS)  # what `make check` says to pytest
+QUICK = " and ".join(f"not {mark}" for mark in MARKS)  # the `-m` expression of `make check`
 
-# Programs that start nothing and serve nobody. A server of one's own in a thread is no program.
+# Programs that start no other program and serve no client. A server in a thread of the test is allowed.
 QUIET = {Path(sys.executable).name, "python3", "git", "make", "openssl", "promtool", "ruff", "true"}
 
-_TOLD = "LOWMARK_TESTS_STARTED"  # a file with a line for everything that was started and must not be
+_TOLD = "LOWMARK_TESTS_STARTED"  # variable with the path of a file: one line for each forbidden start
 _ADVICE = "it is in the quick half, which starts neither a JVM nor a server: mark it spark or live (tests/halves.py)"
-# Stands where `java` is looked for. It fails as a broken Java would, and its start is remembered whoever hides that.
+# Stands in for `java` on PATH: it fails as a broken Java would, and records its start if the caller hides the error.
 _NO_JAVA = f'#!/bin/sh\necho java "$@" >>"${_TOLD}"\necho "{_ADVICE}" >&2\nexit 1\n'
 
 
 class _Watch:
-    """What is changed while a test of the quick half runs."""
+    """The changes to the environment while a quick test runs."""
 
     def __init__(self, folder: Path) -> None:
         self.told = folder / "started"
@@ -44,7 +44,7 @@ class _Watch:
         self._patch.setenv("JAVA_HOME", str(folder))
         self._patch.setenv("PATH", f"{java.parent}{os.pathsep}{os.environ.get('PATH', '')}")
         self._patch.setattr(subprocess.Popen, "__init__", self._watched(subprocess.Popen.__init__))
-        if "pyspark.sql" in sys.modules:  # another test's session is there already: it would be taken without a start
+        if "pyspark.sql" in sys.modules:  # another test's session exists: using it would start no program
             from pyspark.sql import SparkSession
 
             self._patch.setattr(SparkSession.Builder, "getOrCreate", self._no_session)
@@ -56,7 +56,7 @@ class _Watch:
     def _watched(self, init: Any) -> Any:
         def start(process: subprocess.Popen[Any], args: Any, *rest: Any, **options: Any) -> None:
             program = Path(os.fsdecode(args if isinstance(args, str | bytes | os.PathLike) else args[0])).name
-            if program not in QUIET and program != "java":  # that tells itself, wherever it is started from
+            if program not in QUIET and program != "java":  # the stand-in for `java` records its own starts
                 self.started(program)
             init(process, args, *rest, **options)
 
@@ -67,7 +67,7 @@ class _Watch:
         raise RuntimeError(_ADVICE)
 
     def end(self) -> list[str]:
-        """What was started."""
+        """Undo the changes, and return the forbidden starts."""
         self._patch.undo()
         return self.told.read_text().splitlines()
 
@@ -81,7 +81,7 @@ def is_quick(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Watch from before the first fixture."""
+    """Begin to watch before the first fixture."""
     if is_quick(item):
         factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
         item.stash[_WATCH] = _Watch(factory.mktemp("quick"))
@@ -90,7 +90,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Until after the last fixture."""
+    """End the watch after the last fixture."""
     try:
         return (yield)
     finally:

@@ -1,9 +1,9 @@
-"""Writes hashes.txt: the pins of constraints.txt with the SHA-256 of every file that the package registry has of them.
+"""Writes hashes.txt: the pins of constraints.txt with the SHA-256 of each of their files in the package registry.
 
-hashes-tools.txt has those of the tools, which are installed first.
+hashes-tools.txt has the hashes of the tools, which are installed first.
 
-Run `python -m tests.hashes` after a pin has changed. It asks uv: pip has no command that lists all files of a version.
-Of a pin for older Pythons alone, uv is asked by itself: it takes one version of a package at a time.
+Run `python -m tests.hashes` after a pin has changed. The command needs uv, because pip cannot list all files of a
+version. Pins for older Pythons get a second call of uv, because uv takes one version of a package in each call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HASHED, TOOLS = ROOT / "hashes.txt", ROOT / "hashes-tools.txt"
-# They build pyspark, of which there is only a source package; the last is what wheel needs.
+# pip needs these to build pyspark, which is published as a source package only; wheel needs packaging.
 _TOOLS = ("pip==", "setuptools==", "wheel==", "packaging==")
 _HEAD = """\
 # The pins of constraints.txt with the hashes of all their files, for all platforms; made by `python -m tests.hashes`.
@@ -24,7 +24,7 @@ _HEAD = """\
 
 
 def pins(text: str) -> dict[str, str]:
-    """Package and version, as pip normalizes the name -> marker, "" for none; of a file of requirements."""
+    """Map each `package==version` of a requirements file, normalized as by pip, to its marker, "" for none."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)(?:\s*;\s*([^\\\n]+?))?\s*\\?$", text, re.MULTILINE)
     return {f"{re.sub('[-_.]+', '-', name).lower()}=={version}": marker for name, version, marker in found}
 
@@ -39,7 +39,7 @@ def _compiled(requirements: list[str]) -> str:
 
 
 def main() -> None:
-    """Write the files."""
+    """Write both files."""
     known = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     old = [pin for pin, marker in known.items() if "<" in marker]
     text = _compiled([pin for pin in known if pin not in old]) + _compiled(old)

@@ -1,4 +1,4 @@
-"""Where the packages of this environment lie: that of another Spark has pyspark, and behind it all of .venv."""
+"""The package folders of this environment; an environment of another Spark has two: its pyspark, then .venv."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["link_packages", "site_packages"]
 
 
 def site_packages() -> list[str]:
-    """The folders, the one with pyspark first."""
+    """Return the package folders, the folder with pyspark first."""
     files = [module.__file__ for module in (pyspark, np)]
     return list(dict.fromkeys(str(Path(file).parents[1]) for file in files if file is not None))
 
 
 def link_packages(names: Iterable[str], into: Path) -> None:
-    """Make a folder in which some packages are, and nothing else."""
+    """Link some packages into a folder."""
     for name in names:
         for place in site_packages():
             for installed in Path(place).glob(f"{name}*"):

@@ -1,4 +1,4 @@
-"""The blocks of a page that are there to be copied: fenced ones and indented ones."""
+"""The fenced and indented blocks of a page, which readers copy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Block:
     """One block.
 
     Attributes:
-        line: the number of its first line, or of its fence.
-        language: what its fence says, "" where it has none.
-        text: its lines, as they stand at the margin.
+        line: number of its first line, or of its fence.
+        language: the language of its fence, "" for none.
+        text: its lines without the indentation of the block.
     """
 
     line: int
@@ -32,7 +32,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """All blocks of a page, in their order."""
+    """Return all blocks of a page, in their order."""
     lines = text.splitlines()
     found: list[Block] = []
     at = 0
@@ -53,24 +53,24 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def path_of(page: str) -> Path:
-    """A page by its name, as README.md or adopt.md."""
+    """Return the path of a page, such as README.md or adopt.md."""
     return ROOT / page if page == "README.md" else ROOT / "docs" / page
 
 
 def block(page: str, begins: str) -> str:
-    """The text of the one block of a page that begins so."""
+    """Return the text of the only block of a page that begins with these characters."""
     [found] = [each.text for each in blocks_of(path_of(page).read_text("utf-8")) if each.begins.startswith(begins)]
     return found
 
 
 def read_all(code: str, instead: Mapping[str, str], names: dict[str, Any], checkpoint: Path) -> None:
-    """Run a page's program that makes `events` of a source, and read all that is there.
+    """Run a page's program that makes `events` of a source, and read all rows.
 
     Args:
         code: the program.
-        instead: what stands in it -> what stands here instead, such as an address.
-        names: what the program takes for given.
-        checkpoint: of the query, which writes nothing.
+        instead: text in the program -> its replacement, such as an address.
+        names: the names that the program expects to be defined.
+        checkpoint: folder for the checkpoint of the query, which writes nothing.
     """
     for there, here in instead.items():
         assert there in code, there

@@ -1,4 +1,4 @@
-"""Which Spark the tests run on and how it is set, where that matters to one of them: `make test SPARK=4.0.5`."""
+"""The version of Spark that the tests run on, as in `make test SPARK=4.0.5`, and helpers for its differences."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ __all__ = [
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
-"""What a query ends with when Spark's Kafka connector 4.1 reports a batch that a restart ran again (SPARK-55271).
+"""The error of a query on Spark's Kafka connector 4.1 that reports a batch for the second time (SPARK-55271).
 
-The batch is committed, and the next start goes on: so these tests do what restarts queries in production.
+The batch is committed and the next start continues, so these tests start the query again, as supervisors do in
+production.
 """
 
 
 def since(version: str, what: str) -> pytest.MarkDecorator:
-    """A mark for a test of something that older Sparks have not; it is skipped there, and says what.
+    """Make a mark that skips a test on older versions of Spark, with the reason.
 
     >>> since("4.2", "named sources").kwargs["reason"]
     'Spark has named sources since 4.2'
@@ -48,7 +49,7 @@ def since(version: str, what: str) -> pytest.MarkDecorator:
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Let the session have these settings, and after it none of them: it is shared by all tests."""
+    """Give the session these settings for a while, because all tests share the session."""
     for key, value in values.items():
         spark.conf.set(key, value)
     try:
@@ -59,7 +60,7 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_to_the_end(run: Callable[[], None], seen: Sized) -> None:
-    """Run a plain stream of ours with AvailableNow until all is seen: one run, or one a batch on Spark 4.0 and 4.1."""
+    """Run a plain stream with AvailableNow until all rows are seen: one run, or one for each batch before Spark 4.2."""
     before = -1
     while len(seen) > before:
         before = len(seen)
@@ -69,7 +70,7 @@ def run_to_the_end(run: Callable[[], None], seen: Sized) -> None:
 
 
 def start_again(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query whose last batch runs again, and wait for it: twice where the connector could not report it."""
+    """Start a query whose last batch runs again, and wait; start it twice if the connector has its known fault."""
     query = writer.start()
     try:
         query.processAllAvailable()

@@ -1,4 +1,4 @@
-"""The pages: they build without a warning, all of them can be reached, and their picture is what its command draws."""
+"""The pages build without a warning, all pages can be reached, and the picture equals the output of its command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LINES_OF_ARCHITECTURE = 150
 
 
 def build(folder: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
-    """`mkdocs build --strict` of these pages, into a folder."""
+    """Run `mkdocs build --strict` on these pages, into a folder."""
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     config = config.replace("docs_dir: docs", f"docs_dir: {docs}").replace("[docs/", f"[{DOCS}/")
     (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
@@ -49,8 +49,8 @@ def test_the_pages_build_strictly_and_need_no_internet(tmp_path: Path) -> None:
         for address in re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(https?:[^\"]+)", page)
     ]
     assert fetched == []
-    assert "&gt;&gt;&gt;" in built["reference"]  # examples stay sessions,
-    assert "<blockquote>" not in built["reference"]  # which Markdown would take for quotations
+    assert "&gt;&gt;&gt;" in built["reference"]  # doctests stay sessions;
+    assert "<blockquote>" not in built["reference"]  # Markdown would make quotations of them
 
 
 def test_what_a_program_imports_is_in_the_reference() -> None:
@@ -89,9 +89,9 @@ def test_links_of_the_pages_beside_the_house_lead_somewhere() -> None:
 
 
 def missing_files(text: str, files: Collection[str]) -> list[str]:
-    """What a page names as a file or folder of ours and is none; a name may stand without the folders before it.
+    """List the files and folders that a page names and the project lacks; a name may leave out its first folders.
 
-    `lowmark/...` is in a checkpoint, and what is in capitals stands for whatever its reader has.
+    Names that begin with `lowmark/` are in a checkpoint, and names with three capitals are placeholders.
     """
     paths = [f"/{file}" for file in files]
     named = [
@@ -110,7 +110,7 @@ def test_every_file_that_the_hallway_names_is_there(page: str) -> None:
     text, files = (ROOT / page).read_text(encoding="utf-8"), project_files()
     assert missing_files(text, files) == []
     wrong = "`driver/stream_runs.py` `sources/elsewhere/` `test_nothing*`"
-    assert missing_files(text + wrong, files) == wrong.replace("`", "").split()  # it can fail
+    assert missing_files(text + wrong, files) == wrong.replace("`", "").split()  # the check can fail
 
 
 def test_the_hallway_is_read_in_one_sitting() -> None:
@@ -122,7 +122,7 @@ def test_the_readme_is_read_in_one_sitting() -> None:
 
 
 def test_what_the_readme_shows_of_an_audit_is_what_an_audit_printed() -> None:
-    """The page with all of it is held against the command by a test of its own."""
+    """Another test compares the whole page with the output of the command."""
     shown = re.search(r"<!-- from docs/audit.md -->\n```\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     assert shown is not None
     table, *rest = shown[1].split("\n\n")
@@ -141,7 +141,7 @@ def pages() -> list[Path]:
 
 
 def commands(program: str) -> list[tuple[str, list[str]]]:
-    """Where a command of this program stands alone in its line, and its words; what follows two spaces explains it."""
+    """Find the program's commands on a line of their own: (place, words); text after two spaces explains them."""
     found = []
     for page in pages():
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
@@ -151,7 +151,7 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
 
 
 def unknown(words: list[str]) -> str | None:
-    """What of a `lowmark` command the command line does not know."""
+    """Return the first word of a `lowmark` command that the command line does not know."""
     command = typer.main.get_command(app)
     for at, word in enumerate(words):
         inner = getattr(command, "commands", None)
@@ -170,7 +170,7 @@ def test_every_command_of_the_pages_is_one() -> None:
     written = commands("lowmark")
     assert len(written) > 4
     assert [(where, what) for where, words in written if (what := unknown(words))] == []
-    assert unknown(["serve", "--adress", "unix:/tmp/x"]) == "--adress"  # it can fail
+    assert unknown(["serve", "--adress", "unix:/tmp/x"]) == "--adress"  # the check can fail
     assert unknown(["statsu"]) == "statsu"
 
 
@@ -182,14 +182,14 @@ def test_every_target_of_the_pages_is_one() -> None:
 
 
 def placeholders(text: str) -> list[str]:
-    """Lines where a figure or a table was meant to come, such as a lone TABLE."""
+    """Find lines that still wait for a figure or a table, such as a lone TABLE."""
     return re.findall(r"^[^\w\n]*[A-Z]{3,}[^\w\n]*$", text, re.MULTILINE)
 
 
 def test_no_page_has_a_placeholder() -> None:
     found = [(page.name, line) for page in pages() for line in placeholders(page.read_text(encoding="utf-8"))]
     assert found == []
-    assert placeholders("as multiples of it:\n\nTABLE\n\nWhat follows") == ["TABLE"]  # it can fail
+    assert placeholders("as multiples of it:\n\nTABLE\n\nWhat follows") == ["TABLE"]  # the check can fail
 
 
 def test_the_strategy_page_runs() -> None:

@@ -1,7 +1,7 @@
-"""The examples in all docstrings, run under the installed names.
+"""Runs the examples in all docstrings under the installed names.
 
-Not `--doctest-modules`: by path pytest imports a second copy of each module, under the folder's bare name,
-whose classes are not equal to the first one's.
+`--doctest-modules` would not do: pytest imports a second copy of each module by its path, and the classes of the two
+copies are unequal.
 """
 
 from __future__ import annotations

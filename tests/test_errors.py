@@ -1,4 +1,4 @@
-"""Every error of the product: one base, and it survives the way from one process to another."""
+"""Every error of the product has one base class and survives pickling between processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowmark.watermark import LowmarkError
 
 
 def defined() -> Iterator[type[Exception]]:
-    """All classes of exceptions that our modules define, private ones too."""
+    """All exception classes that our modules define, also private ones."""
     for package in (lowmark.watermark, lowmark.sources, lowmark.integration):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
@@ -32,7 +32,7 @@ ERRORS = sorted(set(defined()), key=lambda kind: (kind.__module__, kind.__name__
 
 
 def made(kind: type[Exception]) -> Exception:
-    """An error of this class, with arguments that no other argument equals."""
+    """Make an error of this class with distinct arguments."""
     if kind.__init__ is Exception.__init__:
         return kind("text")
     taken = inspect.signature(kind).parameters.values()
@@ -68,7 +68,7 @@ def test_one_base_catches_them_all_and_they_survive_pickling(kind: type[Exceptio
 
 
 class ByName(LowmarkError, ValueError):
-    """Composes its text, and takes its arguments by name."""
+    """An error that composes its text, and takes its arguments by name."""
 
     def __init__(self, *, fact: str, hint: str = "none") -> None:
         super().__init__(f"{fact}. Hint: {hint}")
@@ -76,7 +76,7 @@ class ByName(LowmarkError, ValueError):
 
 
 class OfTheSystem(LowmarkError, OSError):
-    """An OSError takes up to five arguments for its own, and keeps two of them in `args`."""
+    """An OSError interprets up to five arguments, and keeps two of them in `args`."""
 
     def __init__(self, one: str, two: str, three: str, four: str) -> None:
         super().__init__(one, two, three, four)
@@ -94,7 +94,7 @@ def test_whatever_a_constructor_takes(error: LowmarkError) -> None:
 
 
 class Refused(LowmarkError, OSError):
-    """Declared, with an attribute that is no field in its text."""
+    """A declared error, with an attribute that is no field in its text."""
 
     door: str
     cause: str = "it is locked."
@@ -115,7 +115,7 @@ def test_a_declared_error_takes_its_fields_by_place_or_by_name() -> None:
         "it {creaks}",
         "cannot open 'a' nor A: it {creaks}. Hint: ring the bell.",
     )
-    assert error != Refused("a", cause="it {creaks}")  # it stays an exception, which is itself and no value
+    assert error != Refused("a", cause="it {creaks}")  # exceptions stay equal by identity
     assert hash(error) == object.__hash__(error)
     with pytest.raises(TypeError, match="door"):
         Refused()  # type: ignore[call-arg]

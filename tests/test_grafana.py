@@ -1,7 +1,7 @@
-"""The dashboard and the alert rules speak of what the collector exports, and of nothing else.
+"""The dashboards and the alert rules name exported metrics only.
 
-`dashboard_problems` is strict because Grafana itself is not at hand: it says in words what Grafana would show as an
-empty panel. Every rule of it, and every alert, is shown to fail on a planted mistake.
+`dashboard_problems` is strict because the tests have no Grafana: it reports, in words, panels that Grafana would show
+empty. A planted mistake proves that each rule and each alert can fail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NoRuns:
 
 
 def exported() -> set[str]:
-    """Names of all series the collector can give; families are there even when no stream is."""
+    """Names of all series of the collector, which exports their families even without a stream."""
     return {family.name + suffix for family in StreamCollector(NoRuns()).collect() for suffix in SUFFIXES[family.type]}
 
 
@@ -57,7 +57,7 @@ def unknown_metrics(text: str) -> set[str]:
 
 
 def panels(dashboard: Json) -> Iterator[Json]:
-    """Every panel, those inside of collapsed rows too."""
+    """Every panel, also in collapsed rows."""
     for panel in dashboard["panels"]:
         yield panel
         yield from panel.get("panels", [])
@@ -71,7 +71,7 @@ def variables(dashboard: Json) -> Iterator[tuple[str, str]]:
 
 
 def dashboard_problems(dashboard: Json) -> list[str]:
-    """What is wrong with a dashboard, a sentence each; empty if nothing is."""
+    """List the faults of a dashboard, a sentence each."""
     found = [f"schemaVersion {dashboard['schemaVersion']} is older than Grafana 10"] * (
         dashboard["schemaVersion"] < SCHEMA_OF_GRAFANA_10
     )
@@ -157,11 +157,11 @@ def test_there_are_no_other_dashboards_and_their_names_are_their_own() -> None:
     assert {path.stem for path in GRAFANA.glob("*.json")} == DASHBOARDS.keys()
     assert len({board["uid"] for board in DASHBOARDS.values()}) == len(DASHBOARDS)
     titles = [panel["title"] for board in DASHBOARDS.values() for panel in panels(board) if panel["type"] != "row"]
-    assert len(set(titles)) == len(titles)  # queries are told by the titles of their panels
-    assert all("lowmark" in board["tags"] for board in DASHBOARDS.values())  # by which they link to each other
+    assert len(set(titles)) == len(titles)  # the test identifies queries by their panels' titles
+    assert all("lowmark" in board["tags"] for board in DASHBOARDS.values())  # dashboards link by this tag
 
 
-# What no panel shows, and why.
+# Metrics without a panel, and the reason.
 OFF_THE_DASHBOARDS = {
     "lowmark_regressions_total": "a split that goes back in its own order is no fault: most topics do a little",
     "lowmark_late_reports_total": "shown by split",
@@ -283,7 +283,7 @@ def test_a_planted_mistake_in_the_dashboard_is_found(mistake: str) -> None:
 
 
 def alerts(text: str) -> dict[str, str]:
-    """Name -> its part of the file."""
+    """Map the name of each alert to its part of the file."""
     blocks = re.split(r"(?m)^      - alert: ", text)[1:]
     return {block.split("\n", 1)[0]: block for block in blocks}
 
@@ -299,14 +299,14 @@ def test_every_alert_says_what_it_means_and_what_to_do(name: str) -> None:
     assert re.search(r"severity: (critical|warning)\n", block)
     for annotation in ("summary", "description", "action"):
         assert re.search(rf"(?m)^          {annotation}: .*\S", block), f"{name} lacks {annotation}"
-    assert f'          runbook_url: "docs/alerts.md#{name.lower()}"\n' in block  # as headings are linked
+    assert f'          runbook_url: "docs/alerts.md#{name.lower()}"\n' in block  # Markdown's link to a heading
 
 
 def test_every_alert_has_its_paragraph_in_the_docs_and_no_other_has() -> None:
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     paragraphs = re.findall(r"(?m)^### (\w+)\n\n\*(critical|warning)\*, .*\S", page)
     severities = re.findall(r"alert: (\w+)\n(?s:.*?)severity: (\w+)\n", ALERTS)
-    assert paragraphs == severities  # in one order, with the severity of the rule
+    assert paragraphs == severities  # the page has the order and the severities of the rules
 
 
 def promtool(
@@ -326,7 +326,7 @@ def test_the_rules_are_valid_and_their_cases_pass(promtool_binary: Path, tmp_pat
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
-# alert -> changes that make it fire where it must not; each must be noticed by a case that does not fire.
+# alert -> changes that make it fire wrongly; a case without an alert must notice each change.
 TOO_EAGER = {
     "LowmarkDown": [("== 0", ">= 0"), ("for: 2m", "for: 0m"), ('job="lowmark"', 'job=~".*"')],
     "LowmarkAbsent": [('up{job="lowmark"}', 'up{job="lowmark"} == 1')],

@@ -1,4 +1,4 @@
-"""No test that starts a JVM or a server is in the half that `make check` runs without its author hearing of it."""
+"""A test that `make check` runs fails if it starts a JVM or a server, and the failure names the missing mark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TESTS = {
 
 
 def outcomes(folder: Path, body: str, *options: str) -> tuple[str, str]:
-    """What pytest says of a file of tests: its last line, and everything."""
+    """Run a file of tests by pytest: (last line, whole output)."""
     (folder / "test_it.py").write_text(HEAD + body)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n" + "".join(f"    {mark}\n" for mark in MARKS))
     command = [sys.executable, "-m", "pytest", "-p", "tests.halves", "-p", "no:cacheprovider", "-q", *options]

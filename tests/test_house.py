@@ -1,7 +1,7 @@
 """The rules of the house, checked like any other behaviour.
 
-A rule is a function from the text of a file to the list of what is wrong in it. Every rule is shown able to
-fail, on a bad snippet, before it is believed about the real files.
+A rule is a function from the text of a file to a list of its faults. Each rule first has to fail on a bad snippet;
+then the real files have to pass it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("watermark", "sources", "integration")  # imports point to the left
 MAX_LINES = 1_000
 
-Rule = Callable[[str, str], list[str]]  # (path below ROOT, text) -> what is wrong
+Rule = Callable[[str, str], list[str]]  # (path below ROOT, text) -> faults
 
 
 # --- the files ---
 
 
 def project_files() -> list[str]:
-    """What is or would be committed; without git (an unpacked archive), what `make clean` would leave."""
+    """List the files for a commit; without git (an unpacked archive) the files that `make clean` keeps."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -64,13 +64,13 @@ def modules() -> list[str]:
 
 @functools.cache
 def parsed(text: str) -> ast.Module:
-    """A file of Python, read once for all rules."""
+    """Parse a file of Python, once for all rules."""
     return ast.parse(text)
 
 
 @functools.cache
 def nodes(text: str) -> tuple[ast.AST, ...]:
-    """All that is in it."""
+    """All nodes of a file's syntax tree."""
     return tuple(ast.walk(parsed(text)))
 
 
@@ -78,7 +78,7 @@ def nodes(text: str) -> tuple[ast.AST, ...]:
 
 
 def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of every import, wherever it stands; relative ones as `lowmark.` names."""
+    """Yield (line, absolute dotted name) of every import in the file; relative imports as `lowmark.` names."""
     package = ("lowmark", *Path(path).parent.parts)
     for node in nodes(text):
         if isinstance(node, ast.Import):
@@ -92,7 +92,7 @@ def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def imports_point_one_way(path: str, text: str) -> list[str]:
-    """watermark <- sources <- integration, and never a folder by its bare name."""
+    """watermark <- sources <- integration, and no import of a folder by its bare name."""
     layer = Path(path).parts[0]
     wrong = []
     for line, name in imports(path, text):
@@ -130,7 +130,7 @@ def the_core_is_pure(path: str, text: str) -> list[str]:
 
 
 def spark_in_one_room_of_sources(path: str, text: str) -> list[str]:
-    """sources/ meets pyspark in sources/spark/ only; the core never."""
+    """sources/ imports pyspark in sources/spark/ only; the core never does."""
     if path.startswith("sources/spark/") or not path.startswith(("watermark/", "sources/")):
         return []
     return [
@@ -140,7 +140,7 @@ def spark_in_one_room_of_sources(path: str, text: str) -> list[str]:
     ]
 
 
-# path -> why it may sleep
+# path -> the reason why it may sleep
 MAY_SLEEP = {
     "tests/live/servers.py": "wait_until, the one polling helper",
 }
@@ -160,14 +160,14 @@ def no_test_sleeps(path: str, text: str) -> list[str]:
 
 
 def readable_in_one_sitting(path: str, text: str) -> list[str]:
-    """No file of ours is longer than MAX_LINES lines; data is."""
+    """No file of ours is longer than MAX_LINES lines; data files may be."""
     if not path.endswith((".py", ".md", ".toml", "Makefile", ".sh")):
         return []
     count = len(text.splitlines())
     return [f"{path} has {count} lines, {MAX_LINES} at most; split it"] if count > MAX_LINES else []
 
 
-# Written in pieces, so that this file passes its own rule.
+# Written in pieces, because this file has to pass its own rule.
 MACHINE = re.compile(
     r"(?<![\w.:/-])/(?:" + "|".join(["ro" + "ot", "wo" + "rk", "fa" + "rm", "ho" + "me", "Us" + "ers"]) + r")/[\w.]"
 )
@@ -184,7 +184,7 @@ REGISTRIES = re.compile(
 
 
 def no_machine_and_no_registry(path: str, text: str) -> list[str]:
-    """The project knows neither the machine it was written on nor where packages come from."""
+    """No file names the machine of an author or a package registry."""
     return [
         f"{path}:{number} names a machine's path or a registry's host: {found[0]}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -194,7 +194,7 @@ def no_machine_and_no_registry(path: str, text: str) -> list[str]:
 
 
 def public_names_are_described(path: str, text: str) -> list[str]:
-    """A module, and each class and function in its or its package's `__all__`, says in words what it is."""
+    """A module, and each class and function in the `__all__` of the module or its package, has a docstring."""
     tree = parsed(text)
     package = ROOT / Path(path).parent / "__init__.py"
     listed = exported(text) | (exported(package.read_text(encoding="utf-8")) if package.exists() else set())
@@ -208,7 +208,7 @@ def public_names_are_described(path: str, text: str) -> list[str]:
 
 
 def exported(text: str) -> set[str]:
-    """The names in a module's `__all__`, whichever way it is written."""
+    """The names in a module's `__all__`, however it is assigned."""
     names: set[str] = set()
     for node in parsed(text).body:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
@@ -219,23 +219,23 @@ def exported(text: str) -> set[str]:
 
 
 def one_logger(path: str, text: str) -> list[str]:
-    """What the package logs goes through the logger "lowmark", whose filter escapes what names of others hold."""
+    """The package logs through the logger "lowmark", whose filter escapes names that come from outside."""
     wrong = []
     for node in nodes(text):
         if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("getLogger"):
             continue
-        # Without a name it is the root logger, which the command line sets up.
+        # `getLogger()` without a name is the root logger, which the command line configures.
         if [ast.unparse(name) for name in node.args] not in (["'lowmark'"], []):
             wrong.append(f'{path}:{node.lineno} has a logger of its own; use logging.getLogger("lowmark")')
     return wrong
 
 
-# What went -> its name today. A method that overrides one of these would never be called.
+# Former name -> present name. A method that overrides a former name would never be called.
 RENAMED = {"reached_us": "claim_us", "promises": "claims"}
 
 
 def one_word_a_thing(path: str, text: str) -> list[str]:
-    """No method, attribute or argument has a name that was given up for another one."""
+    """No method, attribute or argument has a former name of `RENAMED`."""
     wrong = []
     for node in nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -252,7 +252,7 @@ def one_word_a_thing(path: str, text: str) -> list[str]:
 
 
 def one_version(path: str, text: str) -> list[str]:
-    """The version stands in pyproject.toml; the code asks importlib.metadata."""
+    """The version stands in pyproject.toml only; the code asks importlib.metadata."""
     if path.startswith("tests/") or not path.endswith(".py"):
         return []
     written = re.compile(r"^\s*_{0,2}version_{0,2}\s*(?::[^=]+)?=\s*[\"']\d", re.IGNORECASE | re.MULTILINE)
@@ -260,7 +260,7 @@ def one_version(path: str, text: str) -> list[str]:
 
 
 def examples_compile(path: str, text: str) -> list[str]:
-    """The code blocks of a page that are marked python are Python."""
+    """The code blocks that a page marks as python compile."""
     if not path.endswith(".md"):
         return []
     wrong = []
@@ -393,7 +393,7 @@ def test_the_rules_let_good_imports_pass(path: str, text: str) -> None:
 
 
 def toml_value(text: str, key: str) -> str:
-    """A value of pyproject.toml as written, a list to its bracket (Python 3.10 has no tomllib)."""
+    """Return a value of pyproject.toml as written, a list up to its bracket (Python 3.10 has no tomllib)."""
     found = re.search(rf"^\"?{re.escape(key)}\"? = (\[.*?\]|.*?)$", text, re.MULTILINE | re.DOTALL)
     assert found, f"pyproject.toml has no {key}"
     return found[1]
@@ -403,7 +403,7 @@ def test_every_package_folder_is_installed_and_typed() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     declared = set(re.findall(r"\"(lowmark[.\w]*)\"", toml_value(text, "packages")))
     folders = {Path(name).parent for name in modules()} - {Path("integration/namespace")}
-    # Above the folders: that one, a file that hands names on, and files of Grafana.
+    # These two stand above the folders: the file that hands names on, and the files for Grafana.
     assert declared - {"lowmark", "lowmark.grafana"} == {"lowmark." + ".".join(folder.parts) for folder in folders}
     assert [str(folder) for folder in folders if not (ROOT / folder.parts[0] / "py.typed").exists()] == []
 
@@ -416,7 +416,7 @@ def test_the_installed_version_is_the_one_of_pyproject() -> None:
 
 
 def test_the_installed_package_is_this_checkout() -> None:
-    """Else the tests would praise another copy."""
+    """Otherwise the tests would test another copy."""
     assert Path(importlib.import_module("lowmark.watermark").__path__[0]).resolve() == ROOT / "watermark"
 
 

@@ -1,4 +1,4 @@
-"""What is missing on a user's machine is told by make in one line that says what to do."""
+"""If a user's machine lacks something, make says so in one line, with the remedy."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The part of a fresh checkout that make reads before it sets anything up."""
+    """The part of a fresh checkout that make reads before it sets up the environment."""
     for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
 def make(clone: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
-    """Exit code and what was printed, without make's own last word."""
+    """Run make: (exit code, printed lines without make's own error line)."""
     if shutil.which("make") is None:
         pytest.skip("make is missing")
-    # A make that runs the tests hands its flags down; these runs are users' own.
+    # A make that runs the tests passes its flags on; these runs must not inherit them.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "PYTHON"))}
     done = subprocess.run(
         ["make", "--no-print-directory", "-C", str(clone), *arguments],
@@ -129,7 +129,7 @@ def test_a_java_that_fits(clone: Path, version: str) -> None:
     assert make(clone, "java", JAVA_HOME=str(clone)) == (0, [])
 
 
-@pytest.mark.slow  # an environment is made
+@pytest.mark.slow  # makes an environment
 def test_no_registry(clone: Path) -> None:
     code, lines = make(clone, "venv", PIP_NO_INDEX="1")
     assert code != 0
@@ -143,8 +143,8 @@ def test_no_registry(clone: Path) -> None:
 
 
 def only_for_tests() -> list[str]:
-    """The modules of the packages that a user's environment does not have: those of the extra `test` alone."""
-    extras: dict[str, set[str]] = {}  # package -> the extras it comes with, "" where it always comes
+    """The modules of packages that only the extra `test` installs, which a user's environment lacks."""
+    extras: dict[str, set[str]] = {}  # package -> its extras, with "" for the base install
     for each in importlib.metadata.requires("lowmark") or []:
         found = re.search(r"extra == [\"'](\w+)", each)
         extras.setdefault(re.split(r"[^\w.-]", each, maxsplit=1)[0], set()).add(found[1] if found else "")
@@ -154,7 +154,7 @@ def only_for_tests() -> list[str]:
 
 
 def test_the_demo_on_kafka_needs_no_package_of_the_tests() -> None:
-    """In a fresh clone `make demo` has set up an environment without them."""
+    """In a fresh clone `make demo` sets up an environment without the packages of the tests."""
     hidden = only_for_tests()
     assert {"pytest", "hypothesis", "mypy"} <= set(hidden)
     script = f"import sys; sys.modules.update(dict.fromkeys({hidden}))\nimport tests.live.demo_kafka"

@@ -1,8 +1,8 @@
-"""Rooms, and the arrows between them: who may know of whom.
+"""Rooms, and the imports between them that are allowed.
 
-A room is a package. What stands beside its subpackages (`watermark/state.py`) is a room too, below them; and the face
-of such a package, which hands their names on, is one above them. Every import counts, also one inside a function and
-one for the type checker alone.
+A room is a package. The modules beside subpackages (such as `watermark/state.py`) are a room below them. The
+`__init__.py` that hands on the names of subpackages is a room above them. Every import counts, also an import inside a
+function or for the type checker alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("watermark", "sources", "integration")
 
-# From the ground up. A room knows of lower floors only; rooms beside each other do not know of each other.
+# From the ground up. A room imports lower floors only, and no room of its own floor.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("watermark",),
     ("watermark/splits",),
@@ -46,7 +46,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 @dataclass(frozen=True)
 class Arrow:
-    """One import: a file and line of ours, what is imported, and the file that this is."""
+    """One import: a file and line of ours, the imported name, and the file of that name."""
 
     file: str
     line: int
@@ -67,7 +67,7 @@ def sources_of_the_product() -> dict[str, str]:
 
 
 def room_of(file: str) -> str:
-    """The room in which a file stands; a file that has a floor of its own is one."""
+    """Return the room of a file: the file itself if it has a floor of its own, else its folder."""
     return file if file in FLOOR else str(Path(file).parent)
 
 
@@ -102,7 +102,7 @@ def file_of(module: str, files: Mapping[str, str]) -> str | None:
 
 
 def arrows_that_run_up(files: Mapping[str, str]) -> list[str]:
-    """What is wrong between rooms, in words."""
+    """List the imports that do not point down, a sentence each."""
     wrong = []
     for arrow in arrows(files):
         room, target = room_of(arrow.file), room_of(arrow.target)
@@ -118,7 +118,7 @@ def arrows_that_run_up(files: Mapping[str, str]) -> list[str]:
 
 
 def circles(files: Mapping[str, str]) -> list[str]:
-    """Files that import each other in a loop, also within a room: one sentence for each loop that is found."""
+    """Find loops of imports between files, also within a room: one sentence a loop."""
     known: dict[str, list[Arrow]] = {file: [] for file in files}
     for arrow in arrows(files):
         known[arrow.file].append(arrow)
@@ -141,7 +141,7 @@ def circles(files: Mapping[str, str]) -> list[str]:
 
 
 def rooms_without_a_floor(files: Mapping[str, str]) -> list[str]:
-    """The table and the folders, held against each other."""
+    """Compare the table of floors with the folders."""
     rooms = {room_of(file) for file in files}
     return [
         *(

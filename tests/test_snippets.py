@@ -1,7 +1,7 @@
-"""What the pages show to be copied: every block is run by a test, or stands here with the reason why none does.
+"""For every block of the pages, the test that runs it, or the reason why no test does.
 
-Whoever adds a block adds it here, too. Of all of them it is checked that what they call is there and takes what it is
-given; that commands and their options are there, `tests/test_docs.py` checks.
+A new block needs an entry here. The tests also check that the calls in all blocks exist and accept their arguments;
+`tests/test_docs.py` checks commands and their options.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LINE = "tests/integration/test_snippets.py::test_one_line_is_all_that_changes"
 READS = "tests/live/test_readme.py::test_reading_through_our_source_runs"
 ADOPTS = "tests/integration/test_adoption.py::test_what_the_pages_run"
 
-# Page -> how each of its blocks begins, in their order -> the test that runs it, or why none does.
+# Page -> its blocks in order: (the beginning of the block, the test that runs it, or the reason why none does).
 BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "README.md": [
         ("-events = orders.withWatermark(", LINE),
@@ -135,13 +135,13 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
 
 
 def mismatches(page: str, found: list[Block], named: list[tuple[str, str | Unrun]]) -> list[str]:
-    """Blocks that nobody runs or names, and names of blocks that are not there."""
+    """List blocks without an entry, and entries without a block."""
     wrong = []
     for at in range(max(len(found), len(named))):
         if at >= len(named) or at >= len(found) or not found[at].begins.startswith(named[at][0].strip()):
             is_there = f"{page}:{found[at].line} {found[at].begins!r}" if at < len(found) else f"{page}: no block"
             wrong.append(f"{is_there}, expected {named[at][0] if at < len(named) else 'none'!r}")
-            break  # those behind it are only moved
+            break  # the following ones are only shifted
     return wrong
 
 
@@ -153,7 +153,7 @@ def test_every_block_is_run_by_a_test_or_named_with_a_reason() -> None:
     assert wrong == []
     assert set(BLOCKS) <= {page.name for page in pages()}
     new = blocks_of((ROOT / "README.md").read_text("utf-8") + "\n```python\nprint()\n```\n")
-    assert mismatches("README.md", new, BLOCKS["README.md"]) != []  # it can fail
+    assert mismatches("README.md", new, BLOCKS["README.md"]) != []  # the check can fail
 
 
 @pytest.mark.parametrize("page", sorted(BLOCKS))
@@ -169,7 +169,7 @@ def test_who_runs_a_block_takes_it_from_its_page(page: str) -> None:
         assert page in text, f"{page} {begins!r}: {path} does not read the page"
 
 
-# -- what snippets call
+# -- the calls in snippets
 
 
 SERVICE_METHODS = {"service": LowWatermarkService, "strategy": WatermarkStrategy}
@@ -177,7 +177,7 @@ KNOWN: dict[str, Any] = {"LowWatermarkService": LowWatermarkService, "WatermarkS
 
 
 def imported(tree: ast.AST) -> dict[str, Any]:
-    """What is imported of lowmark, by the name that it has afterwards; an import of nothing fails."""
+    """Map names to the objects of lowmark that a program imports; an import of an unknown name raises."""
     names: dict[str, Any] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lowmark"):
@@ -187,7 +187,7 @@ def imported(tree: ast.AST) -> dict[str, Any]:
 
 
 def called(func: ast.expr, names: dict[str, Any]) -> tuple[Any, bool] | None:
-    """What of lowmark is called, and whether it is a method of an object; None for what is not ours."""
+    """Resolve a call of lowmark: (the object, whether it is a method of an instance); None for other calls."""
     if isinstance(func, ast.Name):
         return (names[func.id], False) if func.id in names else None
     if not isinstance(func, ast.Attribute):
@@ -205,7 +205,7 @@ def called(func: ast.expr, names: dict[str, Any]) -> tuple[Any, bool] | None:
 
 
 def misused(code: str) -> list[str]:
-    """Calls of lowmark in this program that it would refuse for a name, or for the arguments that are given."""
+    """List calls of lowmark in a program that would fail because of their name or their arguments."""
     tree = ast.parse(code)
     names = {**KNOWN, **imported(tree)}
     wrong = []
@@ -248,13 +248,13 @@ def test_what_snippets_call_is_there_and_takes_what_it_is_given() -> None:
             wrong += [f"{page.name}:{each.line}: {what}" for code in programs for what in misused(code)]
     assert wrong == []
     assert seen > 20
-    assert misused("service.wrap(orders, name='orders', event_tim='ts', split='p')") != []  # it can fail
+    assert misused("service.wrap(orders, name='orders', event_tim='ts', split='p')") != []  # the check can fail
     assert misused("WatermarkStrategy.for_monotonous_timestamps().with_idlenes('1 minute')") != []
     assert misused("service.raed(orders)") != []
 
 
 def inline() -> Iterator[tuple[str, str]]:
-    """Where something stands in backticks within a sentence, and what."""
+    """Yield (page, code) of all code in backticks within sentences."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
         for each in blocks_of(text):
@@ -267,7 +267,7 @@ def test_what_sentences_call_is_there() -> None:
     wrong = []
     for page, code in inline():
         if is_python(code) and re.match(r"(service\.|WatermarkStrategy\.|LowWatermarkService\()", code):
-            # A sentence names some arguments, not all.
+            # A sentence leaves arguments out.
             wrong += [(page, code, what) for what in misused(code) if "missing a required" not in what]
     assert wrong == []
 

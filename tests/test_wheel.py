@@ -1,6 +1,6 @@
-"""The wheel that `make wheel` builds, in an environment of its own: what who has installed lowmark gets.
+"""The wheel that `make wheel` builds, installed into an environment of its own.
 
-What it depends on is lent by the environment of the tests, so that no registry is asked.
+The environment of the tests lends the dependencies, so that pip asks no registry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.live.servers import ROOT
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build it as `make wheel` does, from a copy: building leaves things beside the sources."""
+    """Build the wheel as `make wheel` does, from a copy, because building leaves files beside the sources."""
     copy = folder / "checkout"
     copy.mkdir(parents=True)
     for name in ("watermark", "sources", "integration", "grafana"):
@@ -39,23 +39,23 @@ def build_wheel(folder: Path) -> Path:
 
 
 def make_environment(folder: Path, wheel: Path, lent: Sequence[str]) -> Path:
-    """An environment with the wheel in it, and no lowmark from this checkout; returns where its programs are.
+    """Make an environment with the wheel and without this checkout; return its folder of programs.
 
     Args:
-        folder: where it is made.
-        wheel: what is installed.
-        lent: folders with the packages that it depends on, the first one first.
+        folder: folder of the environment.
+        wheel: the file to install.
+        lent: folders with the dependencies, in the order of the search.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     install(folder / "bin", "--no-deps", str(wheel))
     [packages] = folder.glob("lib/python*/site-packages")
-    # Python does not follow the links in there.
+    # A .pth file in a lent folder has no effect.
     (packages / "lent.pth").write_text("".join(f"{each}\n" for each in lent))
     return folder / "bin"
 
 
 def install(bin_: Path, *what: str) -> None:
-    """`pip install` there, without a registry."""
+    """Run `pip install` in an environment, without a registry."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(bin_ / "python")]
     subprocess.run([*pip, "install", "--quiet", "--no-index", *what], check=True, stdin=subprocess.DEVNULL)
 
@@ -67,12 +67,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bin_(wheel: Path) -> Path:
-    """The programs of an environment with the wheel in it."""
+    """The programs of an environment with the wheel."""
     return make_environment(wheel.parent / "environment", wheel, site_packages())
 
 
 def run(bin_: Path, program: str, *arguments: str) -> str:
-    """Run it in an empty home, with nothing activated."""
+    """Run a program in an empty home, without an activated environment, and return its output."""
     home = bin_.parent / "home"
     home.mkdir(exist_ok=True)
     keep = {key: value for key, value in os.environ.items() if key in {"PATH", "JAVA_HOME", "LD_LIBRARY_PATH"}}
@@ -137,7 +137,7 @@ def test_what_the_package_says_of_itself(wheel: Path) -> None:
 
 
 def test_every_extra_can_be_had_beside_the_rest(wheel: Path) -> None:
-    """What is pinned here is within the ranges, alone and with each extra."""
+    """The pins satisfy the ranges of the base install and of each extra."""
     said = metadata(wheel)
     extras = said.get_all("Provides-Extra") or []
     assert "kafka" in extras

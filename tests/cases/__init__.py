@@ -1,1 +1,1 @@
-"""Acceptance cases taken as facts from the engines' own tests, as data, and the tests that run them."""
+"""Acceptance cases, taken as facts from the tests of other engines: the data, and the tests that run the cases."""

@@ -1,4 +1,4 @@
-"""The cases that we decide otherwise, or that cannot be had here, each with the reason. The only such table."""
+"""The only table of cases that we decide otherwise, or that do not apply here, with the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the cases. A case is data; what its steps mean is for the test of its family to say."""
+"""Reads the cases. A case is data; the test of its family gives the steps their meaning."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def every() -> list[Case]:
 
 
 def case_id(case: Case) -> str:
-    """What pytest calls a case."""
+    """The id of a case in pytest."""
     return str(case["id"])
 
 
 def us(ms: int) -> int:
-    """The cases count milliseconds, the code microseconds."""
+    """Convert the cases' milliseconds to the code's microseconds."""
     return ms * 1_000

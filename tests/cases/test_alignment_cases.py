@@ -1,7 +1,8 @@
 """Flink's cases for groups (ALN), for readers (SPL, OPA, SMP), Pathway's for groups (P), and bugs about groups.
 
-Cases that describe a whole job are played by ``Job``, a few lines of discrete time: readers that read a row now
-and then, a group that announces, a network that may lose. In a driver nobody announces: a reader asks when it plans.
+``Job`` plays the cases that describe a whole job in a few lines of discrete time: readers that read a row now and
+then, a group that announces, a network that may lose messages. A driver has no announcements: a reader asks when it
+plans.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ SECOND_US = 1_000_000
 
 @dataclass
 class Reader:
-    """A task with one split: reads the next of its rows every ``period_us``, unless it is beyond its cap.
+    """A task with one split: reads the next row every ``period_us``, unless its watermark is beyond its cap.
 
-    It runs free before it hears of a cap, as Flink's do.
+    A reader without a cap reads freely, as Flink's readers do.
     """
 
     task: TaskId
     rows_us: Sequence[int]  # the watermark after each row
     period_us: int
     hears: Callable[[int], bool] = lambda now_us: True
-    asks: bool = False  # for its cap at every row
+    asks: bool = False  # asks for its cap before every row
     cap: Cap = field(default_factory=Cap.free)
     read: list[int] = field(default_factory=list)
     heard: int = 0
@@ -67,14 +68,14 @@ class Reader:
         self.cap, self.heard = announced.cap, self.heard + 1
 
     def act(self) -> bool:
-        """Read a row if that is allowed. Returns whether all is read."""
+        """Read a row if the cap allows it. Returns whether all rows are read."""
         if self.cap.allows(self.read[-1] if self.read else None):
             self.read.append(self.rows_us[len(self.read)])
         return len(self.read) == len(self.rows_us)
 
 
 class Job:
-    """Readers and their group, in discrete time; ends when all is read, or at ``until_us``."""
+    """Readers and their group, in discrete time; ends when all rows are read, or at ``until_us``."""
 
     def __init__(self, params: AlignmentParams, readers: Sequence[Reader]) -> None:
         self.params, self.readers = params, readers
@@ -143,7 +144,7 @@ def announce_minimum_and_drift(case: Case) -> None:
         else:
             group.report(task, us(step["report"]), at_us=at_us)
         if not step["announced"]:
-            continue  # the case does not look between two reports
+            continue  # the case has no expectation between two reports
         for each in groups.values():
             for announced in each.announce(at_us):
                 shown = "MAX" if announced.cap == Cap.free() else announced.cap.us
@@ -220,7 +221,7 @@ def backpressure_is_not_silence(case: Case) -> None:
     stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
     stream.handle(SplitsDiscovered(("0", "1")), now_us=0)
     effects = stream.handle(BatchReported(0, 0, {"0": us(42)}), now_us=0)
-    for tick in range(1, 21):  # nothing is read while there is back-pressure: no Polled, no batch
+    for tick in range(1, 21):  # back-pressure stops reading: no Polled, no batch
         effects += stream.handle(Tick(), now_us=us(100 * tick))
 
     assert [type(effect) for effect in effects] == [SplitStateChanged]  # split 0 became active
@@ -271,12 +272,12 @@ def idle_leaves_and_comes_back(case: Case) -> None:
         if other_idles:
             group.idle(other, at_us=2)
         assert group.cap() == (Cap.free() if other_idles else Cap.up_to(us(151)))
-        group.report(task, None, at_us=3)  # it reads again, and row 2 has no watermark: 1 counts, as before
+        group.report(task, None, at_us=3)  # the task reads again, and row 2 has no watermark: 1 counts, as before
         assert group.cap() == Cap.up_to(us(101))
 
 
 def reported_watermarks_do_not_decrease(case: Case) -> None:
-    reader = Coalescer()  # what a member reports is its low watermark, which is latched
+    reader = Coalescer()  # a member reports its low watermark, which is latched
     reader.assign("1")
     reader.report("1", us(2_000))
     reader.advance()

@@ -1,7 +1,7 @@
 """Cases of one stream from Jet (HK, HP), Beam (BK, BS, BE, BM, BP, BG), Arroyo (A) and MillWheel (M).
 
-Where ``deviations.py`` has a case, its data says what the engine does and, in ``ours``, what we do; a case of which
-only the reason is there cannot be had.
+A case in ``deviations.py`` has the engine's behaviour in its data and our behaviour in ``ours``; a case without data,
+with a reason only, does not apply here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cases_with(key: str, *families: str) -> list[Case]:
 
 
 def expected(case: Case, engine: list[Any]) -> list[Any]:
-    """Ours where it deviates, and then it does deviate."""
+    """Return our result, which differs from the engine's exactly for the cases in DEVIATIONS."""
     assert ("ours" in case) == (case["id"] in DEVIATIONS)
     assert case.get("ours") != engine
     ours: list[Any] = case.get("ours", engine)
@@ -62,7 +62,7 @@ def test_the_watermark_of_a_split(case: Case) -> None:
 
 
 class Latest:
-    """What a generator emitted last."""
+    """Keeps the last watermark of a generator."""
 
     watermark_us: int | None = None
 
@@ -184,7 +184,7 @@ def test_a_stream(case: Case) -> None:
 
 
 class Keyed:
-    """Jet's keyed coalescer: the inputs are the same for every key, and so is who is idle."""
+    """Jet's keyed coalescer: every key has the same inputs and the same idle inputs."""
 
     def __init__(self, inputs: int) -> None:
         self.by_key: dict[str | None, Coalescer] = {}

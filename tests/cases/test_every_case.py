@@ -1,4 +1,4 @@
-"""The cases as a whole: all families are here, and the one table of deviations speaks of cases only."""
+"""The cases as a whole: all families are present, and the table of deviations has ids of cases only."""
 
 from __future__ import annotations
 

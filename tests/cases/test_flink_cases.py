@@ -28,7 +28,7 @@ from tests.cases.reader import Case, case_id, every, family, us
 
 
 class Aggregator:
-    """Flink's ``WatermarkAggregator`` is the minimum of an alignment group; with no drift, the group's cap is it."""
+    """Flink's ``WatermarkAggregator``: the minimum of an alignment group, which is the cap of a group without drift."""
 
     def __init__(self) -> None:
         self.group, self.now_us = AlignmentGroup("g"), 0
@@ -38,7 +38,7 @@ class Aggregator:
         return self.group.cap().us
 
     def aggregate(self, key: Hashable, watermark_us: int | None) -> int | None:
-        """Take a report, None for idle; return the minimum if it is another than before."""
+        """Take a report, None for idle; return the minimum if it has changed."""
         before_us, task = self.minimum_us, TaskId("job", "s", str(key))
         self.now_us += 1
         if task not in self.group:
@@ -103,7 +103,7 @@ def test_aggregator(case: Case) -> None:
 class Multiplexer:
     """Flink's ``WatermarkOutputMultiplexer`` on a coalescer: deferred outputs wait for the periodic emit.
 
-    An immediate report combines at once, deferred values included, but only if it changed its own output.
+    An immediate report combines all outputs at once, also deferred values, but only if it changed its own output.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ def test_bounded_out_of_orderness(case: Case) -> None:
     for ms in steps["events"]:
         generator.on_event(None, us(ms), output)
     generator.on_periodic_emit(output)
-    generator.on_periodic_emit(output)  # a repeated probe says the same
+    generator.on_periodic_emit(output)  # a repeated probe emits the same value
 
     assert ([] if steps["wm"] == "MIN" else [us(steps["wm"])] * 2) == output.emitted
 

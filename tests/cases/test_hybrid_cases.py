@@ -18,7 +18,7 @@ from tests.sources.test_hybrid import SCHEMA, Driver, Numbers
 
 
 def many(count: int) -> Driver:
-    """So many sources, each with splits for both of two readers."""
+    """Make some sources, each with splits for two readers."""
     return Driver(*(Numbers("a", splits=4) for _ in range(count)))
 
 
@@ -32,7 +32,7 @@ def a_switch_waits_for_both_readers(driver: Driver, index: int) -> None:
 
 
 def waiting(like: Driver) -> Driver:
-    """An enumerator of the same sources, before any reader is there."""
+    """Start an enumerator of the same sources, without a registered reader."""
     driver = Driver.__new__(Driver)
     driver.source, driver.context = like.source, type(like.context)(num_subtasks=2)
     driver.enumerator = like.source.create_enumerator(driver.context)
@@ -43,7 +43,7 @@ def waiting(like: Driver) -> Driver:
 
 def high_cardinality(case: Case) -> None:
     full = many(130)
-    assert waiting(full).ids() == []  # nobody is registered, which is Flink's finished(-1)
+    assert waiting(full).ids() == []  # no reader is registered, which is Flink's finished(-1)
     for index in range(129):
         a_switch_waits_for_both_readers(full, index)
 
@@ -57,7 +57,7 @@ def restore(case: Case) -> None:
     for subtask in (0, 1):
         without.register(subtask)
     without.run()
-    assert without.ids() == []  # all are the readers'
+    assert without.ids() == []  # the readers have all splits
 
     half = waiting(Driver(Numbers("a"), Numbers("b")))
     half.register(0)
@@ -67,7 +67,7 @@ def restore(case: Case) -> None:
         remaining.register(subtask)
     remaining.run()
     assert sorted([*half.ids(), *remaining.ids()]) == ["0:a0", "0:a4"]
-    assert len(remaining.ids()) == 1  # it waited for its reader
+    assert len(remaining.ids()) == 1  # the split waited for its reader
 
 
 def multi_subtask_switch(case: Case) -> None:
@@ -79,7 +79,7 @@ def multi_subtask_switch(case: Case) -> None:
 
 
 def reader_recovery(case: Case) -> None:
-    """Splits of a checkpoint find their source by what they carry, and are there before anything is fetched."""
+    """Splits of a checkpoint carry the number of their source, and reach its reader before the first fetch."""
     seen: list[str] = []
 
     class WatchedReader(SimpleSplitReader[SourceSplit]):
@@ -102,7 +102,7 @@ def reader_recovery(case: Case) -> None:
     restored = serializer.deserialize(1, serializer.serialize(split))
     assert restored == split
     reader = source.create_split_reader()
-    assert seen == []  # held until it is known which source it is for
+    assert seen == []  # the reader waits until the source is known
     reader.handle_splits_changes(SplitsAddition((replace(restored, stop=4),)))
     fetched = reader.fetch()
     reader.close()

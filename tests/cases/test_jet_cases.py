@@ -1,6 +1,6 @@
 """Hazelcast Jet's cases for the coalescer (H) and for the splits of one source (HM).
 
-Where the design decides otherwise, ``DEVIATIONS`` says why, and the test asserts what we do.
+If the design decides otherwise, ``DEVIATIONS`` has the reason, and the test asserts our result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.cases.reader import Case, case_id, family, us
 
 Emitted = int | str | None
 
-# What each step emits with us, where we differ; the reasons are in DEVIATIONS.
+# Our result of each step if it differs; DEVIATIONS has the reasons.
 OURS: dict[str, Sequence[Emitted]] = {
     "H18": [None, None],
     "H20": [None, None],
@@ -61,7 +61,7 @@ def play(coalescer: Coalescer, case: Case) -> list[Emitted]:
 
 @pytest.mark.parametrize("case", family("H"), ids=case_id)
 def test_coalescer(case: Case) -> None:
-    coalescer = Coalescer(all_idle=AllIdle.MAX)  # Jet's answer to all idle
+    coalescer = Coalescer(all_idle=AllIdle.MAX)  # Jet's rule for all idle
 
     assert expected(case) == play(coalescer, case)
     if "low" in case:
@@ -78,7 +78,7 @@ def test_h22_by_default_the_low_watermark_stays_when_all_are_idle() -> None:
 
 
 class Fixed:
-    """A generator that always says the same."""
+    """A generator with a constant watermark."""
 
     def __init__(self, watermark_us: int) -> None:
         self.watermark_us = watermark_us

@@ -1,4 +1,4 @@
-"""Flink's own cases for rate limits (FLIP-535), asked of what a planner asks: one budget for all readers."""
+"""Flink's own cases for rate limits (FLIP-535), as questions of a planner: one budget for all readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sources.numbered import Numbered
 
 
 def batches(budget: RateBudget, rows: int, many: int) -> list[int]:
-    """What so many batches take of one split of so many rows."""
+    """Return the number of rows of each batch, from one split of `rows` rows."""
     planner, split, taken = SimplePlanner(Numbered()), SourceSplit(split_id="a", stop=rows), []
     for _ in range(many):
         limits = SliceLimits(now_us=0, rows=budget.grant(0), by_time=False)

@@ -1,4 +1,4 @@
-"""Samza's cases for a stream that several tasks send watermarks to (S): idle ones are left out by a quorum only.
+"""Samza's cases for a stream whose watermarks come from several tasks (S): only a quorum leaves idle tasks out.
 
 Each partition is a coalescer of the upstream tasks; the stream is the minimum over its partitions.
 """
@@ -18,9 +18,9 @@ from tests.cases.reader import Case, case_id, us
 CASES: list[Case] = json.loads(Path(__file__).with_name("samza_cases.json").read_text("utf-8"))["cases"]
 TASKS, PARTITIONS = (0, 1), (0, 1)
 
-# What we say instead, by case and step: see DEVIATIONS for why.
+# Our results that differ, by case and step; DEVIATIONS has the reasons.
 INSTEAD: dict[str, dict[int, int | None]] = {"S2": {2: 1}, "S4": {1: None}}
-# One ms later a silent task is idle, and the minimum of the others is said at once; Samza says the plain one first.
+# One ms later a silent task is idle, and we emit the minimum of the others at once; Samza emits the plain one first.
 INSTEAD_LATER: dict[str, dict[int, int | None]] = {"S2": {1: 4}}
 
 
@@ -48,7 +48,7 @@ class Partition:
 
 
 def play(case: Case, *, later_ms: int = 0) -> list[list[int | None]]:
-    """What each step says: the partition's watermark, then the stream's where the case tells it."""
+    """Return, for each step, the partition's watermark, then the stream's if the case has it."""
     partitions, now_us, seen = [Partition(case) for _ in PARTITIONS], 0, []
     for ms, partition, task, wm, *told in case["steps"]:
         now_us += us(ms + later_ms if ms == case["idle"] else ms)

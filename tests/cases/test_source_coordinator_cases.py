@@ -107,7 +107,7 @@ def close_although_a_handler_blocks(case: Case) -> None:
 
 
 def formats(case: Case) -> None:
-    """Version 0, with its trailing fields, is Flink's own past: nothing here ever wrote it."""
+    """Flink's version 0, with its trailing fields, was never written by lowmark."""
     with running(ListSource(), Gateway()) as coordinator:
         data = taken(coordinator, 1)
     restored = make(ListSource(), Gateway())
@@ -120,7 +120,7 @@ def formats(case: Case) -> None:
 
 
 def readers_register(case: Case) -> None:
-    """Readers do not fail one by one: who registers again is there already."""
+    """Readers do not fail alone: a reader that registers again is registered already."""
     source = ListSource()
     with running(source, Gateway()) as coordinator:
         for subtask in (0, 1, 2, 1):
@@ -232,7 +232,7 @@ def _raising(error: BaseException) -> Callable[[], object]:
 
 
 def a_reset_makes_a_new_enumerator_without_readers(case: Case) -> None:
-    """A new coordinator, too: one that runs goes back to nothing."""
+    """The coordinator is a new one, too, because a running coordinator accepts no reset."""
     source = ListSource()
     with running(source, Gateway(), readers=1) as coordinator:
         data = taken(coordinator, 0)

@@ -1,4 +1,4 @@
-"""Flink's cases about the reader of a source (SRC). Those about event time (EVT) are in test_split_cases."""
+"""Flink's cases about the reader of a source (SRC); test_split_cases has the cases about event time (EVT)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.sources.numbered import Numbered
 
 
 def opened() -> None:
-    """SRC-01, without reassignment on recovery: a restored split goes on where the offset says."""
+    """SRC-01, without reassignment on recovery: a restored split continues at the position in the offset."""
     read = read_slices(Numbered(), [SourceSplit(split_id="a", start=1, stop=3)])
     assert [part.position for part in read][-1] == 3
 
 
 def stopped() -> None:
-    """SRC-02: there is no drain; without splits there is nothing to read, and no reader to make."""
+    """SRC-02: a drain does not exist; without splits no reader is made."""
     assert list(read_slices(Numbered(), [])) == []
 
 
 def ended_by_a_position() -> None:
-    """SRC-10: a split ends where it is told to, and nothing of it behind that comes, whoever else goes on."""
+    """SRC-10: a split ends at its stop, and no later row comes, even while other splits continue."""
     splits = [SourceSplit(split_id=name, start=0, stop=stop) for name, stop in (("a", 7), ("b", 5))]
     for fetching in (Fetching.multiplexed(), Fetching.one_by_one(), Fetching.side_by_side(2)):
         source = Numbered()

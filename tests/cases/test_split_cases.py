@@ -18,7 +18,7 @@ from tests.watermark.history import History, batch, coordinator_of
 
 
 class Valve:
-    """Several inputs, one output: what is emitted is each new low watermark, and whether all inputs are idle."""
+    """Several inputs, one output: emits each new low watermark, and changes of "all inputs are idle"."""
 
     def __init__(self, inputs: int = 0) -> None:
         self.coalescer = Coalescer(all_idle=AllIdle.MAX)  # FLINK-38454
@@ -59,7 +59,7 @@ def test_valve(case: Case) -> None:
         assert emitted == valve.act(op, index, wm)
 
 
-# -- EVT: their data are prose, these are its steps, and what is emitted in all
+# -- EVT: the data of these cases are prose; here are their steps, with all emitted values
 
 EVT: dict[str, tuple[list[Any], list[int | str]]] = {
     "EVT-01": ([("new", "main"), ("wm", "main", 100), ("wm", "main", 120), ("wm", "main", 110)], [100, 120]),
@@ -92,7 +92,7 @@ EVT: dict[str, tuple[list[Any], list[int | str]]] = {
 def test_event_time_of_several_outputs(name: str) -> None:
     valve, emitted, (steps, expected) = Valve(), list[int | str](), EVT[name]
     for op, output, *wm in steps:
-        if op == "new":  # an assignment reaches the minimum with the first watermark, as in Flink
+        if op == "new":  # as in Flink, a new split joins the minimum with its first watermark
             valve.coalescer.assign(output)
         else:
             emitted += valve.act(op, output, *wm)
@@ -108,7 +108,7 @@ def ms_of(low_us: int | None) -> int | str:
 
 
 def follow_the_tracker(case: Case) -> None:
-    """``MIN`` is a reader that has no watermark yet; a peer that is silent for longer than the timeout is idle."""
+    """``MIN`` is a reader without a watermark; a peer that is silent for longer than the timeout is idle."""
     strategy = WatermarkStrategy(idle_timeout_us=us(60_000), idle_clock=IdleClock.TIME)
     coordinator, now_us = coordinator_of(strategy), 0
     coordinator.handle(SplitsDiscovered(("local", "wm1")), now_us)

@@ -1,4 +1,4 @@
-"""`make fuzz`: every decoder in turns, with new inputs each, until the time is over."""
+"""`make fuzz`: every decoder in turn, with new inputs each time, until the time is over."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rich.table import Table
 from .decoders import DECODERS
 from .run import Finding, fuzz
 
-_INPUTS = 2_000  # a turn of one decoder
+_INPUTS = 2_000  # inputs of a decoder in one turn
 
 
 def main() -> int:
-    """Fuzz, print what came of it, and return 1 if a decoder raised what it should not."""
+    """Fuzz, print the findings, and return 1 if a decoder raised an unexpected error."""
     options = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     options.add_argument("--minutes", type=float, default=5.0, help="for how long (5)")
     options.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="which inputs (others each time)")

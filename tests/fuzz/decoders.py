@@ -1,7 +1,7 @@
-"""The table: every decoder of the product, good inputs of it, and what it may raise.
+"""The table of all decoders of the product, with good inputs and the allowed errors.
 
-A decoder is whatever reads what others wrote: a checkpoint, an option, a message, an event. It reads it, or it raises
-lowmark's own error; and what it read can be used, for what is next. Whoever writes a new decoder adds a line here.
+A decoder reads data that other programs or people wrote: a checkpoint, an option, a message, an event. A decoder
+returns a result that its user can work with, or raises lowmark's own error. A new decoder needs a line here.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class Decoder:
     """One line of the table.
 
     Attributes:
-        decode: reads an input, and uses what it read.
-        inputs: draws what it is fed with.
-        good: one input that it reads.
-        raises: what it may raise.
+        decode: reads an input, and uses the result.
+        inputs: draws the inputs.
+        good: one readable input.
+        raises: the allowed errors.
     """
 
     decode: Callable[[Any], object]
@@ -95,12 +95,12 @@ class Decoder:
 
 
 def msgpack(packed: bytes) -> Draw:
-    """Of what is packed there, the bytes changed, or what is in them."""
+    """Draw packed data with changed bytes, or with changed content."""
     return one_of(changed_bytes(packed), then(changed_tree(msgspec.msgpack.decode(packed)), _packed))
 
 
 def as_json(tree: Any) -> Draw:
-    """An object changed, as an object and as text."""
+    """Draw changed objects, as objects and as text."""
     changed = changed_tree(tree)
     return one_of(changed, then(changed, json.dumps), changed_text(json.dumps(tree)))
 
@@ -108,7 +108,7 @@ def as_json(tree: Any) -> Draw:
 def _packed(tree: Any) -> bytes:
     try:
         return msgspec.msgpack.encode(tree)
-    except (OverflowError, UnicodeEncodeError):  # a number beyond 64 bits, half of a surrogate pair: not in msgpack
+    except (OverflowError, UnicodeEncodeError):  # msgpack has no number beyond 64 bits and no lone surrogate
         return b"\xc1"
 
 
@@ -143,7 +143,7 @@ def restore_stream(data: bytes) -> object:
 
 
 def sealed_stream(parts: tuple[int, bytes, list[int], Any]) -> bytes:
-    """A snapshot whose checksum is right, whatever is in it."""
+    """A snapshot with any content and a correct checksum."""
     kind, flags, values, tail = parts
     count = len(flags)
     ids = np.array([(each * 7) % 2**64 for each in values[:count]], "<u8") if kind == 0 else np.empty(0, "<u8")
@@ -222,7 +222,7 @@ def find_heartbeat(offset: object) -> object:
     return None if found is None else list(READER.readBetweenOffsets({}, found.to_json()))
 
 
-# -- what Spark says
+# -- Spark's reports
 
 KEY = SplitKey(("topic", "day", "raw", "n"), ("string", "date", "binary", "bigint"))
 MEASUREMENT = Measurement("orders", KEY, "ts", 300_000_000, 8, detail=True, sample_names=True)
@@ -324,7 +324,7 @@ GENERATOR_OPTIONS = {"script": json.dumps(SCRIPT.to_plain()), "seed": "7", "tick
 
 def read_kafka_options(options: dict[str, str]) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of a pattern, in Python's syntax: the user's own
+        warnings.simplefilter("ignore", FutureWarning)  # Python's warning about a user's pattern
         return FormatOptions.read("lowmark_kafka", options)
 
 
@@ -369,7 +369,7 @@ TOLD = {
     ],
     "lease_us": 30,
 }  # fmt: skip
-# In what gRPC reads for us, any error ends the call.
+# gRPC reads these messages for us, so any error ends the call.
 UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BEAT = msgspec.to_builtins(driver_rpc.HeartbeatRequest(stream_id="1", run="r", resumes=None, first=True))
 

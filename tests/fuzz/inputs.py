@@ -1,6 +1,7 @@
-"""What decoders are fed with: junk, and good inputs with something changed; each a pure function of a seed.
+"""The inputs of decoders: junk, and good inputs with changes; each input is a pure function of a seed.
 
-hypothesis takes 20 to 50 ms for an input as nested as these, a decoder some microseconds. So they are drawn by hand.
+These functions draw inputs themselves because hypothesis takes 20 to 50 ms for such a nested input, a decoder only
+some microseconds.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _MOST_DEEP = 4
 
 
 def text(rng: Random) -> str:
-    """A text of the table, or a few characters."""
+    """Draw a text of the table, or a few characters."""
     return rng.choice(TEXTS) if rng.random() < 0.7 else "".join(rng.choices(_ALPHABET, k=rng.randrange(9)))
 
 
 def number(rng: Random) -> int:
-    """A number at which code breaks, or a small one."""
+    """Draw a number at which code breaks, or a small number."""
     return rng.choice(NUMBERS) if rng.random() < 0.7 else rng.randrange(-10, 300)
 
 
 def junk(rng: Random, deep: int = 0) -> Any:
-    """Anything that JSON and msgpack have."""
+    """Draw any value of JSON and msgpack."""
     match rng.randrange(8 if deep < _MOST_DEEP else 6):
         case 0:
             return rng.choice([None, True, False])
@@ -54,12 +55,12 @@ def junk(rng: Random, deep: int = 0) -> Any:
 
 
 def one_of(*draws: Draw) -> Draw:
-    """One of these, evenly."""
+    """Draw by one of these functions, each with the same chance."""
     return lambda rng: rng.choice(draws)(rng)
 
 
 def then(draw: Draw, *convert: Callable[[Any], Any]) -> Draw:
-    """What is drawn, converted by each in turn."""
+    """Draw a value and convert it, step by step."""
 
     def converted(rng: Random) -> Any:
         value = draw(rng)
@@ -71,7 +72,7 @@ def then(draw: Draw, *convert: Callable[[Any], Any]) -> Draw:
 
 
 def changed_bytes(*seeds: bytes) -> Draw:
-    """Bytes of nobody, or good ones that were cut, grew, or have other bytes in them."""
+    """Draw random bytes, or good bytes that were cut, extended or replaced in part."""
 
     def draw(rng: Random) -> bytes:
         if rng.random() < 0.1:
@@ -96,7 +97,7 @@ def changed_bytes(*seeds: bytes) -> Draw:
 
 
 def changed_text(*seeds: str) -> Draw:
-    """Text of nobody, or a good one that was cut or has something else in it."""
+    """Draw random text, or good text that was cut or got other characters."""
 
     def draw(rng: Random) -> str:
         given = rng.choice(seeds) if rng.random() < 0.9 else text(rng)
@@ -109,7 +110,7 @@ def changed_text(*seeds: str) -> Draw:
 
 
 def changed_tree(*seeds: Any) -> Draw:
-    """Lists, dicts and values of nobody, or good ones in which some are replaced, missing, or there twice."""
+    """Draw a tree of lists, dicts and values; some values are junk, missing, renamed or copies of other parts."""
 
     def draw(rng: Random) -> Any:
         tree = rng.choice(seeds)
@@ -124,7 +125,7 @@ def changed_tree(*seeds: Any) -> Draw:
 
 
 def changed_options(*seeds: dict[str, str]) -> Draw:
-    """Options of which some are others; where they are JSON, also with something in it changed."""
+    """Draw options with some changed values; values that are JSON may also change inside."""
     names = sorted({name for seed in seeds for name in seed})
     trees = [json.loads(value) for seed in seeds for value in seed.values() if value.startswith("{")]
     values = [text, changed_text("10", "1 minute", "true")]

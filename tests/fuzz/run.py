@@ -1,4 +1,4 @@
-"""Feeds decoders, and keeps what they should not have raised."""
+"""Feeds decoders, and collects unexpected errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lowmark.watermark import LowmarkError
 
 from .decoders import DECODERS
 
-_LONGEST_ERROR = 5_000  # characters; an error is for a person to read
+_LONGEST_ERROR = 5_000  # characters; people have to read an error
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a decoder raised, and the shortest input that made it.
+    """An unexpected error of a decoder, and the shortest input that raised it.
 
     Attributes:
-        decoder: its name.
-        seed: of the input, for `example`.
+        decoder: name of the decoder.
+        seed: seed of the input, for `example`.
         error: type, text and place.
         value: the input.
     """
@@ -36,7 +36,7 @@ class Finding:
 
 
 def example(name: str, seed: str) -> Any:
-    """The input of a seed."""
+    """Return the input of a seed."""
     return DECODERS[name].inputs(Random(seed))
 
 
@@ -44,10 +44,10 @@ def fuzz(name: str, *, seed: int, first: int, count: int) -> dict[str, Finding]:
     """Feed a decoder.
 
     Args:
-        name: which one of the table.
-        seed: which inputs; one seed always gives the same.
-        first: the number of the first one.
-        count: how many.
+        name: name of the decoder in the table.
+        seed: one seed always gives the same inputs.
+        first: number of the first input.
+        count: number of inputs.
 
     Returns:
         place of the error -> the finding with the shortest input.

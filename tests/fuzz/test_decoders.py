@@ -1,4 +1,4 @@
-"""Every decoder of the table, in seconds. `make fuzz` does the same for minutes."""
+"""Fuzzes every decoder of the table for seconds; `make fuzz` does the same for minutes."""
 
 from __future__ import annotations
 

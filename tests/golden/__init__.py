@@ -1,1 +1,1 @@
-"""Bytes that versions of lowmark have written, and that every later one reads."""
+"""Bytes that versions of lowmark have written, and that every later version reads."""

@@ -30,7 +30,7 @@ WINDOW_US = 2 * SECOND_US
 
 
 def source(ticks_per_batch: int | None) -> GeneratorSource:
-    """The stream: all of it, or as much as one run reads."""
+    """The source of the stream; one run reads `ticks_per_batch` ticks; None: all ticks."""
     return GeneratorSource(SCRIPT, seed=SEED, ticks_per_batch=ticks_per_batch)
 
 
@@ -52,7 +52,7 @@ QUERIES: Mapping[str, Callable[[SparkSession, LowWatermarkService, int | None], 
 
 @dataclass
 class Emitted:
-    """What one run brought."""
+    """The output of one run."""
 
     rows: list[list[object]]
     progress: list[Progress]

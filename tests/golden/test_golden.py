@@ -51,7 +51,7 @@ def data(text: str) -> bytes:
 
 
 def test_every_golden_value_is_read_here() -> None:
-    """Else a file that is not written any more could go unread."""
+    """Otherwise a file that is no longer written could go unread."""
     assert golden("heartbeats.json").keys() == {*values.SNAPSHOTS, "first"}
     for name in ("splits.json", "enumerators.json", "batches.json"):
         assert golden(name).keys() == values.KEPT.keys()
@@ -128,13 +128,13 @@ def test_a_message(name: str) -> None:
     assert read(data(golden("messages.json")[name])) == meant
 
 
-# Not the status of a coordinator: it is for people, and grows with what they need to know.
+# The status of a coordinator is left out because it grows with the needs of people.
 WRITTEN = [name for name in values.MESSAGES if name != "coordinator Status answer"]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_message_is_written_as_it_was(name: str) -> None:
-    """Each end refuses a field that it does not know, so a new field is written only where it has a value."""
+    """Each end refuses an unknown field, so a new field is written only if it has a value."""
     assert values.encoded(name) == data(golden("messages.json")[name])
 
 
@@ -151,7 +151,7 @@ def test_methods_have_these_names_on_the_wire() -> None:
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> LowWatermarkCoordinator:
-    """The coordinator that a new `lowmark serve` has, given the journal of one before."""
+    """The coordinator of a new `lowmark serve` with an earlier journal."""
     shutil.copy(FOLDER / "coordinator.journal", tmp_path)
     journal = Journal(tmp_path / "coordinator.journal")
     try:
@@ -167,7 +167,7 @@ def test_a_coordinator_goes_on_from_its_journal(coordinator: LowWatermarkCoordin
         ("job", "orders"): NOON_US - 7,
         ("other", "clicks"): NOON_US + 1,
     }
-    # Task 2 has left, and the others are enough. The source `gone` has no other task, so its task is waited for.
+    # Task 2 has left, and the others are enough. The source `gone` waits for its task, because it has no other task.
     tasks = {str(task.task): task for source in status.sources for task in source.tasks}
     assert {name: (task.run, task.state, task.low_watermark_us, task.group) for name, task in tasks.items()} == {
         "job/gone/0": ("", SplitState.ACTIVE, NOON_US, None),
@@ -193,7 +193,7 @@ def test_runs_that_were_over_are_over(coordinator: LowWatermarkCoordinator) -> N
     for who, run in ((gone, "run-1"), (gone, "run-2"), (finished, "run-2")):
         with pytest.raises(StaleRun):
             coordinator.handle(TaskRegistered(who, run), now_us)
-    # A live one goes on, and low watermarks rise from where they were.
+    # A live run continues, and low watermarks rise from their former values.
     coordinator.handle(Tick(), now_us)
     for task, run in (("0", "run-0"), ("1", "run-1")):
         coordinator.handle(ReplyLowWatermark("job", "orders", task, now_us, NOON_US + 3, run), now_us)
@@ -206,7 +206,7 @@ def test_runs_that_were_over_are_over(coordinator: LowWatermarkCoordinator) -> N
 
 
 def windows(low_us: int) -> Counter[tuple[int, str]]:
-    """Rows by window and split that a watermark lets out."""
+    """Count the rows, by window and split, of all windows that end at or before a watermark."""
     counted = Counter[tuple[int, str]]()
     for split in SCRIPT.splits:
         for at_us in SCRIPT.times_us(split.name, 0, SCRIPT.end, seed=SEED).tolist():
@@ -237,7 +237,7 @@ def test_a_query_goes_on_from_its_checkpoint(kind: str, spark: SparkSession, tmp
     sources = [source for each in ran.progress for source in each.sources if BatchOffset.find(source.end_offset)]
     left = sum(SCRIPT.count_rows(split, at, SCRIPT.end) for split, at in position.positions.items())
     assert sum(source.num_input_rows for source in sources) == left
-    # The report of the last batch is in no offset: without what lies beside them the first low would be the offset's.
+    # No offset has the report of the last batch: without the file beside them the run would begin at the offset's low.
     newest_us = [SCRIPT.times_us(split, 0, at, seed=SEED).max() for split, at in position.positions.items()]
     lows = [found.low_us for each in ran.progress for _, found in each.heartbeats()]
     assert heartbeat.low_us < lows[0] == (min(newest_us) - SECOND_US) // 1_000 * 1_000 - 1_000  # type: ignore[operator]

@@ -1,6 +1,6 @@
-"""What is in the golden files: `write.py` wrote these values, `test_golden.py` finds them in the bytes.
+"""The values of the golden files: `write.py` writes them, `test_golden.py` finds them in the bytes.
 
-A value is never changed once its bytes are written; a new kind, or a new version of a format, gets a new name.
+A value never changes after its bytes are written; a new kind, or a new version of a format, gets a new name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 SECOND_US = 1_000_000
 
-# -- a stream's state, as heartbeats carry it
+# -- a stream's state in heartbeats
 
 SNAPSHOTS: Mapping[str, StreamSnapshot] = {
     "empty": StreamSnapshot(),
@@ -103,7 +103,7 @@ def heartbeat(name: str, state: str) -> HeartbeatOffset:
 FIRST_HEARTBEAT = HeartbeatOffset("orders")
 FAREWELL = Farewell(token="0123abcd", epoch=9, batch_id=17, state="TFdNSw==")
 
-# -- what a source of ours keeps
+# -- the state of a source of ours
 
 GENERATOR = GeneratorSource(StreamScript((SplitScript("a", 2),), NOON_US, 20, SECOND_US, 1), seed=7)
 ENDED = GeneratorSource(GENERATOR.script, seed=7, bounded=True)
@@ -149,7 +149,7 @@ ENUMERATORS: Mapping[str, Any] = {
 }
 
 
-# -- and sources that split and merge
+# -- the states of sources that split and merge
 
 _FIRST, _LAST = 49590338271490256608559692538361571095921575989136588802, 2**127 + 1
 _READ = KinesisSplit(
@@ -186,12 +186,12 @@ KEPT_ENUMERATORS = {**ENUMERATORS, **RESHARDING_ENUMERATORS}
 
 
 def batch_state(kind: str, coordinator: bytes) -> BatchState[Any]:
-    """What the offset of a batch holds."""
+    """The content of a batch's offset."""
     first, second = KEPT_SPLITS[kind]
     return BatchState(coordinator, (Placed(0, first), Placed(3, second)), (Placed(3, second),), NOON_US)
 
 
-# -- what goes over the wires. Every field has a value that is not its default.
+# -- messages. Every field has a value that is not its default.
 
 TASK = TaskId("job", "orders", "0")
 _CAPPED = CapAnnounced("group", TASK, 9, Cap.up_to(NOON_US))
@@ -269,7 +269,7 @@ _STATEMENTS: list[messages.Statement | TaskForgotten | LowmarkError] = [
     TaskForgotten(TASK),
 ]
 MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
-    # name -> (what reads it, what it is)
+    # name -> (its decoder, the message)
     "coordinator Say": (messages.SAY.decode_question, messages.Say("application-1", _STATEMENTS)),
     "coordinator Say answer": (
         messages.SAY.decode_answer,
@@ -358,7 +358,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
 
 
 def encoded(name: str) -> bytes:
-    """A message as it goes over its wire."""
+    """A message as its wire carries it."""
     codec = messages.CODEC if name.startswith("coordinator ") else driver_rpc.CODEC
     return codec.encode(MESSAGES[name][1])
 
@@ -369,7 +369,7 @@ ALIGNMENT = AlignmentParams("group", 30 * SECOND_US, SECOND_US)
 
 
 def coordinator() -> LowWatermarkCoordinator:
-    """Three sources in all states that tasks have, two of them in one group, and runs that are over."""
+    """Three sources with tasks in all states, two sources in one group, and finished runs."""
     made = LowWatermarkCoordinator()
     orders, behind, clicks = TaskId("job", "orders", "0"), TaskId("job", "orders", "1"), TaskId("other", "clicks", "0")
     over, quiet, gone = TaskId("job", "orders", "2"), TaskId("job", "orders", "3"), TaskId("job", "gone", "0")

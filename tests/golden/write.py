@@ -1,8 +1,8 @@
 """Writes the golden files: `python -m tests.golden.write FOLDER`. Needs Java, for the two checkpoints.
 
 The files beside this script were written under pyspark 4.2. Until the first release they are written anew whenever a
-format changes. A released version's files are not written again, because its bytes lie in users' checkpoints: a new
-kind of bytes gets a new file then, and the old ones stay.
+format changes. A released version's files are not written again, because users' checkpoints hold such bytes: a new
+kind of bytes then gets a new file, and the old files stay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.golden import values
 from tests.golden.queries import QUERIES, emitted
 
 RUNS: tuple[dict[str, bool], ...] = ({"availableNow": True}, {"once": True})
-"""Of four ticks each; after the second the report of the last batch is in no offset, but beside them."""
+"""Runs of four ticks each. No offset has the report of the last batch; a file beside the offsets has it."""
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def text(data: bytes) -> str:
 
 
 def as_spark(offset: dict[str, Any]) -> str:
-    """An offset as it stands in a checkpoint."""
+    """An offset as Spark writes it into a checkpoint."""
     return json.dumps(offset)
 
 
@@ -75,7 +75,7 @@ def splits(kind: str) -> list[object]:
 
 
 def enumerator(kind: str) -> bytes:
-    """The coordinator's checkpoint, as it writes it: a header, and the enumerator's state."""
+    """The bytes of the coordinator's checkpoint: a header, and the enumerator's state."""
     serializer = values.KEPT[kind].enumerator_state_serializer
     state = serializer.serialize(values.KEPT_ENUMERATORS[kind])
     return struct.pack(">iii", 1, serializer.version, len(state)) + state
@@ -88,7 +88,7 @@ def batch(kind: str) -> dict[str, Any]:
 
 
 def run(spark: SparkSession, kind: str, checkpoint: Path) -> list[list[object]]:
-    """What the query emitted in its first batches, which end in the middle of the stream."""
+    """The output of the query's first batches, which end in the middle of the stream."""
     rows: list[list[object]] = []
     for trigger in RUNS:
         with LowWatermarkService(spark) as service:

@@ -1,4 +1,4 @@
-"""The demo's rows as a bronze table: `python -m tests.integration.audit_example FOLDER`; docs/audit.md audits them."""
+"""Writes docs/audit.md's bronze table, with the demo's rows: `python -m tests.integration.audit_example FOLDER`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = 42
 
 
 def write(folder: Path, now: dt.datetime | None = None) -> Path:
-    """A file for each batch of the demo, aged as they were written."""
+    """Write a file for each batch of the demo, with the file time of the batch."""
     now = dt.datetime.now(dt.timezone.utc) if now is None else now
     script = demo_script(SEED, start_us=yesterday_noon_us(now))
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What tests of the Spark binding share."""
+"""Fixtures for the tests of the Spark binding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
-    """A service of this test alone; its queries end before it does."""
+    """A service for one test; the queries of the test end before the service."""
     from lowmark.integration import LowWatermarkService
 
     with LowWatermarkService(spark) as service:

@@ -1,4 +1,4 @@
-"""A coordinator's server on a virtual clock, and calls of one over gRPC: what its tests need again and again."""
+"""A coordinator's server on a virtual clock, and gRPC calls to a server, for the tests of the coordinator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def who(number: int = 0, source: str = "orders") -> TaskId:
 
 
 class SlowJournal(Journal):
-    """Counts its writes, and lets none through before it is told to."""
+    """Counts its writes, and holds each write until the test releases it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -46,7 +46,7 @@ class SlowJournal(Journal):
 
 
 class Scene:
-    """A coordinator on a virtual clock, in a loop of its own, and what its watchers heard."""
+    """A coordinator on a virtual clock, in its own loop, and the messages that its watchers heard."""
 
     def __init__(self, journal: Journal | None) -> None:
         self.now_us = 0
@@ -54,7 +54,7 @@ class Scene:
         self.watches: dict[str, AsyncIterator[Told]] = {}
 
     async def watch(self, application: str) -> None:
-        """Begin, and hear that it has begun."""
+        """Begin a watch, and wait until it has begun."""
         self.watches[application] = aiter_ = self.coordinator.watch(application)
         assert (await anext_(aiter_)).messages == []
 
@@ -92,7 +92,7 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal 
 
 
 async def a_turn() -> None:
-    """Let the others go on for a moment."""
+    """Let the other tasks of the loop run for one turn."""
     passed = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(passed.set_result, None)
     await passed

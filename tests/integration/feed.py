@@ -27,18 +27,18 @@ Row = tuple[Any, ...]  # values in the order of the schema's columns; the event 
 
 
 def us(seconds: float) -> int:
-    """Microseconds since the epoch of a time on the test's axis."""
+    """Convert seconds on the test's axis to microseconds since the epoch."""
     return ZERO_US + round(seconds * 1_000_000)
 
 
 def seconds(at_us: int | None) -> float | None:
-    """The other way round."""
+    """Convert microseconds since the epoch to seconds on the test's axis."""
     return None if at_us is None else (at_us - ZERO_US) / 1_000_000
 
 
 @dataclass
 class Feed:
-    """Rows go in by `put`, a batch each; `df` is the stream."""
+    """The stream `df`; each call of `put` adds rows as one batch."""
 
     spark: SparkSession
     folder: Path
@@ -59,7 +59,7 @@ class Feed:
         lines = [json.dumps(dict(zip(columns, map(_plain, columns, row), strict=True))) for row in rows]
         part = self.folder / ".part"
         part.write_text("\n".join(lines) + "\n")
-        # The file source takes files in order of their time, which has to differ for that.
+        # The file source takes files in the order of their times, so the times have to differ.
         stamp = ZERO.timestamp() + self.files
         os.utime(part, (stamp, stamp))
         part.rename(self.folder / f"{self.files:04}.json")
@@ -74,7 +74,7 @@ def _plain(column: str, value: object) -> object:
 
 
 def windows(df: DataFrame, *keys: str, width: str = "10 seconds") -> DataFrame:
-    """Rows counted per window and key: (start in seconds on the test's axis, key..., n)."""
+    """Count rows per window and key: (start in seconds on the test's axis, key..., n)."""
     counted = df.groupBy(F.window("ts", width).alias("w"), *keys).agg(F.count(F.lit(1)).alias("n"))
     start = (F.unix_micros("w.start") - F.lit(ZERO_US)) / F.lit(1_000_000)
     return counted.select(start.cast("double").alias("start"), *keys, "n")
@@ -88,7 +88,7 @@ class Ran:
     rows: list[Row]
 
     def settle(self) -> None:
-        """Wait until everything there is was processed, heartbeats included."""
+        """Wait until all input was processed, heartbeats included."""
         self.query.processAllAvailable()
 
     @property
@@ -97,7 +97,7 @@ class Ran:
 
     @property
     def watermark(self) -> float | None:
-        """The watermark Spark reported last, on the test's axis; None before it rose above 1970."""
+        """The watermark of Spark's last report, on the test's axis; None before it rose above 1970."""
         at_us = self.progress[-1].watermark_us if self.progress else None
         return None if not at_us else seconds(at_us)
 
@@ -115,7 +115,7 @@ class Ran:
         return sum(progress.dropped_rows for progress in self.progress)
 
     def by_split(self) -> dict[str, int]:
-        """Rows counted in emitted windows per split, for output (start, split, n)."""
+        """The number of rows in emitted windows, by split, for output (start, split, n)."""
         counted: dict[str, int] = {}
         for _, split, n in self.rows:
             counted[split] = counted.get(split, 0) + n
@@ -131,8 +131,9 @@ def start(
     name: str | None = None,
     emitted: dict[int, list[Row]] | None = None,
 ) -> Ran:
-    """Start a query that collects what it emits; in ``emitted`` by batch, where one that runs again replaces itself."""
-    # Read when the query starts: every task of a state store costs more than these few rows.
+    """Start a query that collects its output; ``emitted`` keeps it by batch, so a repeated batch replaces itself."""
+    # Spark reads this at the start of a query: few partitions, because each task of a state store costs more than the
+    # rows.
     df.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
     rows: list[Row] = []
 
@@ -160,7 +161,7 @@ def run(df: DataFrame, feed: Feed, batches: Sequence[Sequence[Row]], checkpoint:
 
 
 def lose_commit(checkpoint: str | Path) -> int:
-    """Take away the newest commit, as if the query had been killed just before it; returns its batch."""
+    """Delete the newest commit, as if the query had been killed just before it; return its batch."""
     newest = max((file for file in Path(checkpoint, "commits").glob("[0-9]*")), key=lambda file: int(file.name))
     newest.unlink()
     newest.with_name(f".{newest.name}.crc").unlink()

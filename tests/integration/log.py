@@ -1,7 +1,7 @@
-"""A partitioned log that a test appends to by hand: one file a split, one line a row. The source reads it as any other.
+"""A partitioned log that a test appends to by hand: one file a split, one line a row. A source of ours reads it.
 
-Times are seconds on the axis of `feed.py`. Sources stand here and not beside their tests: every Python process of a
-query imports the module that its source is from, and a test's module takes it a second longer.
+Times are seconds on the axis of `feed.py`. The sources stand here because every Python process of a query imports the
+module of its source, and the import of a test's module takes a second longer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Log:
             file.writelines(f"{us(time)}\n" for time in times)
 
     def end(self, split: str, *children: str) -> None:
-        """The split gets no more rows; its children carry it on."""
+        """End a split, which gets no more rows; its children continue it."""
         for child in children:
             (self.folder / child).touch()
             (self.folder / f".{child}.parent").write_text(split)
@@ -99,12 +99,12 @@ class LogSource(SimpleSource[SourceSplit]):
         return (path.read_text(),) if path.exists() else ()
 
 
-# -- logs that are read in another way
+# -- logs with other ways of reading
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Things that go wrong, each as often as its file has letters: planner, tasks and test are separate processes."""
+    """Causes a fault as often as its file has letters, because planner, tasks and test are separate processes."""
 
     folder: Path
 
@@ -140,7 +140,7 @@ class FaultyEnumerator(DiscoveringEnumerator[SourceSplit]):
 
 
 class FaultyLog(LogSource):
-    """A log of which each method may fail, and which may break the law: other rows when they are read again."""
+    """A log whose methods fail on request, or that breaks the law: it returns other rows on a second read."""
 
     def __init__(self, log: Log, faults: Faults) -> None:
         super().__init__(log.folder)
@@ -174,7 +174,7 @@ class FaultyLog(LogSource):
 
 
 class WatchedLog(LogSource):
-    """Its planner writes down in which process it is, and kills it where it is told to."""
+    """A log whose planner writes down the id of its process, and kills the process on request."""
 
     @property
     def pid(self) -> Path:
@@ -196,7 +196,7 @@ class WatchedLog(LogSource):
 
 
 class CuttingReader(ExternallyInducedSourceReader[SourceSplit]):
-    """Its system takes a checkpoint after every seven rows of each split. In a task it reads what it is given."""
+    """Takes a checkpoint after every seven rows of each split. In a task it reads its given slices."""
 
     def __init__(self, source: CuttingLog) -> None:
         self.source, self.splits = source, dict[str, SourceSplit]()

@@ -1,4 +1,4 @@
-"""A notebook's cells in a real IPython, all of them run twice; prints what its front end would show as JSON.
+"""Runs a notebook's cells twice in a real IPython; prints the output that a front end would show, as JSON.
 
 Usage: python -m tests.integration.notebook_app FOLDER
 """
@@ -38,7 +38,7 @@ OTHERWISE = "LowWatermarkService(spark, metrics_port=0)"
 
 
 def shown(shell: Any, cell: str) -> dict[str, Any]:
-    """What stands below a cell."""
+    """Run a cell and return its displayed output."""
     ran = shell.run_cell(cell)
     ran.raise_error()
     bundle, _ = shell.display_formatter.format(ran.result)

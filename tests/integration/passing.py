@@ -1,4 +1,4 @@
-"""A stream whose splits come, are read in one batch and end, as files do; planner and run, without Spark."""
+"""A stream whose splits appear, are read in one batch and end, as files do; planner and run, without Spark."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def number_of(split_id: str) -> int:
 
 
 class Folder(SimpleSource[SourceSplit]):
-    """Files of ten rows, a second each. The newest `listed` of them are there, older ones were moved away.
+    """Files of ten rows, a second each. Only the newest `listed` files are in the folder; older files were moved away.
 
     Args:
-        remember: of how many files the state has the names at least.
-        listed: how many files stay in the folder.
+        remember: least number of files whose names the state keeps.
+        listed: number of files that stay in the folder.
     """
 
     schema = pa.schema([("at", pa.int64())])
@@ -86,7 +86,7 @@ class Folder(SimpleSource[SourceSplit]):
 
 
 class Passing:
-    """One query on a `Folder`: what is planned, read and committed, batch by batch. It is the planner's peer."""
+    """One query on a `Folder`: its plans, reads and commits, batch by batch. It is the planner's peer."""
 
     def __init__(self, folder: Folder, *, at: dict[str, Any] | None = None, state: str | None = None) -> None:
         self.folder, self.now_us = folder, 10**15
@@ -131,7 +131,7 @@ class Passing:
         """Plan, read and report a batch.
 
         Returns:
-            The bytes of the planner's offset and of the state in the heartbeat's.
+            The size in bytes of the planner's offset and of the state in the heartbeat's offset.
         """
         self.now_us += SECOND
         end = self.planner.plan(self.at, None)
@@ -158,7 +158,7 @@ class Passing:
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    """Return how many functions an action calls on this thread, Python's and C's: what it costs, on any machine."""
+    """Count an action's calls of functions on this thread, Python's and C's: a cost that is equal on all machines."""
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""An application as a user writes it, with nothing said about Pythons; prints what came of it as JSON.
+"""An application as users write it, without a setting for Python; prints its results as JSON.
 
 Usage: python tests/integration/plain_app.py FOLDER PYTHON
 """
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 
 def main(folder: Path, other: str) -> None:
-    """The README's snippet on a folder of files, without its windows; then the same under another Python."""
+    """Run the README's snippet on a folder of files, without its windows; then again under another Python."""
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,

@@ -1,4 +1,4 @@
-"""What Spark reports of a batch, made up: with the fields that Spark always writes."""
+"""Made-up reports of Spark on a batch, with the fields that Spark always writes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SOURCE = {"startOffset": None, "endOffset": None, "latestOffset": None, "numInpu
 
 
 def report_text(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any) -> str:
-    """The JSON of the progress of a batch of query "q" in run "r".
+    """Make the JSON of the progress of a batch of query "q" in run "r".
 
     Args:
-        batch_id: of the batch.
-        sources: of the batch; what a source lacks of `SOURCE` is taken from there.
-        more: other fields, or these with other values.
+        batch_id: id of the batch.
+        sources: sources of the batch; `SOURCE` gives the missing fields of each.
+        more: further fields, or other values of these.
     """
     return json.dumps({
         "id": "q", "runId": "r", "batchId": batch_id, "numInputRows": 0, "stateOperators": [],
@@ -27,5 +27,5 @@ def report_text(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any
 
 
 def report_of(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any) -> Progress:
-    """As `report_text`, read."""
+    """Make the same as `report_text`, parsed."""
     return Progress.from_json(report_text(batch_id, sources, **more))

@@ -1,4 +1,4 @@
-"""A coordinator in a thread of the test's process, and what tests of it need again and again."""
+"""A coordinator in a thread of the test's process, and helpers for its tests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def serving(
     lease_us: int = LEASE_US,
     over: threading.Event | None = None,
 ) -> Iterator[str]:
-    """A coordinator, and its address. Raises the errors of its start and its end; ``over`` is set when it has ended."""
+    """Serve a coordinator and yield its address. Raises the errors of its start and end; its end sets ``over``."""
     clock = SteadyClock().now_us if now_us is None else now_us
     ready = threading.Event()
     failure: list[BaseException] = []
@@ -109,7 +109,7 @@ def serving(
     finally:
         if running.is_alive():
             loop, stop = loops[0]
-            with suppress(RuntimeError):  # it has failed: its loop is closed, and the thread about to end
+            with suppress(RuntimeError):  # after a failure its loop is closed and the thread about to end
                 loop.call_soon_threadsafe(stop.set)
         running.join(20)
     assert not running.is_alive()
@@ -118,7 +118,7 @@ def serving(
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for this machine, and its key."""
+    """Make a certificate for this machine, and its key."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         [
@@ -141,7 +141,7 @@ def token_file(folder: Path, text: str = TOKEN, name: str = "token") -> Path:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder only this user can enter, with a path short enough for a socket."""
+    """A folder that only this user can enter, with a path short enough for a socket."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="lm") as folder:

@@ -1,4 +1,4 @@
-"""An adaptive bound in queries: of a wrapped stream by batches, of a stream that a source of ours reads by rows."""
+"""An adaptive bound in queries: by batches for a wrapped stream, by rows for a stream that a source of ours reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
 
 
 def recording(times_s: list[list[float | None]], monkeypatch: pytest.MonkeyPatch) -> BatchTrack:
-    """What a task leaves that reads these portions of a split."""
+    """Return the track of a task that reads these portions of a split."""
     left: list[dict[Any, BatchTrack]] = []
     recorder = AccumulatorRecorder("ts", None, KEY, SimpleNamespace(add=left.append), None, lateness=True)  # type: ignore[arg-type]
     task = recorder.begin(SimpleNamespace(subtask=3))  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def recording(times_s: list[list[float | None]], monkeypatch: pytest.MonkeyPatch
 def test_rows_are_counted_by_how_late_they_are_across_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     track = recording([[10, 30, 20, None], [40, 25, 40]], monkeypatch)
     again = recording([[10, 30, 20, None], [40, 25, 40]], monkeypatch)
-    [counted] = track.merge(again).measured({}).lateness.values()  # a task that is retried counts once
+    [counted] = track.merge(again).measured({}).lateness.values()  # a retried task counts once
     late = buckets_of(np.array([0, 10 * SECOND_US, 15 * SECOND_US])).tolist()
     assert counted == {late[0]: 4, late[1]: 1, late[2]: 1}
 
@@ -54,7 +54,7 @@ def test_rows_are_counted_by_their_times_across_portions_and_tasks(monkeypatch: 
     track = recording([[10, 30, 20, None], [40, 10]], monkeypatch)
     track.times["other", 4] = {7: 1}
     [(split, counted), (_, other)] = track.measured({}).times.items()
-    assert counted[10 * SECOND_US] == 2  # the time of the first row is told exactly
+    assert counted[10 * SECOND_US] == 2  # the time of the first row is exact
     assert sum(counted.values()) == 5
     assert split != "other"
     assert other == {7: 1}
@@ -75,7 +75,7 @@ def test_a_wrapped_stream_finds_its_bounds_by_batches(spark: SparkSession, tmp_p
         splits = service.status("orders").splits
         told = service.explain("orders")
         ran.query.stop()
-    # The earliest row of b lies 15 seconds behind the batches before, that of a behind none.
+    # The earliest row of b lies 15 seconds behind earlier batches, the earliest of a behind none.
     assert splits["a"].bound_us == SECOND_US
     assert splits["b"].bound_us is not None
     assert 15 * SECOND_US <= splits["b"].bound_us <= 16 * SECOND_US
@@ -94,7 +94,7 @@ def test_a_stream_that_is_read_finds_its_bounds_by_rows(spark: SparkSession, che
         ran.settle()
         found = service.status("orders").splits
         ran.query.stop()
-    # Rows are shuffled within 8 seconds: nine of ten lie less than that behind.
+    # Rows are shuffled within 8 seconds: nine of ten are less late.
     for split in found.values():
         assert split.bound_us is not None
         assert 2 * SECOND_US <= split.bound_us <= 9 * SECOND_US

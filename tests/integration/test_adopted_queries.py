@@ -1,6 +1,6 @@
-"""Real queries over one checkpoint: native, adopted, left, adopted again, each going on where the one before stopped.
+"""Real queries over one checkpoint: native, adopted, left, adopted again; each query continues the previous one.
 
-What all of them emit together is what a batch query says of all rows but those that native Spark dropped itself.
+Together they emit the same as a batch query on all rows except the rows that native Spark dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 SPARK_59662 = major_minor(pyspark.__version__) == (4, 2)
 OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 
-# Native first, then wrapped and native in turns. Wherever a query is wrapped, "slow" is minutes behind "fast".
+# Native first, then wrapped and native in turns. In every wrapped phase "slow" is minutes behind "fast".
 LATE = ("slow", 0, 20)  # native Spark drops it: its watermark is 100 by then
 PHASES: list[list[list[Row]]] = [
     [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)], [LATE, ("slow", 5, 112)]],
@@ -65,7 +65,7 @@ def windows_of_distinct(df: DataFrame) -> DataFrame:
     return windows(df.dropDuplicatesWithinWatermark(["split", "v"]), "split")
 
 
-# The whole matrix is run by `make torture`; of each operator, one store by every `make test`.
+# `make torture` runs the whole matrix; `make test` runs one store for each operator.
 MATRIX = pytest.mark.torture
 IN_ROCKSDB = pytest.mark.parametrize("store", [pytest.param("hdfs", marks=MATRIX), "rocksdb"], indirect=True)
 IN_FILES = pytest.mark.parametrize("store", ["hdfs", pytest.param("rocksdb", marks=MATRIX)], indirect=True)
@@ -86,7 +86,7 @@ def wrapped(service: LowWatermarkService, df: DataFrame, name: str = "orders") -
 
 
 def files_read(ran: Ran) -> int:
-    """Rows that the file sources gave, without the heartbeats'."""
+    """Rows that the file sources gave, without the heartbeats' rows."""
     sources = [source for progress in ran.progress for source in progress.sources]
     return sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
 
@@ -94,7 +94,7 @@ def files_read(ran: Ran) -> int:
 def in_turns(
     spark: SparkSession, feed: Feed, query: Query, checkpoint: str, *, through: SparkSession | None = None
 ) -> tuple[list[Row], list[int]]:
-    """Run the phases, each from the checkpoint that the one before left; returns all rows, and what each dropped.
+    """Run the phases, each from the checkpoint of the previous one; return all rows, and the number of drops by phase.
 
     The checkpoint is changed `through` a session, or without one.
     """
@@ -105,7 +105,7 @@ def in_turns(
         with LowWatermarkService(spark) as service:
             wraps = n % 2 == 1 or n == len(PHASES)
             if n == len(PHASES):
-                pass  # the last phase goes on wrapped, to the end
+                pass  # the last phase stays wrapped, to the end
             elif wraps:
                 assert adopt(checkpoint, "orders", spark=through, stopped=True).done
             elif n:
@@ -153,7 +153,7 @@ def test_windows_of_distinct_rows_in_turns(spark: SparkSession, feed: Feed, chec
 
 @pytest.mark.parametrize("store", ["rocksdb"], indirect=True)
 def test_timers_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
-    """transformWithState: the timers that one kind of query set, the other lets fire."""
+    """transformWithState: timers that a native query set fire in a wrapped one, and the other way round."""
     rows, _ = in_turns(spark, feed, alarms, checkpoint)
     assert sorted(rows) == sorted({(split, us(at + 10) // 1_000) for split, _, at in COUNTED})
 
@@ -162,7 +162,7 @@ def test_timers_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store
 def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, store: str) -> None:
     """Two heartbeats: the second stream's source becomes number 2, with its folder.
 
-    Each kind of query first starts too soon, and leaves an empty folder of that number.
+    A query of each kind first starts too soon, and leaves an empty folder of that number.
     """
     feeds = [Feed(spark, tmp_path / name) for name in ("left", "right")]
     rows: list[Row] = []
@@ -174,8 +174,8 @@ def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, s
                 wrapped(service, feed.df, name) if wraps else native(feed.df)
                 for feed, name in zip(feeds, ("a", "b"), strict=True)
             )
-            # One as it is: native Spark knows that its event time is never null here, and writes that down. The other
-            # renamed, where it does not.
+            # Native Spark knows that the first side's event time is never null, and writes this into the checkpoint.
+            # The second side is renamed, which hides the same from native Spark.
             two = two.selectExpr("split AS s2", "v AS v2", "ts AS t2")
             near = F.expr("split = s2 AND t2 BETWEEN ts AND ts + INTERVAL 5 SECONDS")
             joined = one.join(two, near).select("v", "v2")
@@ -203,7 +203,7 @@ def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, s
 def test_a_batch_that_was_planned_and_not_committed_runs_again_in_the_other_kind(
     service: LowWatermarkService, feed: Feed, checkpoint: str, then: str
 ) -> None:
-    """And by a session's function: the files of the checkpoint through Hadoop, as on HDFS."""
+    """The session's function does the same: it reads and writes the files by Hadoop, as on HDFS."""
     spark = feed.spark
     ran = start(counted_windows(native(feed.df) if then == "adopted" else wrapped(service, feed.df)), checkpoint)
     for batch in PHASES[0][:2]:
@@ -265,7 +265,7 @@ def test_what_was_half_done_starts_neither_kind_and_says_so(
 def test_version_2_of_the_offset_log_and_named_sources(
     spark: SparkSession, tmp_path: Path, checkpoint: str, named: bool
 ) -> None:
-    """With source evolution a query is wrapped and unwrapped as it is; without it, adopted as with version 1."""
+    """With source evolution a query is wrapped and unwrapped without a command, otherwise adopted as with version 1."""
     feed = Feed(spark, tmp_path / "feed")
 
     def df() -> DataFrame:
@@ -294,7 +294,7 @@ def test_version_2_of_the_offset_log_and_named_sources(
 def test_what_a_timestamp_of_the_future_left_behind_is_told(
     service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Native Spark's watermark is decades ahead; the wrapped query drops all rows, and says why once."""
+    """Native Spark's watermark is decades ahead; the wrapped query drops all rows, and logs the reason once."""
     there = f"stands at {format_time_us(us(4_102_444_800))}, "
     ran = start(counted_windows(native(feed.df)), checkpoint)
     for batch in ([("fast", 1, 4_102_444_810)], [("slow", 1, 100)]):
@@ -376,7 +376,7 @@ def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
 ) -> None:
     old = written(tmp_path / "old", {n: [f'{{"a":{n}}}', f'{{"b":{n}}}'] for n in range(3)})
     for sums in old.rglob(".*.crc"):
-        sums.unlink()  # of a test, and so no checksums
+        sums.unlink()  # the test made them, so they are no checksums
     new = shutil.copytree(old, tmp_path / "new")
     adopt(new, ["one", "two"], spark=spark)
     before, after = contents(old), contents(new)
@@ -405,7 +405,7 @@ def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
 def test_version_2_may_write_its_lines_in_any_order_and_one_for_a_source_used_twice(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str, version: str
 ) -> None:
-    """Version 1 has them in the order of the query, and one for each place."""
+    """Version 1 has lines in the order of the query, and a line for each use of a source."""
     feeds = [Feed(spark, tmp_path / name) for name in "abc"]
     a, b, c = (wrapped(service, feed.df, feed.folder.name) for feed in feeds)
     with settings(spark, {OFFSET_LOG: version}):
@@ -422,7 +422,7 @@ def test_version_2_may_write_its_lines_in_any_order_and_one_for_a_source_used_tw
 def test_a_heartbeat_behind_other_sources_than_the_stream_has_is_told_with_the_commands(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
-    """Adopted with the number of one source, and the stream has two: Spark takes a heartbeat's offset for a file's."""
+    """Adopted for one source while the stream has two: Spark takes a heartbeat's offset for a file source's."""
     feeds = [Feed(spark, tmp_path / name) for name in "ab"]
     both = feeds[0].df.union(feeds[1].df)
     ran = start(counted_windows(native(both)), checkpoint)
@@ -548,7 +548,7 @@ def test_a_file_system_that_is_not_set_up_is_said_in_a_sentence(spark: SparkSess
 
 
 def test_another_name_bound_and_strategy_carry_over(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
-    """What is between two restarts of a wrapped query: state, low watermark and splits stay."""
+    """Between two runs of a wrapped query they may change; state, low watermark and splits stay."""
     rows: list[Row] = []
     with LowWatermarkService(spark) as service:
         ran = start(counted_windows(wrapped(service, feed.df)), checkpoint)

@@ -1,6 +1,6 @@
-"""`lowmark adopt` and `leave` on checkpoints as Spark writes them, without Spark: what is changed, refused, survived.
+"""`lowmark adopt` and `leave` on checkpoints as Spark writes them, without Spark: changes, refusals and crashes.
 
-That real queries go on from what is changed here is in `test_adopted_queries.py` and `test_adoption_walks.py`.
+`test_adopted_queries.py` and `test_adoption_walks.py` show that real queries continue from these changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def metadata(**fields: Any) -> str:
 def written(
     folder: Path, batches: dict[int, list[str]], *, version: str = "v1", commits: int | None = None, **fields: Any
 ) -> Path:
-    """A checkpoint that was written an hour ago; each batch has a line per source."""
+    """Write a checkpoint whose files are an hour old; each batch has a line for each source."""
     root = folder / "checkpoint"
     newest = max(batches)
     files = {f"offsets/{batch}": "\n".join([version, metadata(**fields), *lines]) for batch, lines in batches.items()}
@@ -65,7 +65,7 @@ def lines(root: Path, batch: int) -> list[str]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """All that Spark reads; checksums may go, and what was written aside may stay."""
+    """Read all files that Spark reads; checksums may go, and temporary files may stay."""
     files = [path for path in root.rglob("*") if path.is_file() and not path.name.endswith((".crc", ".lowmark"))]
     return {str(f.relative_to(root)): f.read_bytes() for f in files if "changes" not in f.parts}
 
@@ -245,7 +245,7 @@ def test_a_source_that_is_read_twice_is_refused(tmp_path: Path) -> None:
     ids=["adopt", "leave"],
 )
 def test_a_source_that_is_read_twice_before_another_is_refused(tmp_path: Path, offsets: list[str]) -> None:
-    """Numbers count sources, so the folder of the other one is no line's own."""
+    """Numbers count sources, so no line belongs to the folder of the other source."""
     root = written(tmp_path, {0: offsets})
     numbers = {0, 1} if len(offsets) == 3 else {0, 2}
     for folder in set(range(len(offsets))) - numbers:
@@ -266,7 +266,7 @@ def test_sources_that_stand_at_the_same_offset_are_adopted_and_left(tmp_path: Pa
 
 @pytest.mark.parametrize("batch_ms", [5, 4_102_444_800_000], ids=["in the commit log", "in the offset log"])
 def test_a_watermark_ahead_of_the_clock_is_told_before_all_rows_are_late(tmp_path: Path, batch_ms: int) -> None:
-    """One timestamp of the year 2100 has put native Spark's watermark there, and with lowmark it stays there."""
+    """One timestamp of the year 2100 has set native Spark's watermark, which lowmark keeps."""
     root = written(tmp_path, {0: ["1"]}, batchWatermarkMs=batch_ms)
     (root / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":4102444800000}')
     for dry_run in (True, False):
@@ -328,7 +328,7 @@ def test_a_log_that_was_just_written_may_have_a_query(native: Path) -> None:
         adopt(native, "orders")
     adopt(native, "orders", stopped=True)
     os.utime(native / "commits/4", (1_700_000_000, 1_700_000_000))
-    leave(native)  # what this wrote itself is no sign of a query
+    leave(native)  # the command's own writes are no sign of a running query
 
 
 def test_a_dry_run_says_what_the_command_would_be_refused_for_now(native: Path) -> None:
@@ -366,7 +366,7 @@ def test_what_cannot_be_read_is_named(native: Path, name: str, text: str) -> Non
 
 @pytest.mark.parametrize("name", ["lowmark/changes/.1.json.lowmark", "offsets/.4.lowmark"])
 def test_what_cannot_be_written_is_named_and_gone_on_with(native: Path, name: str) -> None:
-    """A folder in the way of a file: it stops root, too, who may write anywhere."""
+    """A folder stands in the way of a file; this stops even root, whose permissions have no limits."""
     path = native / name
     path.mkdir(parents=True)
     with pytest.raises(CheckpointUnwritable, match=r"cannot be written \(.*\). Hint: .*the same command goes") as told:
@@ -408,7 +408,7 @@ def test_a_path_with_a_scheme_of_this_machine(native: Path) -> None:
 
 
 def killed_at(step: int, work: Callable[[], object]) -> bool:
-    """Run in a process that is killed before its n-th change of a file; False if it ended before."""
+    """Run work in a process that is killed before its n-th change of a file; return False if it ended before."""
     child = os.fork()
     if child == 0:
         left = step
@@ -444,11 +444,11 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 
 @contextmanager
 def cut_short(store: type[CheckpointStore], moment: int) -> Iterator[Callable[[], bool]]:
-    """Interrupt what is done inside before or after one of its writes and moves; yields whether it was.
+    """Interrupt the inner work before or after one of its writes and moves; yield whether an interrupt came.
 
     Args:
-        store: whose writes and moves.
-        moment: which, of two for each of them; past the last, nothing is interrupted.
+        store: the class whose writes and moves count.
+        moment: index of the moment, two for each write or move; a later moment interrupts nothing.
     """
     left = moment
 
@@ -471,7 +471,7 @@ def cut_short(store: type[CheckpointStore], moment: int) -> Iterator[Callable[[]
 
 
 def startable(root: Path) -> int | None:
-    """With how many sources Spark would start on it; None: with no number of them."""
+    """Return the number of sources with which Spark would start on the checkpoint; None if it would not start."""
     counts = set()
     for batch in (2, 1):
         version, *_ = text = (root / "offsets" / str(batch)).read_text().split("\n")
@@ -522,7 +522,7 @@ def test_another_command_in_the_middle_of_one_says_what_to_run(native: Path) -> 
 
 
 def test_a_change_that_never_began_does_not_touch_what_came_after_it(native: Path) -> None:
-    """Killed when it was written down and nothing more; then the query went on, and was stopped."""
+    """The command was killed after it had written down its plan only; then the query ran on, and was stopped."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(adoption._Checkpoint, "_at_work", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -537,7 +537,7 @@ def test_a_change_that_never_began_does_not_touch_what_came_after_it(native: Pat
 
 @pytest.mark.parametrize("undo", [False, True])
 def test_an_entry_that_was_being_written_is_one_of_the_change(native: Path, undo: bool) -> None:
-    """On ABFS a file that is written over is empty until it is whole."""
+    """On ABFS an overwritten file is empty until the write is complete."""
     before = contents(native)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(adoption._Checkpoint, "_at_work", lambda *_, **__: 1 / 0)
@@ -592,13 +592,13 @@ def test_the_numbers_of_sources_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_what_the_pages_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands and functions of operating.md and adopt.md, as they stand but for the paths and the session."""
+    """The commands and functions of operating.md and adopt.md, with other paths and without a session."""
     one, two = written(tmp_path / "one", {0: ["1"]}), written(tmp_path / "two", {0: ["1", "2"]})
     untouched = contents(one), contents(two)
     code = block("adopt.md", "from lowmark import adopt, leave")
     for path in (one, two, two):
         code = code.replace("s3a://bucket/checkpoints/orders", str(path), 1)
-    exec(code, {"spark": None})  # the page's own; the file system of this machine needs no session
+    exec(code, {"spark": None})  # the page's code; a local file system needs no session
     assert (contents(one), contents(two)) == untouched, "one was only asked for, the other adopted and left"
     assert capsys.readouterr().out.startswith('would add the heartbeat of "orders"')
 

@@ -1,7 +1,7 @@
-"""Random walks over one checkpoint: its query is started either way round, adopted, left, undone, cut short, misnamed.
+"""Random walks over one checkpoint: native or wrapped queries; adopt and leave, right, wrong, undone or interrupted.
 
-Whatever is done, and in whichever order: what is refused changes nothing, and each window comes out once and whole.
-A failure names its seed: `LOWMARK_SEED=...` walks the same way again.
+After any steps in any order, a refusal has changed nothing, and each window comes out once and whole. A failure names
+its seed: `LOWMARK_SEED=...` repeats the walk.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from tests.live.torture import newest
 
 END = 5_000
 MOMENTS = 16
-"""At which a command may be cut short; some do fewer writes and moves."""
+"""Number of moments at which a command may be interrupted; some commands have fewer writes and moves."""
 WRONG_WAY_ROUND = {
     True: "it lacks the heartbeat",
     False: "in the checkpoint offsets and now there are",
 }
-"""What is said of a query that is wrapped, or is not, where the checkpoint is of the other kind."""
+"""Whether the query is wrapped -> the error if the checkpoint is of the other kind."""
 
 
 class Walk:
     """One checkpoint, from its first native query on.
 
     Attributes:
-        wraps: it is of a wrapped query now.
-        undoable: the command whose --undo would go back now.
+        wraps: whether the checkpoint is of a wrapped query now.
+        undoable: the command whose --undo would work now.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, rng: random.Random) -> None:
@@ -77,7 +77,7 @@ class Walk:
         return writer.option("checkpointLocation", str(self.checkpoint)).start()
 
     def run(self, rounds: int = 1, *, at: int | None = None, share: float = 0.7) -> None:
-        """Some of the sources get a row each, of a split of their own, and none is late: event time goes on."""
+        """Give some sources a row; every source has its own split, and event time rises, so no row is late."""
         with LowWatermarkService(self.spark) as service:
             query = self.start(service, wraps=self.wraps)
             try:
@@ -110,7 +110,7 @@ class Walk:
 
     @property
     def command(self) -> str:
-        """The one that changes the kind of query."""
+        """The command that changes the kind of query."""
         return "leave" if self.wraps else "adopt"
 
     def do(self, command: str, **options: Any) -> Adoption:
@@ -197,7 +197,7 @@ class Walk:
     def _changes(self) -> list[Path]:
         return list((self.checkpoint / "lowmark/changes").glob("*.json"))
 
-    # --- all of it ---
+    # --- the walk ---
 
     def walk(self, steps: int) -> None:
         self.run(2, share=1)

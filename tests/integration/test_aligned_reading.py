@@ -1,4 +1,4 @@
-"""Planners of one alignment group, on a virtual clock: how far each reads, and that all of them come to an end."""
+"""Planners of one alignment group, on a virtual clock: how far each reads, and that all of them reach the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_ROUNDS = 500
 
 
 class Steps(SimpleSource[SourceSplit]):
-    """One split; every position holds some rows, which are given by their event times in microseconds."""
+    """One split; every position holds some rows, given by their event times in microseconds."""
 
     schema = pa.schema([("at", pa.int64())])
     discover_every = None
@@ -136,7 +136,7 @@ class Query:
         self.streams.cooperation.report(self.run)
 
     def check_cap(self, cap_us: int, end: BatchOffset) -> None:
-        """The rows that were planned are those whose watermark is at most the cap: not one more, not one less."""
+        """Check that the plan has exactly the rows whose watermark is at most the cap."""
         steps = self.source.steps
         before, position = (offset.positions.get("a", len(steps)) for offset in (self.at, end))
         tops = [self.strategy.watermark_of_max(max(step)) for step in steps]
@@ -150,7 +150,7 @@ class Query:
 
 
 def read_all(sources: Sequence[Steps], strategy: WatermarkStrategy) -> list[Query]:
-    """Let streams of one group take turns until all is read, or nothing happens any more."""
+    """Let streams of one group take turns until all rows are read, or for `MOST_ROUNDS` rounds."""
     streams = Streams()
     with ExitStack() as planners:
         for number, source in enumerate(sources):
@@ -188,7 +188,7 @@ def test_a_step_that_is_longer_than_the_drift_is_read_when_all_others_are_there(
 
 @st.composite
 def _sources(draw: st.DrawFn) -> list[Steps]:
-    """Two or three streams; rows rise, less than a millisecond apart or seconds, alone in a step or with others."""
+    """Two or three streams; rows rise by less than a millisecond or by seconds, with one or several rows a position."""
     sources = []
     for _ in range(draw(st.integers(2, 3))):
         at, steps = draw(st.integers(0, 5_000)), []

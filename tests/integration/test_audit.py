@@ -1,4 +1,4 @@
-"""`lowmark audit` without a broker: files, event times, cuts, the page; what comes out is what a person pastes."""
+"""`lowmark audit` without a broker: files, event times, cuts, the page; a person can paste the printed strategy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HOSTILE = ["<script>alert(1)</script>", 'a"b\n\x1b[2J', "x" * 10_000, "kÃ¤se ðŸ§
 
 
 def call(*arguments: str | Path) -> tuple[int, str, str]:
-    """The command within this process: exit code, stdout, stderr."""
+    """Run the command within this process: exit code, stdout, stderr."""
     result = CliRunner().invoke(main.app, ["audit", *map(str, arguments)], prog_name="lowmark")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
@@ -53,13 +53,13 @@ def told(*arguments: str | Path) -> dict[str, Any]:
 
 
 def rows_of(split: int, batch: int, behind_s: int = 0) -> list[int]:
-    """Ten rows, a second each, microseconds."""
+    """Event times of ten rows, a second apart, microseconds."""
     return [START_US + (batch * 10 + row - behind_s) * SECOND_US for row in range(10)]
 
 
 @pytest.fixture
 def bronze(tmp_path: Path) -> Path:
-    """Twenty files of two partitions, one of which is two minutes behind."""
+    """Twenty files of two partitions; one partition is two minutes behind."""
     folder = tmp_path / "bronze"
     folder.mkdir()
     for batch in range(20):
@@ -79,7 +79,7 @@ def bronze(tmp_path: Path) -> Path:
 def test_files_are_replayed_by_age_and_the_strategy_is_python(bronze: Path) -> None:
     answer = told("files", bronze, "--delay", "1 minute", "--delay", "3 minutes")
     minute, more = answer["native"]
-    # Late from the third file on, by the first file's largest time: of orders/1 all of it.
+    # From the third file on all rows of orders/1 are late, by the first file's largest time.
     assert minute == {
         "delay": "1m",
         "delay_us": 60_000_000,
@@ -88,7 +88,7 @@ def test_files_are_replayed_by_age_and_the_strategy_is_python(bronze: Path) -> N
         "rows_kept_at_most": minute["rows_kept_at_most"],
     }
     assert more["rows_dropped"] == 0
-    # The largest of the batch before the last is 11 s before this one begins, and orders/1 is 120 s behind.
+    # The largest time two batches before is 11 s before a batch begins, and orders/1 is 120 s behind.
     assert answer["native_smallest_delay_us"] == 109_001_000
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
     assert answer["splits"]["orders/1"]["out_of_orderness_us"]["max"] == 0
@@ -156,8 +156,8 @@ def test_text_and_page_say_the_same_and_hostile_names_do_nothing(tmp_path: Path)
     assert not re.search(r"(?:src|href)=", text)
     assert len(text) < 200_000
     for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        ET.fromstring(picture)  # ours
-    # What is pasted is still Python, and only what it says.
+        ET.fromstring(picture)  # our own picture
+    # The pasted strategy is still Python, and only that.
     names: dict[str, Any] = {"WatermarkStrategy": WatermarkStrategy}
     code_of = told("files", folder, "--event-time", "$.at", "--split", "device")["strategy"]
     exec(code_of, names)
@@ -210,7 +210,7 @@ def test_a_small_file_that_unpacks_to_much_is_told_and_takes_no_memory(tmp_path:
         pa.array([0] * rows, pa.int32()), ["x" * (30_000 if repeated else 300_000_000)]
     )
     bomb = tmp_path / "bomb.parquet"
-    # The schema that Arrow keeps would say that it is a list of texts; without it, it is a column of texts.
+    # Arrow's own schema would declare a dictionary of texts; without it the column is plain text.
     parquet.write_table(pa.table({"at": timed(rows), "who": who}), bomb, compression="zstd", store_schema=False)
     assert bomb.stat().st_size < 100_000
     parquet.write_table(pa.table({"at": timed(10), "who": ["a"] * 10}), tmp_path / "good.parquet")
@@ -286,7 +286,7 @@ def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path
 
 
 def test_what_spark_passes_over_in_a_folder_is_passed_over(bronze: Path) -> None:
-    """The log of a sink, what a job is about to write, checksums: folders too; not a partition's."""
+    """The log of a sink, a job's temporary files, checksums, also as folders; not the folder of a partition."""
     for folder in ("_spark_metadata", "_temporary/0", ".hidden", "_kind=a"):
         (bronze / folder).mkdir(parents=True)
     (bronze / "_spark_metadata/000.json").write_text('{"commitInfo": {}}\n')
@@ -434,11 +434,11 @@ def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_val
     reader = TimeReader()
     mixed: list[Any] = [*milliseconds, *seconds, 0]
     times = reader.values([*mixed, "no time"]) if in_values else reader.column(pa.array(mixed))
-    assert times.timed.tolist()[:11] == [True] * 7 + [False] * 3 + [True]  # of 0 nobody can tell
+    assert times.timed.tolist()[:11] == [True] * 7 + [False] * 3 + [True]  # the unit of 0 is unknown
     assert times.unreadable_rows == 3 + in_values
     assert any("3 rows have a time that looks like seconds among milliseconds" in note for note in reader.notes)
     named = TimeReader(Unit.MILLISECONDS)
-    assert named.column(pa.array(mixed)).timed.all()  # whoever names the unit is believed
+    assert named.column(pa.array(mixed)).timed.all()  # a named unit is believed
     assert named.notes == []
 
 
@@ -448,7 +448,7 @@ def test_what_is_no_path_is_refused(text: str) -> None:
         json_path(text)
 
 
-# --- cuts: the same batches, at whatever pace the splits are read
+# --- cuts: the same batches, at any pace of reading
 
 
 def batches_of(cut: Cut, keys: list[list[int]], seed: int) -> list[list[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""The replay against Spark itself: the same rows in the same batches, and how many each of the two rules drops."""
+"""The replay agrees with Spark itself: on the same batches, both count the same number of drops for each rule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rows = list[tuple[int, int]]  # split, event time in microseconds
 
 
 def topic(kind: str, seed: int, batches: int) -> list[Rows]:
-    """Batches of four splits; times are of an hour ago, so that a bad clock is one."""
+    """Batches of four splits; times are an hour old, so that a bad clock is ahead of the present."""
     chance, begin_us = random.Random(seed), (int(time.time()) - 3_600) * SECOND_US
     behind_s = {1: 90} if kind in ("skew", "all of it") else {}
     made = []
@@ -54,7 +54,7 @@ def topic(kind: str, seed: int, batches: int) -> list[Rows]:
 
 
 def predicted(batches: list[Rows], delay_us: int) -> tuple[int, int]:
-    """Rows that native Spark and lowmark drop, by the replay."""
+    """Number of rows that native Spark and lowmark drop, by the replay."""
     replay = Replay(
         SPLITS,
         delays_us=[delay_us],
@@ -77,7 +77,7 @@ def predicted(batches: list[Rows], delay_us: int) -> tuple[int, int]:
 
 
 def written(batches: list[Rows], folder: Path) -> Path:
-    """A file a batch; every row has a number of its own."""
+    """Write a file for each batch; every row has its own number."""
     folder.mkdir()
     number = 0
     for batch, rows in enumerate(batches):
@@ -101,7 +101,7 @@ def rows_of_files(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def dropped(df: DataFrame, checkpoint: str) -> int:
-    """A group for each row: what the state drops is counted by rows."""
+    """Count dropped rows. Every row has its own group, so the state counts drops by rows."""
     query = df.groupBy(F.window("ts", f"{WINDOW_US // SECOND_US} seconds"), "id").count()
     ran: Ran = start(query, checkpoint)
     ran.settle()
@@ -110,7 +110,7 @@ def dropped(df: DataFrame, checkpoint: str) -> int:
 
 
 def by_spark(spark: SparkSession, batches: list[Rows], delay_s: int, folder: Path) -> tuple[int, int]:
-    """Rows that native Spark and lowmark drop, by Spark."""
+    """Number of rows that native Spark and lowmark drop, by Spark."""
     files = written(batches, folder / "rows")
     native = dropped(rows_of_files(spark, files).withWatermark("ts", f"{delay_s} seconds"), str(folder / "native"))
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{delay_s} seconds")

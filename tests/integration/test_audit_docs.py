@@ -1,4 +1,4 @@
-"""docs/audit.md shows what the command prints."""
+"""docs/audit.md shows the output of the command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCK = re.compile(r"<!-- printed by: lowmark audit files -->\n```\n(.*?)```", r
 
 
 def printed(folder: Path) -> str:
-    """The output; days are those of yesterday, and how far a bad clock is ahead depends on the hour."""
+    """Return the output, whose days are yesterday's; the lead of a bad clock depends on the hour."""
     write(folder / "orders")
     lowmark = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
     run = subprocess.run(
@@ -53,7 +53,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
 
 
 def snippet(number: int) -> dict[str, Any]:
-    """What one of the page's programs defines; ports are free ones."""
+    """Run one of the page's programs with free ports; return the names that it defines."""
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text("utf-8"), flags=re.DOTALL)[number]
     names: dict[str, Any] = {}
     exec(compile(code.replace("9464", "0"), "audit.md", "exec"), names)
@@ -79,7 +79,7 @@ def test_the_page_s_watched_query_runs(spark: SparkSession, feed: Feed, checkpoi
     feed.put(("0", 1, 100), ("1", 1, 20))
     ran = start(watched(spark, orders).groupBy(F.window("ts", "1 minute")).count(), checkpoint)
     ran.settle()
-    service = LowWatermarkService(spark, metrics_port=0)  # the one that runs
+    service = LowWatermarkService(spark, metrics_port=0)  # the service that runs already
     try:
         wait_until(lambda: service.status("orders").states["active"] == 2, "both splits known")
     finally:
@@ -87,7 +87,7 @@ def test_the_page_s_watched_query_runs(spark: SparkSession, feed: Feed, checkpoi
         service.stop()
 
 
-if __name__ == "__main__":  # writes it anew: python -m tests.integration.test_audit_docs FOLDER
+if __name__ == "__main__":  # writes the page: python -m tests.integration.test_audit_docs FOLDER
     page = ROOT / "docs" / "audit.md"
     text = printed(Path(sys.argv[1]))
     page.write_text(

@@ -62,7 +62,7 @@ def test_a_path_leads_through_an_array_of_avro(avsc: Schema) -> None:
 
 
 def described() -> descriptor_pb2.FileDescriptorSet:
-    """Two messages: Before, which is empty, and Order, whose field paid is an Order.Paid of ms (int64) and at."""
+    """Two messages: the empty Before, and Order, whose field paid is an Order.Paid of ms (int64) and at."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
@@ -96,7 +96,7 @@ def test_event_times_in_protobuf_are_read(tmp_path: Path) -> None:
     empty = order_class()
     (tmp_path / "order.desc").write_bytes(files.SerializeToString())
     schema = Schema.read(tmp_path / "order.desc")
-    # The index of the message type: one index, 1. Message type 0, which has another meaning, is a zero byte alone.
+    # The index of the message type: one index, 1. A zero byte alone means message type 0, which is another message.
     data = [framed(each.SerializeToString(), indexes=b"\x02\x02") for each in (order, empty)]
     broken = framed(b"\xff\xff", indexes=b"\x02\x02")
     for path in ("$.paid.ms", "$.paid.at"):

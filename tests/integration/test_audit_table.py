@@ -1,4 +1,4 @@
-"""`audit_table` says of a bronze table what `lowmark audit` says of the topic that it was written from."""
+"""`audit_table` reports of a bronze table the same as `lowmark audit` of the table's topic."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bronze(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 def expected(*, timed: bool) -> AuditReport:
-    """The same rows, given to the audit by hand."""
+    """The report on the same rows, given to the audit by hand."""
     cut = ByTime(3, 10 * SECOND_US) if timed else Proportional([1_000] * 3, [1_000 + ROWS] * 3, 90, 2 * START_US)
     audit = Audit(
         [f"orders/{split}" for split in range(3)], cut, Question(rows_per_batch=90), 2 * START_US, timed=timed
@@ -66,7 +66,7 @@ def expected(*, timed: bool) -> AuditReport:
 
 @pytest.mark.parametrize("at_once", [1_000_000, 500])
 def test_a_table_says_what_its_topic_says(bronze: DataFrame, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    """Also where only some rows at a time come to the driver."""
+    """The same holds if only some rows at a time come to the driver."""
     monkeypatch.setattr(module, "ROWS", at_once)
     split = ["topic", "partition"]
     for order, more in (("offset", {"rows_per_batch": 90}), ("timestamp", {})):

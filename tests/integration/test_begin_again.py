@@ -1,4 +1,4 @@
-"""An error in the middle of a change: the server never uses nor writes such a state; it goes on from its journal."""
+"""An error in the middle of a change: the server drops the half-changed state and begins again from its journal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder() -> Iterator[Path]:
 
 
 def once(error: Exception, work: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
-    """The same work, which raises the first time."""
+    """The same work, with an error at the first call."""
     calls: list[None] = []
 
     def raises(*arguments: Any, **named: Any) -> Any:
@@ -62,7 +62,7 @@ def once(error: Exception, work: Callable[..., Any], *, after: bool = False) -> 
 
 
 async def registered(scene: Scene, run: str = "r") -> None:
-    """One task of one application, which has published 5."""
+    """Register one task of one application, whose source has published 5."""
     await scene.watch("a")
     await scene.say("a", TaskRegistered(who(0), run, 5))
     scene.pass_time(SECOND)
@@ -74,7 +74,7 @@ async def registered(scene: Scene, run: str = "r") -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (SourceRounds, "begin"),  # the leases know the task, and its source does not
+        (SourceRounds, "begin"),  # the leases know the task, its source does not
         (SourceRounds, "__init__"),
         (Coalescer, "assign"),
         (LowWatermarkCoordinator, "_changed"),
@@ -157,7 +157,7 @@ def test_a_write_that_was_under_way_is_of_a_sound_state_and_is_waited_for(
         registering = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
         await until(journal.begun)
         monkeypatch.setattr(SourceRounds, "begin", once(KeyError("x"), SourceRounds.begin))
-        for _ in range(2):  # a write is under way, and the state that is read is written once more
+        for _ in range(2):  # a write is under way, and the restored state is written again
             journal.go.release()
         with pytest.raises(asyncio.CancelledError):
             await scene.say("b", TaskRegistered(who(1), "r"))
@@ -209,7 +209,7 @@ def test_it_begins_again_three_times_in_ten_minutes_and_then_ends_with_the_error
             await fail()
         for _ in range(10):
             scene.now_us += 60 * SECOND
-        for _ in range(3):  # those of before do not count any more
+        for _ in range(3):  # earlier failures count no more
             await fail()
         assert not scene.coordinator.failed.done()
         await fail()

@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic: what a table says of a bound must be so. The runs themselves are `make bench`."""
+"""The benchmark's own arithmetic: a table's verdicts on bounds are right. `make bench` runs the benchmark itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def row(native: list[float], wrapped: list[float], bound: Bound) -> Row:
 
 
 def test_a_ratio_is_taken_pair_by_pair() -> None:
-    """The machine was three times slower in the second pair; the ratio of the medians would say 1.5."""
+    """The machine was three times slower in the second pair; the ratio of the medians would be 1.5."""
     seen = row([100, 300, 100], [150, 330, 110], Bound(1.4, "ratio"))
 
     assert seen.ratio is not None

@@ -1,6 +1,6 @@
-"""`kafka_starting_offsets` on checkpoints that real queries wrote: a wrapped query goes on where a native one stopped.
+"""`kafka_starting_offsets` on real checkpoints: a wrapped query continues where a native query stopped.
 
-Spark does not let a checkpoint gain a source, so a wrapped query needs a new one and the old one's positions.
+A checkpoint cannot gain a source in Spark, so a wrapped query needs a new checkpoint and the positions of the old one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(frame: DataFrame, checkpoint: str, sink: Rows) -> None:
 
 
 def unbroken(text: str) -> str:
-    """What is said, wherever lines are broken."""
+    """Remove all white space, because lines may be broken anywhere."""
     return "".join(text.split())
 
 
@@ -86,7 +86,7 @@ def test_a_wrapped_query_continues_where_a_native_one_stopped(
 def test_a_new_query_beside_an_old_one_tears_no_window(
     spark: SparkSession, kafka: Broker, checkpoint: str, tmp_path: Path
 ) -> None:
-    """It reads the rows of open windows again, and leaves out the windows that the old one told of."""
+    """The new query reads the rows of open windows again, and leaves out the windows that the old query emitted."""
     log = Log.create(kafka, 1)
     base = (T0_US // (10 * MINUTE_US) + 1) * 10 * MINUTE_US
     times = [base + i * MINUTE_US for i in range(40)]
@@ -104,7 +104,7 @@ def test_a_new_query_beside_an_old_one_tears_no_window(
     windows(source(spark, log, maxOffsetsPerTrigger=4).withWatermark("ts", "10 seconds"), "old", None, checkpoint)
     found = reach_back(checkpoint, window_us=10 * MINUTE_US, delay_us=10_000_000)
     assert found.after_batch is not None, "the beginning is passed"
-    # What adopt.md shows, with the name of its topic.
+    # The command in adopt.md prints the page's output, but for the name of the topic.
     words = shlex.split(block("adopt.md", "lowmark offsets").replace("/path/of/old/checkpoint", checkpoint))
     status, out, err = call(*words[1:])
     printed = (out + err).replace(log.topic, "orders")
@@ -160,7 +160,7 @@ def test_a_wrapped_query_on_a_native_checkpoint_is_refused_and_the_log_says_what
         writer = frame.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
         with pytest.raises(StreamingQueryException, match="lacks the heartbeat, which is a source to Spark"):
             writer.start().awaitTermination(60)
-            # Leaving the service drains its events.
+            # The end of the service handles its queued events.
     [said] = [r.getMessage() for r in caplog.records if r.name == "lowmark" and "checkpoint" in r.getMessage()]
     assert f"lowmark adopt {checkpoint} --stream orders" in said
     assert f"lowmark offsets {checkpoint}" in said

@@ -1,7 +1,7 @@
-"""A checkpoint in which others may write: what they put there leads nobody's hands to another place.
+"""A checkpoint that other users may write to: files of these users lead no command to another place.
 
-Changes that neither command has written, links, pipes and devices, names that are paths. Through a session: the last
-tests of `test_adopted_queries.py`.
+Changes that neither command has written, links, pipes and devices, names that are paths. The last tests of
+`test_adopted_queries.py` do the same through a session.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Crafted = dict[str, Any]
 
 @pytest.fixture
 def adopted(tmp_path: Path) -> Path:
-    """Of three sources and two streams, adopted to the end; sources/2 has moved to sources/3."""
+    """An adopted checkpoint of three sources and two streams; sources/2 has moved to sources/3."""
     root = written(tmp_path, {n: [f'{{"a":{n}}}', f'{{"b":{n}}}', f'{{"c":{n}}}'] for n in range(3)})
     adopt(root, {"orders": [0, 1], "payments": [2]})
     return root
 
 
 def everything(folder: Path) -> dict[str, str]:
-    """Each name below a folder and what it is, links not followed."""
+    """Map each name below a folder to its content; links are not followed."""
     return {
         str(path.relative_to(folder)): str(path.readlink())
         if path.is_symlink()
@@ -149,14 +149,14 @@ def test_a_change_that_was_done_is_no_hindrance_when_its_entries_are_gone(adopte
 
 @pytest.fixture
 def kafka(tmp_path: Path) -> Path:
-    """Native, on one topic, with a watermark, so that each command reads all it ever reads."""
+    """A native checkpoint on one topic, with a watermark, so that no command leaves out a file."""
     lines = {n: [f'{{"orders":{{"0":{n}}}}}'] for n in range(3)}
     return written(tmp_path, lines, batchWatermarkMs=1_700_000_000_000)
 
 
 def without_end(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # it takes no room on the disk
+        file.truncate(1 << 40)  # takes no room on the disk
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -208,7 +208,7 @@ def test_a_backup_that_is_no_file_is_refused_by_name(tmp_path: Path, kafka: Path
 def test_what_waits_where_a_file_is_written_aside_is_not_written_to(
     tmp_path: Path, kafka: Path, name: str, kind: str
 ) -> None:
-    """Others foresee the name."""
+    """Others can predict the name of a temporary file."""
     (tmp_path / "there").write_text("of somebody else")
     (kafka / name).parent.mkdir(parents=True, exist_ok=True)
     KINDS[kind][0](kafka / name)
@@ -249,12 +249,12 @@ def test_the_root_itself_may_be_a_link(tmp_path: Path, kafka: Path) -> None:
     assert HEARTBEAT in (kafka / "offsets/2").read_text()
 
 
-# -- what a run leaves behind
+# -- files that a run leaves behind
 
 
 @pytest.mark.parametrize("token", ["../offsets/2", "/etc/passwd", "", ".", "a/b", "a" * 65, "a\n"])
 def test_a_token_that_is_a_path_names_no_farewell(kafka: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
-    """It stands in an offset; what it names is read at the start of a query and deleted after its end."""
+    """The token is part of an offset; its file is read at the start of a query and deleted after its end."""
     before = everything(kafka)
     files = FarewellFiles(None, str(kafka))  # type: ignore[arg-type]  # a session, which the store below does not need
     monkeypatch.setitem(vars(files), "_store", LocalStore(kafka))
@@ -276,7 +276,7 @@ def test_a_farewell_is_a_file_of_the_checkpoint(tmp_path: Path, kafka: Path, kin
     make(kafka / "lowmark/ab12")
     with pytest.raises(CheckpointUnreadable, match=re.escape(f"lowmark/ab12 cannot be read ({why})")):
         files.read("ab12")
-    files.write(farewell)  # in the place of a link, and not through it
+    files.write(farewell)  # replaces a link, without following it
     assert files.read("ab12") == farewell
     files.forget("ab12")
     files.forget("ab12")

@@ -1,4 +1,4 @@
-"""The command line: what it prints, on which stream, with which exit code; status against a live service."""
+"""The command line: its output, the stream of the output, its exit code; status against a live service."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main;
 
 
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it."""
+    """Run the command as a user does."""
     return subprocess.run(
         [*LOWMARK, *arguments],
         capture_output=True,
@@ -49,14 +49,14 @@ def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Com
 
 
 def call(*arguments: str) -> tuple[int, str, str]:
-    """The command within this process: exit code, stdout, stderr."""
+    """Run the command within this process: exit code, stdout, stderr."""
     result = CliRunner().invoke(main.app, list(arguments), prog_name="lowmark")
     return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """No service to be found."""
+    """No service can be found."""
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "none"])
     return str(tmp_path / "none")
 
@@ -208,7 +208,7 @@ def test_offsets_in_json_are_alone(old_checkpoint: Path) -> None:
 
 @pytest.fixture
 def windowed(tmp_path: Path) -> Path:
-    """Minute windows, 10 seconds of delay, 100 records a batch: after batch n event time has come to minute n."""
+    """Minute windows, 10 seconds of delay, 100 records a batch: after batch n event time has reached minute n."""
     root = tmp_path / "windowed"
     for batch in range(3, 10):
         (root / "offsets").mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def windowed(tmp_path: Path) -> Path:
 
 def test_offsets_that_reach_back_to_the_oldest_open_window(windowed: Path) -> None:
     code, out, err = call("offsets", str(windowed), "--window", "1 minute", "--delay", "10 seconds")
-    # In force in batch 9 was minute 8 less the delay, so a window may be open since before minute 7: not after batch 6.
+    # Batch 9 ran under minute 8 less the delay, so its oldest open window began before minute 7: not after batch 6.
     assert (code, json.loads(out)) == (0, {"orders": {"0": 700}})
     assert "300 of the old query's records are read again" in err
     assert '.filter("window.end > timestamp_millis(1700000470000)")' in err
@@ -324,7 +324,7 @@ def test_status_and_explain_of_a_running_query(
         assert "mute" in lines["held by"]
         assert "2 active" in lines["splits"]
         assert "1 pending" in lines["splits"]
-        assert out.index("mute ", out.index("state")) < out.index("b ", out.index("state"))  # who needs attention first
+        assert out.index("mute ", out.index("state")) < out.index("b ", out.index("state"))  # the neediest first
 
         code, out, _ = call("explain", "--connect", service.address)
         assert code == 0
@@ -340,7 +340,7 @@ def test_status_and_explain_of_a_running_query(
 
 
 def stream_of(count: int, limit: int | None) -> dict[str, object]:
-    """What a service says of a stream of many splits: split 7 is silent, of the others the last is furthest behind."""
+    """A status with many splits: split 7 is silent, and the last split is furthest behind."""
     splits = [Arrived(n, None if n == 7 else 1_000 * (1_000 - n)) for n in range(count)]
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     coordinator = StreamCoordinator(strategy, job_id="job", source_id="[orders] :smile:", task_id="0")
@@ -356,7 +356,7 @@ class Arrived(NamedTuple):
 
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A service, without Spark, that has a stream of 120 splits."""
+    """A service, without Spark, whose stream has 120 splits."""
     with private_folder() as folder:
         monkeypatch.setattr(sockets, "folders", lambda: [folder])
         address = sockets.new_address()

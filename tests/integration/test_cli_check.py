@@ -36,7 +36,7 @@ from tests.live.servers import ROOT, wait_until
 
 @dataclass
 class Shown(FakeRun):
-    """A run whose low watermark stands since some time, with some rows unread."""
+    """A run whose low watermark has not moved for some time, with some unread rows."""
 
     stands: timedelta = timedelta()
     unread: int | None = None
@@ -133,7 +133,7 @@ def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
 
 
 def test_a_wall_clock_that_is_set_back_hides_nothing_that_is_stuck(driver: Driver) -> None:
-    """The service's clock does not follow: what stands since ten minutes stands since then, by the service's time."""
+    """The service's clock does not follow, and the age of a low watermark goes by the service's clock."""
     driver.runs.append(run(stands=10 * MINUTE, unread=9, now=datetime.now(timezone.utc) + timedelta(hours=1)))
     code, out, _ = call("check")
     assert (code, out.startswith("orders, query q: stuck, for 10m,")) == (1, True)
@@ -195,7 +195,7 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         assert call("check", "orders")[0] == 0
         assert call("status")[::2] == (0, told)
         driver.runs[0] = run("t2", stands=10 * MINUTE, unread=9)
-        assert call("check")[0] == 1  # what is known to be stuck comes first
+        assert call("check")[0] == 1  # a known stuck stream comes before an unreachable service
         code, out, err = call("check", "--connect", address)
         assert (code, out) == (2, "")
         assert "no lowmark service answers" in err
@@ -251,7 +251,7 @@ def test_watching_needs_a_terminal() -> None:
 def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line beside the screen would be written across it, each second."""
+    """A line beside the screen would overwrite the screen, every second."""
     driver.runs.append(run())
     pictures: list[list[Any]] = []
     monkeypatch.setattr("lowmark.integration.cli.watch.watch", lambda shown, limit: pictures.append(list(shown(limit))))
@@ -263,7 +263,7 @@ def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
     assert len(shown) == 2
 
 
-@pytest.mark.slow  # it is a process of its own
+@pytest.mark.slow  # starts a process
 def test_a_watch_stands_still_in_colours_and_ends_with_the_key(driver: Driver) -> None:
     driver.runs.append(run(stands=10 * MINUTE, unread=9))
     master, slave = pty.openpty()
@@ -279,7 +279,7 @@ def test_a_watch_stands_still_in_colours_and_ends_with_the_key(driver: Driver) -
     def read(until: bytes, times: int) -> bool:
         nonlocal seen
         if select.select([master], [], [], 0.05)[0]:
-            with suppress(OSError):  # a terminal that nobody has open any more says so by an error
+            with suppress(OSError):  # a terminal without a reader raises an error
                 seen += os.read(master, 1 << 16)
         return seen.count(until) >= times
 

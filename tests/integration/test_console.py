@@ -1,4 +1,4 @@
-"""Names from other applications and from data reach a terminal as text, and the tables fit where they are shown."""
+"""Names from other applications and from data reach a terminal as text, and tables fit the width of the terminal."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from typer.testing import CliRunner
 from tests.integration.serving import private_folder, serving
 from tests.live.servers import wait_until
 
-# Clears the screen, forges a line, does so without ESC, turns the text around, is markup, is a picture.
+# Clears the screen, forges a line, clears it without ESC, turns the text around, has markup and an emoji.
 HOSTILE = "a\x1b[2J\nlowmark: all is well\x9b2J\u202e[red]:smile:"
 SHOWN = r"a\x1b[2J\nlowmark: all is well\x9b2J\u202e[red]:smile:"
 
 
 def harmless(text: str) -> bool:
-    """Whether a terminal shows all of it, and no line is anybody else's."""
+    """Whether all characters are printable, and no name makes a line of its own."""
     return all(c == "\n" or c.isprintable() for c in text) and not re.search("(?m)^lowmark: all is well", text)
 
 
 def call(*arguments: str) -> str:
-    """What the command prints, on stdout and stderr."""
+    """Run the command and return its output on stdout and stderr."""
     result = CliRunner().invoke(main.app, list(arguments), prog_name="lowmark")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output
@@ -61,7 +61,7 @@ def call(*arguments: str) -> str:
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """A service, without Spark, in which every name does what it can; its address, and the folder of the sockets."""
+    """A service without Spark whose names all are hostile: (its address, the folder of the sockets)."""
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="0")
     coordinator.handle(SplitsDiscovered((1, 2)), 0)
@@ -86,7 +86,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
 def test_names_of_a_service_do_nothing_to_a_terminal(command: str, options: tuple[str, ...]) -> None:
     told = call(command, *options)
     assert harmless(told), ascii(told)
-    assert "lowmark: all is well" in told  # it is told all the same
+    assert "lowmark: all is well" in told  # the text itself is shown
 
 
 @pytest.mark.usefixtures("hostile")
@@ -156,7 +156,7 @@ def bare(text: str) -> str:
 
 
 def cells(line: str) -> int:
-    """How wide a terminal shows it."""
+    """The width of a line in a terminal."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
 
 
@@ -177,7 +177,7 @@ def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: 
 
 
 def shared(*tasks: TaskId, group: str | None = None) -> StatusAnswer:
-    """What a coordinator of these tasks answers; the first has not spoken, the second is away."""
+    """A coordinator's answer with these tasks; the first has not reported, the second is away."""
     coordinator = LowWatermarkCoordinator(interval_us=1_000_000, lease_us=10_000_000)
     alignment = None if group is None else AlignmentParams(group, max_drift_us=60_000_000, update_interval_us=1_000_000)
     now_us = 1_760_000_000_000_000
@@ -204,7 +204,7 @@ def test_a_coordinator_shows_long_names_whole_at_80_columns(group: str | None) -
     assert "…" not in out
     assert max(len(line) for line in out.splitlines()[1:]) <= 80
     for task in tasks:
-        in_group = group is not None and task is not tasks[1]  # which is away
+        in_group = group is not None and task is not tasks[1]  # the second task is away
         assert out.count(task.task_id) >= 1 + in_group, f"{task.task_id} is broken in\n{out}"
     assert out.count(source) >= (1 if group is None else 12), f"{source} is broken in\n{out}"
     assert "2025-10-09 06:45:00.000" in out

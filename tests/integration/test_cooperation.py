@@ -19,7 +19,7 @@ from tests.live.servers import wait_until
 from tests.sparks import settings
 
 BOUND = WatermarkStrategy.for_monotonous_timestamps()
-STEP = 0.001  # what the low watermark stays behind the largest event time
+STEP = 0.001  # distance of the low watermark behind the largest event time
 
 
 def in_group(drift: str = "30 seconds") -> WatermarkStrategy:
@@ -117,7 +117,7 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
             fast, _ = rans
             for ran in rans:
                 eventually_low(ran, 100 - STEP)  # the fast one, too
-            assert fast.rows == []  # its windows are open: rows of the other application may still belong there
+            assert fast.rows == []  # its windows stay open, because the other application may still have rows for them
             assert 'job "billing"' in services[-1].explain("orders")
 
             feeds[1].put(("a", 1, 300))
@@ -127,12 +127,12 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
         feeds[0].put(("a", 1, 910))
         for ran in rans:
             ran.settle()
-        assert [ran.low for ran in rans] == [300 - STEP] * 2  # nobody answers: held, and the queries live
+        assert [ran.low for ran in rans] == [300 - STEP] * 2  # without a coordinator: held, and the queries live
         with serving(door, journal=journal):
             for ran in rans:
                 eventually_low(ran, 900 - STEP)
         assert [ran.dropped for ran in rans] == [0, 0]
-        histories = [lows(ran) for ran in rans]  # once: they still run
+        histories = [lows(ran) for ran in rans]  # read once, because the queries still run
         assert histories == [sorted(history) for history in histories]
 
 
@@ -157,7 +157,7 @@ def test_a_query_without_rows_goes_by_what_the_others_published(
             )
             at = itertools.count(501)
 
-            def passed() -> bool:  # once the other one had rows for longer than this one may be silent
+            def passed() -> bool:  # true once the other query had rows for longer than this one's timeout
                 feeds[1].put(("b", 1, next(at)))
                 busy.settle()
                 return quiet.low is not None and quiet.low >= 500 - STEP
@@ -172,7 +172,7 @@ def test_a_query_without_rows_goes_by_what_the_others_published(
 def test_the_batch_after_a_quiet_while_is_reported(
     spark: SparkSession, feeds: tuple[Feed, Feed], tmp_path: Path
 ) -> None:
-    """Spark says every ten seconds that a query lives, under the number of the batch that is to come."""
+    """Every ten seconds Spark reports an idle query, under the number of the next batch."""
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder / 'c.sock'}")) as address,

@@ -1,4 +1,4 @@
-"""What runs have to do with others, decided without Spark: who is a task of what, and what it says."""
+"""The rules between runs and others, without Spark: which run is a task of which job or group, and what it reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUPED = PLAIN.with_watermark_alignment(group="g", max_drift="30 seconds", upda
 
 @dataclass
 class FakeMember:
-    """Keeps what it is told, and answers what it was given."""
+    """Keeps the reports that it gets, and returns prepared answers."""
 
     address: str = "unix:/c.sock"
     connected: bool = True
@@ -88,7 +88,7 @@ class World:
         return run
 
     def reach(self, run: StreamRun, us: int, split: int = 1) -> None:
-        """The stream's only split has come so far."""
+        """Let the stream's only split reach this time."""
         run.handle(BatchReported(0 if run.last_batch_id is None else 1, self.now_us, {split: us}), self.now_us)
 
     def said(self) -> list[tuple[Any, ...]]:
@@ -169,7 +169,7 @@ def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
     assert low_us is not None
     assert says() == (low_us, None, None)
     run.handle(SplitsFinished((1,)), world.now_us)
-    assert says()[1] is None  # one is left
+    assert says()[1] is None  # one split is left
     run.handle(SplitsFinished((2,)), world.now_us)
     assert says()[1] is LeftOut.WITHOUT_SPLITS  # others may come
 
@@ -216,17 +216,17 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
         run.handle(Polled(world.now_us), world.now_us)
     world.cooperation.report(run)
     assert (run.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
-    # Who is idle by time alone is left out at once; who is silent, when others had rows for the timeout since.
+    # A split that is idle by time alone is left out at once, a silent one after others had rows for the timeout.
     assert [*world.member.silence_us] == [7 * S, None if idle else S]
     run.shares = False
     world.cooperation.report(run)
-    assert [*world.member.silence_us] == [None, None]  # a group waits for none of both
+    assert [*world.member.silence_us] == [None, None]  # a group waits for neither
 
     half = world.run(strategy=GROUPED.with_idleness("1 second", clock), token="run-2")
     half.handle(SplitsDiscovered((1, 2)), world.now_us)
     world.reach(half, 5, 1)
     world.reach(half, 5, 2)
-    half.handle(SplitsPaused((2,)), world.now_us)  # which is never idle
+    half.handle(SplitsPaused((2,)), world.now_us)  # a paused split is never idle
     for _ in range(3):
         world.now_us += S
         half.handle(Polled(world.now_us), world.now_us)
@@ -295,7 +295,7 @@ def test_a_heartbeat_that_shares_asks_every_second(wake_us: int | None) -> None:
 def test_waiting_for_others_is_worth_it_only_if_they_may_answer_with_more() -> None:
     world = World("billing")
     run = world.run()
-    assert not world.cooperation.worth_waiting(run)  # it has said nothing itself
+    assert not world.cooperation.worth_waiting(run)  # it has reported nothing itself
     world.reach(run, 100)
     assert world.cooperation.worth_waiting(run)
     run.splits.has_backlog = True
@@ -366,4 +366,4 @@ def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_go
     new, old = ("a drift of 1m, announced every 2s", "a drift of 30s, announced every 2s")
     assert refused.value.args == ("g", "payments", new, "orders", old)
     world.cooperation.check(payments)
-    world.cooperation.check(world.run("clicks").stream)  # in no group at all
+    world.cooperation.check(world.run("clicks").stream)  # it is in no group

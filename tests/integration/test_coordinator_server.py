@@ -1,4 +1,4 @@
-"""The coordinator as a server: what is safe before it is told, who hears what, and what it answers to whom."""
+"""The coordinator as a server: it writes a change before it tells the effects; its messages and its answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_round_asks_on_the_watch_and_tells_the_new_low_watermark_there() -> No
 def test_the_name_of_a_lost_task_makes_no_line_of_its_own_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         await scene.say("a", TaskRegistered(who(0, "orders\nlowmark: all is well\x1b[2J"), "r"))
-        for _ in range(60):  # not at once: who was away itself gives everybody another lease
+        for _ in range(60):  # not at once: a server that was away gives every task another lease
             scene.pass_time(SECOND)
 
     play(script)
@@ -293,7 +293,7 @@ def test_nothing_is_told_before_the_journal_has_it(tmp_path: Path) -> None:
 
         scene.pass_time(SECOND)
         assert await scene.hear("a") == [asked(who(0), SECOND)]
-        # The answer ends the round. It is acknowledged at once, but what it made is told by nobody yet.
+        # The answer ends the round. The server acknowledges it at once, but tells no effect before the write.
         assert await scene.say("a", reply(who(0), "r", SECOND, 42)) == [Taken()]
         await until(journal.begun)
         assert await scene.say("a", LeaseRenewed(who(0), "r")) == [Taken()]
@@ -322,7 +322,7 @@ def test_an_answer_does_not_tell_what_the_journal_does_not_have_yet(tmp_path: Pa
         scene.pass_time(SECOND)
         await scene.say("a", reply(who(0), "r", SECOND, 42))
         await until(journal.begun)
-        # Its effects are with the write by now, and this reply has none of its own.
+        # The write in progress has the effects of the first reply; this reply has none.
         assert await scene.say("a", reply(who(0), "r", SECOND, 42)) == [Taken()]
         journal.go.release()
         assert await scene.hear("a") == [asked(who(0), SECOND)]
@@ -368,7 +368,7 @@ def test_a_large_snapshot_is_encoded_in_portions_with_others_let_in_between(
             await scene.say("b", LeaseRenewed(who(0, "source-0"), "r"))
             answered.append(len(portions))
         await registering
-        # At once after a snapshot the next one waits, and is prepared meanwhile.
+        # The next snapshot waits some time after a snapshot, and is prepared meanwhile.
         await scene.say("a", *(TaskRegistered(who(1, f"source-{n}"), "r") for n in range(400)))
 
     play(script, journal)
@@ -415,7 +415,7 @@ def test_a_journal_that_fails_ends_it_and_nothing_more_is_told(tmp_path: Path) -
 
 
 class FullJournal(Journal):
-    """Has no room for so many writes."""
+    """A journal whose first writes fail for lack of room."""
 
     def __init__(self, path: Path, times: int, number: int = errno.EMFILE) -> None:
         super().__init__(path)
@@ -626,7 +626,7 @@ def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, metho
 
 @pytest.fixture
 def guarded(folder: Path, tmp_path: Path) -> Iterator[str]:
-    """Over a socket, to see the token alone."""
+    """Served over a socket, to test the token alone."""
     with serving(Door(f"unix:{folder}/c.sock", token_file=token_file(tmp_path))) as address:
         assert ask_status(address, token_file=token_file(tmp_path)).applications == 0
         yield address
@@ -640,7 +640,7 @@ def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
 
 
 async def refused(door: Door) -> None:
-    """Serve where that cannot be, in a loop of the test's own: nobody has to tell another thread's loop to end."""
+    """Serve at a bad address, in the test's own loop, so that no other thread has to end."""
     await serve(Coordinator(LowWatermarkCoordinator(), lambda: 0, journal=None), door, stop=asyncio.Event())
 
 

@@ -1,4 +1,4 @@
-"""What users try on their first day, each on the rows of a fast split and a slow one: nothing may be dropped."""
+"""The operations that users try on their first day, on the rows of a fast and a slow split: no row may be dropped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of_split(ran_rows: list[Row]) -> dict[str, int]:
 
 
 class Totals(StatefulProcessor):
-    """Counts rows of a key in pandas; says how many ten seconds of event time after each first row of a count."""
+    """Counts rows of a key in pandas; emits the count ten seconds of event time after its first row."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -96,7 +96,7 @@ def test_timers_of_transform_with_state_in_pandas(service: LowWatermarkService, 
 def test_several_sinks_from_one_wrapped_stream(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
-    """A table of windows, the rows as parquet, and the newest of each key: three queries with a low watermark each."""
+    """A table of windows, the rows as parquet, the newest row of each key: three queries with their low watermarks."""
     df = wrapped(service, feed.df)
     counted = start(windows(df, "split"), str(tmp_path / "windows"))
     latest = start(df.groupBy("split").agg(F.max("v").alias("v")), str(tmp_path / "latest"), mode="update")
@@ -121,7 +121,7 @@ def test_several_sinks_from_one_wrapped_stream(
 
 
 def test_available_now_from_cron(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
-    """A service a run, as a process of its own would have; each run takes what is there and ends."""
+    """A new service for each run, as in a process of its own; each run takes the available rows and ends."""
     rows: list[Row] = []
     for batch in [*BATCHES, END, END, END]:
         feed.put(*batch)
@@ -136,7 +136,7 @@ def test_available_now_from_cron(spark: SparkSession, feed: Feed, checkpoint: st
 def test_ten_thousand_splits(
     service: LowWatermarkService, spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Every device is a split, each some seconds behind the one before: nobody loses a row, in any of three batches."""
+    """Every device is a split, some seconds behind the previous one: no row is lost, in any of three batches."""
     folder = tmp_path / "devices"
     devices = 10_000
     for batch in range(3):

@@ -1,4 +1,4 @@
-"""The demo end to end, as a user runs it, and the figures behind it."""
+"""The demo from start to end, as a user runs it, and its figures."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.test_grafana import ALERTS, alerts
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 LANES = ("native", "lowmark")
 DEMO_SECONDS = 280
-END_SECONDS = 30  # a few on a machine with nothing else to do
+END_SECONDS = 30  # a few on an idle machine
 KEPT = "lowmark: running for 600 more seconds, Ctrl-C ends it; try `lowmark status` in another terminal\n"
 
 
 def run_demo(*arguments: str) -> tuple[dict[str, Any], str]:
-    """The demo's JSON object and its stderr; it must have gone well and said nothing else."""
+    """Return the demo's JSON object and its stderr; a failed demo fails the test."""
     require_java()
     ran = subprocess.run(
         [*LOWMARK, "demo", "--json", *arguments],
@@ -55,14 +55,14 @@ def run_demo(*arguments: str) -> tuple[dict[str, Any], str]:
 
 @dataclass(frozen=True)
 class Demo:
-    """A demo that runs, in a process group and with a temporary folder of its own; its output goes to files."""
+    """A running demo, in its own process group and temporary folder; its output goes to files."""
 
     process: subprocess.Popen[bytes]
     folder: Path
     environment: dict[str, str]
 
     def said(self) -> str:
-        """What it said, but for what Spark 4.0 and 4.1 cost: each demo there says that once."""
+        """Its stderr without the warning about the cost of Spark 4.0 and 4.1, which each demo there prints once."""
         said = (self.folder / "stderr").read_text()
         cost = re.compile(r'^stream "\w+": Spark 4\.[01]\.\S+ has no tuple_sketch_agg_double, .*\n', re.MULTILINE)
         return cost.sub("", said, count=1)
@@ -72,7 +72,7 @@ class Demo:
         return figures
 
     def await_said(self, pattern: str) -> re.Match[str]:
-        """The match in its stderr, when it is there."""
+        """Wait for a match in its stderr, and return it."""
 
         def found() -> re.Match[str] | None:
             match = re.search(pattern, self.said())
@@ -82,12 +82,12 @@ class Demo:
         return wait_until(found, f"the demo says {pattern!r}", seconds=DEMO_SECONDS)
 
     def end(self, how: signal.Signals, *, group: bool = False) -> int:
-        """Its exit code after the signal, sent to the process alone or, as a terminal's Ctrl-C is, to its group."""
+        """Send the signal, to the process alone or, as a terminal's Ctrl-C does, to its group; return the exit code."""
         (os.killpg if group else os.kill)(self.process.pid, how)
         return self.process.wait(END_SECONDS)
 
     def left_behind(self) -> list[str]:
-        """What of lowmark's is in its temporary folder, but for the folder of the sockets."""
+        """lowmark's files in its temporary folder, but for the folder of the sockets."""
         found = [*self.folder.glob("tmp/lowmark-spark-*"), *self.folder.glob("tmp/lowmark-*/*")]
         return [str(path) for path in found]
 
@@ -111,7 +111,7 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
     try:
         yield Demo(process, folder, environment)
     finally:
-        process.kill()  # sends nothing to one that has ended; its JVM ends with it
+        process.kill()  # no signal if it has ended; its JVM ends with it
         process.wait(END_SECONDS)
 
 
@@ -120,7 +120,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One run of the embedded demo for all tests of its figures, kept for a moment and ended by Ctrl-C."""
     with running_demo(tmp_path_factory.mktemp("embedded"), "--seed", "42", "--keep", "600") as demo:
         demo.await_said("more seconds")
-        found = demo.figures()  # shown before it is kept
+        found = demo.figures()  # printed before the demo is kept
         assert demo.said() == KEPT  # no log of Spark's, no warning of ours
         assert demo.end(signal.SIGINT, group=True) == 0
         assert demo.left_behind() == []
@@ -172,7 +172,7 @@ class TestTheRun:
         audit = FilesAudit(write(tmp_path / "rows"), question, Wanted(), None, (), TimeReader(), now_us).run()
         [native], [lowmark] = audit.native, audit.lowmark
         dropped = {name: split["native"]["rows_dropped"] for name, split in figures["splits"].items()}
-        # The demo scripts one column, "orders-3"; in a table it is topic and partition, "orders/3".
+        # The demo's split is one column, "orders-3"; a table has topic and partition, "orders/3".
         assert native.splits == {name.replace("-", "/"): rows for name, rows in dropped.items() if rows}
         assert lowmark.rows_dropped == figures["lowmark"]["rows_dropped"]
 
@@ -193,7 +193,7 @@ class TestTheRun:
         }
 
     def test_every_window_that_is_over_was_emitted(self, figures: dict[str, Any]) -> None:
-        # What stays open: the last row of each split that goes on, and the row of next year.
+        # Open windows keep the last row of each live split, and the row of next year.
         assert figures["lowmark"]["rows_in_open_windows"] == 7 + 1
         assert figures["native"]["rows_in_open_windows"] == 1
 
@@ -217,7 +217,7 @@ class TestTheRun:
         assert again == figures
         assert said == ""
 
-    @pytest.mark.torture  # that a seed chooses the script is seen without a run, below
+    @pytest.mark.torture  # a test below shows without a run that a seed chooses the script
     def test_another_seed_gives_others(self, figures: dict[str, Any]) -> None:
         other, _ = run_demo("--seed", "7")
         assert other["lowmark"]["rows_dropped"] == 0 < other["native"]["rows_dropped"]
@@ -227,7 +227,7 @@ class TestTheRun:
 # -- kept on a real broker, watched by a real Prometheus
 
 
-# What stands at zero all the time, and why; every other query of the dashboard has been above zero at some time.
+# Queries that stay at zero, and the reason; every other query of the dashboard has been above zero at some time.
 ZERO_IN_THE_DEMO = {
     "Rows dropped since the driver started, A": "lowmark drops none: that is what the demo is for",
     "Late rows, A": "the same",
@@ -245,12 +245,12 @@ ZERO_IN_THE_DEMO = {
     "Splits that lag, A": "where nothing is unread, nothing lags",
     "Splits not shown one by one, A": "8 splits are fewer than 100",
 }
-# What may be above zero or not: that depends on when Prometheus comes, and on the machine.
+# Queries that may be above zero, depending on the moments of scrapes and on the machine.
 EITHER_IN_THE_DEMO = {
     "Splits that never spoke, A": "pending until the first batch is over, which a scrape may see",
     "Collection of these metrics, B": "a service that does not answer a scrape within 5 seconds, on a busy machine",
 }
-# The demo has no series of these, or has some only at times.
+# Queries for which the demo has no series, or only at times.
 NONE_IN_THE_DEMO = {
     "Why it stands, A": "its low watermark stands for moments only",
     "Coordinators that do not answer, A": "it has no coordinator",
@@ -260,10 +260,10 @@ NONE_IN_THE_DEMO = {
 
 @dataclass(frozen=True)
 class Kept:
-    """A demo that has shown its figures and is kept, and a Prometheus that has scraped it since before its first batch.
+    """A demo that has printed its figures and is kept, and a Prometheus that has scraped it from its first batch on.
 
-    The stream it scrapes has everything a panel can show of a stream that goes well: splits that are active, idle,
-    behind and ahead, a row that is guarded, rows that native Spark would have dropped.
+    The scraped stream has every state of a stream that goes well: splits that are active, idle, behind and ahead, a
+    guarded row, rows that native Spark would have dropped.
     """
 
     demo: Demo
@@ -271,7 +271,7 @@ class Kept:
     target: str
     since_s: float
     topic: str
-    options: tuple[str, ...]  # of its source
+    options: tuple[str, ...]  # options of its source
 
     def value(self, expression: str) -> float | None:
         """The only sample of an expression, None if it has none."""
@@ -289,7 +289,7 @@ def kept(
 ) -> Iterator[Kept]:
     folder = tmp_path_factory.mktemp("kept")
     rules = folder / "alerts.yml"
-    rules.write_text(ALERTS.replace("for: 2m", "for: 0m"))  # LowmarkDown: nobody waits two minutes here
+    rules.write_text(ALERTS.replace("for: 2m", "for: 0m"))  # LowmarkDown fires without its two minutes
     topic = f"kept-{uuid.uuid4().hex[:8]}"
     jars = ",".join(map(str, kafka_jars))
     on_kafka = ("--source", "kafka", "--bootstrap", kafka.bootstrap, "--topic", topic, "--jars", jars)
@@ -330,7 +330,7 @@ class TestKept:
         assert len(queries) > 25
         values = {at: query.values(kept.prometheus, kept.since_s) for at, query in queries.items()}
         assert {at for at, found in values.items() if not found} <= NONE_IN_THE_DEMO.keys() <= values.keys()
-        # Data that is all zero shows that there are labels, not that anything is measured.
+        # Zeros prove the labels of a query, but no measurement.
         zero = {at for at, found in values.items() if not any(found)} - NONE_IN_THE_DEMO.keys()
         assert zero - EITHER_IN_THE_DEMO.keys() == ZERO_IN_THE_DEMO.keys()
         assert EITHER_IN_THE_DEMO.keys() <= values.keys()
@@ -339,8 +339,8 @@ class TestKept:
         assert offered(kept.prometheus) == {"stream": ["demo"], "query": ["lowmark demo, lowmark"]}
 
     def test_status_and_prometheus_say_the_same(self, kept: Kept) -> None:
-        # The rows are over, so what is asked twice stays the same in between. Of the eight splits only that one is idle
-        # which was silent while the others spoke.
+        # No more rows come, so two answers are equal. One of the eight splits is idle: the split that was silent while
+        # the other splits delivered.
         wait_until(lambda: kept.value('lowmark_splits{state="idle"}') == 1, "the silent split idle")
         asked = subprocess.run(
             [*LOWMARK, "status", "demo", "--json"],
@@ -351,7 +351,7 @@ class TestKept:
             env=kept.demo.environment,
         )
         assert (asked.returncode, asked.stderr) == (0, "")
-        # Of this user, not of this test: another demo may run beside.
+        # The command finds all demos of this user; another demo may run beside.
         [service] = [each for each in json.loads(asked.stdout)["services"] if each["pid"] == kept.demo.process.pid]
         [stream] = service["streams"]
         figures = kept.demo.figures()

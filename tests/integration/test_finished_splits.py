@@ -1,4 +1,4 @@
-"""Splits that have ended are forgotten: a batch costs the same after thousands of them, and none is read again."""
+"""Finished splits are forgotten: a batch costs the same after thousands of them, and none of them is read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowmark.watermark.splits.stream import StreamCoordinator
 
 from tests.integration.passing import Folder, Passing, calls_of, name_of
 
-FILES = 40  # a batch
+FILES = 40  # files of a batch
 REMEMBERED = 200
 
 
@@ -86,7 +86,7 @@ def test_the_last_splits_that_ended_are_shown_and_older_ones_are_not(open_querie
 
 
 def test_splits_that_ended_in_a_state_from_before_are_forgotten(open_queries: ExitStack) -> None:
-    """Checkpoints that were written when nothing was forgotten hold every split that ever ended."""
+    """Older versions forgot no split, so their checkpoints hold every split that ever finished."""
     folder = Folder(remember=REMEMBERED, listed=10_000)
     folder.add(1_000)
     query = open_queries.enter_context(closing(Passing(folder)))

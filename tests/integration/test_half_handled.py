@@ -1,4 +1,4 @@
-"""An error at any call while something is taken: all of it counts or nothing, and nothing half changed is written."""
+"""An error at any call while a run takes an event: the event counts wholly or not at all; no half change is written."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ HERE = Path(lowmark.__file__).parent
 STRATEGY = WatermarkStrategy.for_monotonous_timestamps().with_idleness("20 seconds")
 
 
-class Planted(Exception):  # it is no error of the product
-    """What a call is made to raise."""
+class Planted(Exception):  # no error of the product
+    """The error that a call is made to raise."""
 
 
 class Fault:
-    """Makes the calls of the product's functions raise whose numbers are given; counts all."""
+    """Makes calls of the product's functions raise, by their numbers; counts all calls."""
 
     def __init__(self, *at: int) -> None:
         self.at, self.calls, self.where = at, 0, "nowhere"
@@ -59,12 +59,12 @@ class Fault:
             self.calls += 1
             if self.calls in self.at:
                 self.where = f"{Path(frame.f_code.co_filename).name}: {frame.f_code.co_name}"
-                sys.setprofile(self._look)  # an error takes it away
+                sys.setprofile(self._look)  # an error removes the profiler
                 raise Planted(self.where)
 
 
 class Fed:
-    """One run, three batches old; what comes next is taken by it while something raises."""
+    """One run, three batches old, which takes the next event while a call raises."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind, self.tracks, self.now_us = kind, cast("Tracks", {}), 0
@@ -99,7 +99,7 @@ class Fed:
             self.planner.keep(planned)
 
     def report(self, batch_id: int, *, keeps: bool = True, **at: int) -> None:
-        """The batch held these largest event times, in seconds."""
+        """Report a batch with these largest event times, in seconds."""
         self.now_us += SECOND
         track = BatchTrack(SplitTracker(), {self.id(name): s * SECOND for name, s in at.items()})
         for name, s in at.items():
@@ -118,7 +118,7 @@ class Fed:
         self.run.report(progress, 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
 
     def picture(self) -> dict[str, Any]:
-        """All that a restart, a reader and a person go by, but for what the process alone counts."""
+        """All values that a restart, a reader or a person uses, but for the counts that only the process has."""
         status = self.run.status(self.now_us)
         return {
             "state": self.run.stream.state_of(self.run.coordinator),
@@ -133,7 +133,7 @@ class Fed:
 
 
 def take(fed: Fed, what: str) -> None:
-    """What comes next: a batch with a new split that is far behind, a plan that names one, or a poll."""
+    """Take the next event: a batch with a new split that is far behind, a plan that names this split, or a poll."""
     match what:
         case "report":
             fed.report(3, a=30, b=35, c=22)
@@ -150,7 +150,7 @@ CASES: list[tuple[Kind, str]] = [
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # a generator that raises as it is closed
+)  # a generator that raises while it is closed
 @pytest.mark.parametrize(("kind", "what"), CASES)
 def test_an_error_at_any_call_changes_nothing_in_the_end(kind: Kind, what: str) -> None:
     whole = Fed(kind)
@@ -163,7 +163,7 @@ def test_an_error_at_any_call_changes_nothing_in_the_end(kind: Kind, what: str) 
         with Fault(at) as fault:
             try:
                 take(fed, what)
-            except Planted:  # before it was begun, or once it was over: the next heartbeat brings it again
+            except Planted:  # before the change began or after it ended: the next heartbeat repeats it
                 sys.setprofile(None)
                 fed.now_us = whole.now_us - (SECOND if what != "poll" else 0)
                 take(fed, what)
@@ -254,7 +254,7 @@ def test_one_begins_again_from_the_last_whole_state_however_long_no_reader_asked
 
 
 class _NoQueries(list[object]):
-    """Spark has none that it would give out."""
+    """A Spark without queries."""
 
     def find(self) -> None: ...
     def get(self, run_id: str | None) -> None: ...

@@ -30,7 +30,7 @@ from tests.integration.feed import ZERO, us
 
 @dataclass
 class Script:
-    """Answers from a list, the last one again and again; notes what was asked."""
+    """Answers from a list, and repeats the last answer; keeps the questions."""
 
     replies: list[HeartbeatReply]
     asked: list[HeartbeatRequest] = field(default_factory=list)
@@ -49,7 +49,7 @@ def at(seconds: float, epoch: int, **more: Any) -> HeartbeatReply:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Monotonic time as the reader sees it, in microseconds."""
+    """The reader's monotonic time, in microseconds."""
     now = [1_000_000]
     monkeypatch.setattr(heartbeat, "monotonic_us", lambda: now[0])
     return now
@@ -62,7 +62,7 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
-    monkeypatch.setattr("sys.excepthook", lambda *_: None)  # the reader sets its own, for its own process
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)  # the reader sets the hook of its own process
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # likewise
     return HeartbeatReader(address=address, stream_id="id", stream="orders", delay_ms=10_000, split="split string")
 
@@ -96,12 +96,12 @@ def test_it_asks_once_a_batch_and_answers_polls_from_memory(
     script, server = serve(address, at(5, 1), at(6, 2), at(6, 2))
     _, first = reader.read(reader.initialOffset())
     _, second = reader.read(first)  # the batch of the first offset is over
-    _, third = reader.read(second)  # and so is that of the second
+    _, third = reader.read(second)  # so is the batch of the second offset
     for _ in range(100):
         clock[0] += 10_000
         rows, again = reader.read(third)
         assert ([*rows], again) == ([], third)
-    reader.commit(third)  # a batch of data alone was planned
+    reader.commit(third)  # a batch with rows only was planned
     reader.read(third)
     server.stop()
 
@@ -249,7 +249,7 @@ def test_a_message_of_another_shape_is_refused(address: str) -> None:
 
 
 def test_a_heartbeats_process_imports_nothing_that_it_has_no_use_for() -> None:
-    """Spark starts one for each stream, and waits for it, ten seconds at most."""
+    """Spark starts a process for each stream, and waits for its start for at most ten seconds."""
     imports = "import lowmark.integration.transport.heartbeat, lowmark.integration.transport.driver_rpc, sys"
     told = "print(*(name for name in sys.modules if name.startswith('lowmark.sources.')))"
     done = subprocess.run([sys.executable, "-c", f"{imports}; {told}"], capture_output=True, text=True, check=True)

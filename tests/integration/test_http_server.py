@@ -1,4 +1,4 @@
-"""The HTTP server of the metrics and of the page, against clients that are slow, many, false or nobody's."""
+"""The HTTP server of the metrics and of the page, against slow, many, broken and foreign clients."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ask(server: Server, path: str, host: str = "localhost", at: str = "127.0.0.1
 
 @contextmanager
 def clients(port: int, count: int, sent: bytes = b"", source: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
-    """Clients that end no request, nor read."""
+    """Clients that neither finish a request nor read."""
     with ExitStack() as opened:
         found = []
         for _ in range(count):
@@ -90,7 +90,7 @@ def answering() -> list[threading.Thread]:
 
 
 def ended(client: socket.socket) -> bool:
-    """Waits until the other side hangs up."""
+    """Wait until the other side hangs up."""
     try:
         return client.recv(1) == b""
     except ConnectionResetError:
@@ -166,7 +166,7 @@ def test_no_request_of_a_client_is_a_line_on_stderr_or_in_the_log(
             assert b"Server:" not in answer
     for _ in range(50):
         with clients(server.port, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"):
-            pass  # it goes before it is answered
+            pass  # the client goes before the answer
     wait_until(lambda: not answering(), "their threads end")
     assert capfd.readouterr() == ("", "")
     assert caplog.messages == []
@@ -211,7 +211,7 @@ def test_a_name_of_this_machine_is_answered(server: Server, path: str, host: str
 
 
 def test_metrics_that_are_opened_to_others_answer_to_every_name() -> None:
-    """Prometheus knows a machine by whatever name it has there, and everybody may connect anyway."""
+    """Prometheus may know the machine by any name, and every machine may connect."""
     server = MetricsServer(FakeService([measured()]), host="0.0.0.0")
     try:
         assert ask(server, "/metrics", "driver.example:9464")[0] == 200

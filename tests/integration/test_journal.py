@@ -1,4 +1,4 @@
-"""The journal: one writer, whole states, and an error rather than an empty one."""
+"""The journal: one writer, whole states, and an error instead of an empty state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def told() -> LowWatermarkCoordinator:
-    """One that has published 42."""
+    """A coordinator that has published 42."""
     coordinator = LowWatermarkCoordinator()
     coordinator.handle(TaskRegistered(TASK, "run-1"), 0)
     coordinator.handle(Tick(), 1_000_000)

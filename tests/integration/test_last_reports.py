@@ -1,4 +1,4 @@
-"""What is left of a report that no heartbeat carried yet, and what a restart makes of it; no Spark here."""
+"""A report that no heartbeat carried yet is left beside the checkpoint, and a restart reads it; no Spark here."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ KEY = SplitKey(("device",), ("string",))
 
 @dataclass
 class Checkpoint:
-    """One checkpoint, as far as it is looked at; `farewells` of a query."""
+    """The parts of a checkpoint that runs look at; also the query's `farewells`."""
 
     offsets: list[HeartbeatOffset] = field(default_factory=list)
-    without_rows: set[int] = field(default_factory=set)  # batches in which the source did not go on
+    without_rows: set[int] = field(default_factory=set)  # batches without rows of the source
     commits: int = -1
     left: dict[str, Farewell] = field(default_factory=dict)
     slow: threading.Event | None = None
@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 class Driver:
-    """One life of a driver on a checkpoint: it is the one query that its service finds."""
+    """One life of a driver on a checkpoint; also the only query that the driver's service finds."""
 
     def __init__(self, checkpoint: Checkpoint, **of_stream: Any) -> None:
         self.farewells, self.run_id, self.query_id, self.name, self.active = checkpoint, f"r{id(self)}", "q", None, True
@@ -82,7 +82,7 @@ class Driver:
         self.desks.runs.add(self.stream)
         self.asked = False
 
-    # as Queries
+    # the interface of Queries
     def find(self) -> None: ...
 
     def get(self, run_id: str | None) -> Any:
@@ -93,7 +93,7 @@ class Driver:
     def __iter__(self) -> Any:
         return iter([self])
 
-    # as RunningQuery
+    # the interface of RunningQuery
     def newest(self, after: int | None = None) -> Progress | None:
         return self.progress[-1] if self.progress and self.progress[-1].batch_id != after else None
 
@@ -108,13 +108,13 @@ class Driver:
 
     def fault(self) -> None: ...
 
-    # what happens
+    # the events
     @property
     def run(self) -> StreamRun:
         return self.desks.runs._runs[self.token]
 
     def ask(self) -> HeartbeatReply:
-        """The heartbeat asks, for the next batch."""
+        """The heartbeat asks for the next batch."""
         resumes = self.farewells.offsets[-1] if self.farewells.offsets and not self.asked else None
         first: dict[str, Any] = {} if self.asked else {"first": True}
         if resumes is not None:
@@ -127,7 +127,7 @@ class Driver:
         return self.reply
 
     def plan(self) -> int:
-        """Spark writes what the heartbeat was answered."""
+        """Spark writes the heartbeat's answer."""
         reply = self.ask()
         assert reply.refusal is None
         offset = HeartbeatOffset("orders", reply.low_watermark_us, self.token, reply.epoch, reply.state)
@@ -135,7 +135,7 @@ class Driver:
         return len(self.farewells.offsets) - 1
 
     def commit(self, batch_id: int, **at_s: int) -> None:
-        """The batch is over, and in the query's buffer of progress; nobody has heard of it."""
+        """The batch is over, and its progress is in the query's buffer only."""
         track = BatchTrack(SplitTracker(), {KEY.split_id((name,)): s * SECOND for name, s in at_s.items()})
         for name, s in at_s.items():
             track.tracker.observe_many(KEY.split_id((name,)), SplitMark(s * SECOND, s * SECOND, 1))
@@ -188,7 +188,7 @@ def test_a_report_that_spark_brings_is_left_before_the_next_heartbeat_asks(
 def test_a_report_that_spark_brings_tells_of_when_its_batch_was_planned(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that ran for five minutes read nothing meanwhile."""
+    """A batch that ran for five minutes read no rows after its plan."""
     driver, now_us = Driver(checkpoint), [1_000 * SECOND]
     monkeypatch.setattr(driver.desks.runs.clock, "now_us", lambda: now_us[0])
     batch_id = driver.plan()
@@ -206,7 +206,7 @@ def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
     driver.batch(a=10)
     driver.batch(a=20)
     driver.hear(monkeypatch)
-    driver.desks.reports.farewells.close()  # which waits until it is left
+    driver.desks.reports.farewells.close()  # waits until the report is left
 
     assert [left.batch_id for left in checkpoint.left.values()] == [1]
 
@@ -232,11 +232,11 @@ def test_a_report_without_news_leaves_only_that_nothing_is_missing(
     driver = Driver(checkpoint)
     driver.batch(a=10)
     last = driver.batch(a=10)
-    driver.ask()  # the report of the batch before is told; this one has no news
+    driver.ask()  # takes the report of the batch before; the next one has no news
     driver.run.told_epoch = driver.run.epoch
     driver.commit(last, a=10)
     driver.desks.reports.farewells.keep(cast("Any", driver), driver.run)
-    driver.desks.reports.farewells.close()  # which waits until it is left
+    driver.desks.reports.farewells.close()  # waits until the report is left
     [left] = checkpoint.left.values()
     assert (left.batch_id, left.state) == (last, "")
     checkpoint.offsets[-1] = HeartbeatOffset("orders", 10 * SECOND, driver.token, left.epoch, driver.run.state())
@@ -247,7 +247,7 @@ def test_a_report_without_news_leaves_only_that_nothing_is_missing(
 
 
 def test_a_heartbeat_that_asks_first_leaves_a_batch_with_a_new_split_and_no_other(checkpoint: Checkpoint) -> None:
-    """Spark may yet list files for seconds before it writes what the heartbeat was answered."""
+    """Spark may list files for seconds before it writes the heartbeat's answer."""
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20)
@@ -271,9 +271,9 @@ def test_a_report_that_the_heartbeat_took_before_spark_brings_it_is_not_left_aga
     driver.batch(a=20)
     driver.ask()
     driver.hear(monkeypatch)
-    driver.desks.reports.farewells.close()  # which waits until all is left
+    driver.desks.reports.farewells.close()  # waits until all reports are left
 
-    assert [left.batch_id for left in checkpoint.left.values()] == [0]  # with a new split
+    assert [left.batch_id for left in checkpoint.left.values()] == [0]  # the batch with a new split
 
 
 def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_what_is_left(
@@ -283,7 +283,7 @@ def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_w
     driver = Driver(checkpoint)
     for n in range(5):
         driver.batch(**{"a": n, f"new-{n}": n})
-        driver.hear(monkeypatch)  # and nobody waits for what it leaves
+        driver.hear(monkeypatch)  # returns before the report is left
     checkpoint.slow.set()
     wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [4], "the newest is left")
 
@@ -322,7 +322,7 @@ def test_a_lost_report_of_batches_in_which_no_source_went_on_brings_no_split_so_
     checkpoint.without_rows = without_rows
     driver = Driver(checkpoint)
     driver.batch(a=10)
-    driver.desks.reports.say_farewells()  # and the query goes on without a service
+    driver.desks.reports.say_farewells()  # and the query continues without a service
     checkpoint.offsets += [checkpoint.offsets[-1]] * 2
     checkpoint.commits = 2
     again = Driver(checkpoint)
@@ -383,7 +383,7 @@ def test_after_an_answer_that_spark_never_wrote_and_an_end_in_order_nothing_is_m
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20, new=15)
-    driver.ask()  # which takes the report; the query is stopped before the offset of the answer is in the checkpoint
+    driver.ask()  # takes the report; the query stops before the answer's offset is in the checkpoint
     driver.desks.reports.say_farewells()
     again = Driver(checkpoint)
     again.ask()
@@ -399,7 +399,7 @@ def test_a_record_without_state_is_not_taken_over_another_offset_than_its_own(ch
     again = Driver(checkpoint)
     again.ask()
 
-    assert again.run.lost_reports == 1  # what was in batch 1 may be missing, so it holds
+    assert again.run.lost_reports == 1  # rows of batch 1 may be missing, so the run holds
 
 
 def test_a_batch_that_a_restart_runs_again_was_not_lost(checkpoint: Checkpoint) -> None:
@@ -417,7 +417,7 @@ def test_what_was_not_heard_while_no_service_ran_is_missing(checkpoint: Checkpoi
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20)
-    driver.desks.reports.say_farewells()  # the service stops, and the query goes on with the watermark that it has
+    driver.desks.reports.say_farewells()  # the service stops, and the query continues with its present watermark
     for _ in range(2):
         checkpoint.offsets.append(checkpoint.offsets[-1])
     checkpoint.commits = 2
@@ -436,7 +436,7 @@ def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: 
     between = Driver(checkpoint)
     between.ask()
     between.run.tie("q", between.run_id, None)
-    between.run.last_batch_id = 1  # as after a batch that was run again: the offset is still the one of before
+    between.run.last_batch_id = 1  # as after a batch that ran again: the offset is still the previous one
     between.desks.reports.say_farewells()
     assert [*checkpoint.left] == [driver.token]
     again = Driver(checkpoint)

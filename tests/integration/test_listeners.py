@@ -1,4 +1,4 @@
-"""A listener hears of every low watermark, whatever another listener, or the thread that calls it, has come to."""
+"""A listener hears of every low watermark, even if another listener, or the thread that calls it, has failed."""
 
 from __future__ import annotations
 

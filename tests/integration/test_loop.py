@@ -1,4 +1,4 @@
-"""The loop ends with an error that nobody was told of, and then everybody who needs the loop is told."""
+"""A loop ends with an error that no caller received, and then each caller gets the error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lowmark.sources.worker import WorkerDied
 LONG_SECONDS = 30.0  # a test that waits for so long has failed
 
 
-class Planted(Exception):  # it is no error of the product
-    """What a test makes a function raise."""
+class Planted(Exception):  # no error of the product
+    """The error that a test makes a function raise."""
 
 
 def fail() -> None:
@@ -50,7 +50,7 @@ def test_posted_work_that_raises_ends_the_loop_and_all_who_wait_get_the_error_at
     assert f"{error.__name__}: in the middle" in str(died)
     assert "cannot give it again" in str(later.value)
     assert loop.failed is died.__cause__
-    assert ran == []  # what may be half changed is not used
+    assert ran == []  # state that may be half changed is not used
 
 
 def test_an_error_of_the_loop_itself_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:

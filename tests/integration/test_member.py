@@ -1,4 +1,4 @@
-"""What a member says and hears, on a virtual clock; then its threads, against a real coordinator in this process."""
+"""The messages of a member, on a virtual clock; then its threads, against a real coordinator in this process."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def refused(error: str) -> Refused:
     return Refused("FAILED_PRECONDITION", error, "a sentence")
 
 
-# -- what it says
+# -- the messages that it sends
 
 
 def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> None:
@@ -181,7 +181,7 @@ def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_
     assert state.low_us(WHO) == 42
     said(state, 2 * SECOND)
     state.answered([Taken(low_watermark_us=42)], 2 * SECOND)
-    assert (state.heard(), state.low_us(WHO)) == ([], 42)  # which is no news
+    assert (state.heard(), state.low_us(WHO)) == ([], 42)  # no news
 
 
 def test_who_deregisters_before_it_could_register_says_nothing() -> None:
@@ -291,7 +291,7 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
     assert names(said(state, 2 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark", "TaskDeregistered"]
 
 
-# -- what it hears
+# -- the messages that it gets
 
 
 def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
@@ -353,11 +353,11 @@ def test_attempts_begin_anew_after_one_that_worked() -> None:
     assert state.retry_at_us <= 100_000
 
 
-# -- against the coordinator itself, with a network that loses everything it can
+# -- against the coordinator itself, over a lossy network
 
 
 class Lossy:
-    """Two applications of three tasks each, one coordinator, and a network between them that loses what it can."""
+    """Two applications with three tasks each, one coordinator, and a lossy network between them."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
@@ -384,7 +384,7 @@ class Lossy:
                 say(self.states[n % 2])
 
     def step(self, loss: float) -> None:
-        """Each application says what it has to, if it can; then time does what it does."""
+        """Let each application send its messages, if it can; then let time pass."""
         if self.loses(0.2 * loss):
             self.coordinator = LowWatermarkCoordinator.restore(
                 self.coordinator.snapshot(), now_us=self.now_us, interval_us=SECOND, lease_us=5 * SECOND
@@ -457,7 +457,7 @@ def key(statement: Statement) -> tuple[str, str]:
 
 
 def exchange(coordinator: LowWatermarkCoordinator, message: Say, now_us: int) -> tuple[list[Any], list[Any]]:
-    """What a coordinator answers, over the real bytes."""
+    """Return a coordinator's answers and effects; the message and the answers are encoded and decoded."""
     answers: list[Any] = []
     effects: list[Any] = []
     for statement in messages.SAY.decode_question(messages.encode(message)).statements:
@@ -535,10 +535,10 @@ ODD_NAMES = (
 
 
 def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_status(folder: Path) -> None:
-    """Of jobs, streams, tasks, runs and groups. Each is a source of two tasks, so one that is mixed up never rises."""
+    """Odd names of jobs, streams, tasks, runs and groups. Each source has two tasks, so a mixed-up name never rises."""
     tasks = [TaskId(f"job {odd}", f"source {odd}", f"{n} {odd}") for odd in ODD_NAMES for n in range(2)]
-    tasks += [TaskId("a/b", "c", "d"), TaskId("a", "b/c", "d"), TaskId("a", "b", "c/d")]  # which print alike
-    for low_us in (0, 7):  # the second time with the state that the journal kept
+    tasks += [TaskId("a/b", "c", "d"), TaskId("a", "b/c", "d"), TaskId("a", "b", "c/d")]  # their texts are alike
+    for low_us in (0, 7):  # the second time with the journal's state
         with (
             serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
             Member(address) as one,
@@ -568,7 +568,7 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
     with (
         serving(
             Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
-        ) as address,  # a third of it is how long one is silent
+        ) as address,  # a member renews after a third of the lease
         Member(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
         Member(address) as new,
     ):
@@ -592,7 +592,7 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
             alone.report(task(0), 2**63)
         with pytest.raises(InvalidMessage, match="task_id"):
             alone.register(TaskId("job", "orders", ""))
-        with pytest.raises(InvalidMessage, match=r"task_id: .*UTF-8"):  # else its thread could not send it
+        with pytest.raises(InvalidMessage, match=r"task_id: .*UTF-8"):  # its thread could not send the name
             alone.register(TaskId("job", "orders", "half of a pair \ud83d"))
         alone.deregister(task(0))
         with pytest.raises(UnknownTask):
@@ -625,7 +625,7 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 
     def watch(data: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
         watches.append(data)
-        yield messages.encode(messages.Told([], 3_000 * SECOND))  # it has no other reason to wake up
+        yield messages.encode(messages.Told([], 3_000 * SECOND))  # the member has no other reason to wake up
         over.wait(20)
 
     def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -682,7 +682,7 @@ def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
 
 
 def once(error: Exception, work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same work, which raises the first time."""
+    """The same work, with an error at the first call."""
     errors = [error]
 
     def raises(*arguments: Any, **named: Any) -> Any:
@@ -775,7 +775,7 @@ def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> N
         Member(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
     ):
         one.reach()
-        one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread looks at nothing
+        one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread does no other work
         assert (one.connected, one.why) == (True, "")
         now_us[0] = 5 * SECOND
         assert (one.connected, one.why) == (False, "no answer within 5 seconds")

@@ -1,4 +1,4 @@
-"""What Prometheus sees: of a fake service whose streams are real coordinators, and of queries that run."""
+"""Prometheus' view: of a fake service whose streams are real coordinators, and of queries that run."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Scraper:
         return generate_latest(self.registry).decode()
 
     def samples(self) -> dict[tuple[str, Labels], float]:
-        """(name, sorted labels) -> value, read back by OpenMetrics' strict parser; no series may come twice."""
+        """(name, sorted labels) -> value, parsed by OpenMetrics' strict parser; no series may come twice."""
         found: dict[tuple[str, Labels], float] = {}
         text = generate_openmetrics(self.registry).decode()  # type: ignore[no-untyped-call]
         for family in parse_openmetrics(text):  # type: ignore[no-untyped-call]
@@ -149,12 +149,12 @@ class Scraper:
         return found
 
     def of(self, name: str, **labels: str) -> dict[Labels, float]:
-        """The series of one name that carry these labels."""
+        """The series of a name that carry these labels."""
         wanted = set(labels.items())
         return {at: value for (n, at), value in self.samples().items() if n == name and wanted <= set(at)}
 
     def one(self, name: str, **labels: str) -> float | None:
-        """The value of the only series there is, None if there is none."""
+        """The value of the only series, None if there is none."""
         found = self.of(name, **labels)
         assert len(found) <= 1, found
         return next(iter(found.values()), None)
@@ -170,7 +170,7 @@ def two_splits() -> FakeRun:
     return run
 
 
-# --- what is exported ---
+# --- the exported series ---
 
 
 def test_a_scrape_is_one_snapshot() -> None:
@@ -568,7 +568,7 @@ def test_no_counter_goes_down_whatever_happens_to_queries() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_no_counter_goes_down_when_splits_are_forgotten(together: bool) -> None:
-    """A source of files forgets the finished ones; that their rows came late stays true."""
+    """A source of files forgets finished splits; their late rows still count."""
     run = FakeRun("t1")
     seen = Scraper(StreamCollector(FakeService([run])))
     splits = np.array([1, 2], np.uint64)
@@ -660,7 +660,7 @@ def test_a_query_that_runs_again_keeps_its_past_however_many_others_end() -> Non
     assert [seen.one("lowmark_rows_total", query="q") for _ in range(2)] == [1, 1]
 
 
-# --- when it cannot be collected ---
+# --- failed collections ---
 
 
 def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -676,7 +676,7 @@ def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.L
         "lowmark_collect_duration_seconds",
         "lowmark_collect_errors_total",
     }
-    assert len(names) == 3 + 5  # a loop that does not answer still says how busy it is
+    assert len(names) == 3 + 5  # a loop that does not answer still has its busy time
     assert len(caplog.records) == 1  # once for both
     service.broken = False
     assert seen.one("lowmark_collect_errors_total") == 2
@@ -778,7 +778,7 @@ def test_a_running_query_is_what_its_progress_says_and_its_end_is_seen(
     assert seen.one("lowmark_query_running", query=ran.query.id) == 1
 
     feed.put(("fast", 1, 520))
-    ran.settle()  # and no scrape before the end
+    ran.settle()  # no scrape before the end
     ran.query.stop()
     wait_until(lambda: seen.one("lowmark_query_running") == 0, "the end of the query", seconds=20)
     assert seen.one("lowmark_query_failed") == 0
@@ -809,7 +809,7 @@ def test_a_query_that_fails_is_seen(service: LowWatermarkService, feed: Feed, ch
 def test_a_query_that_fails_in_its_first_batch_is_seen(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    """Spark never reported a batch of it; that it is the one whose end was told says which it was."""
+    """Spark never reported a batch of the query, so only the report of its end identifies the run."""
     seen = Scraper(StreamCollector(service))
     feed.put(("fast", 9, 500))
     ran = start(_wrapped(service, feed).select(F.expr("v + int(assert_true(v < 5) is null)")), checkpoint, name="never")
@@ -873,7 +873,7 @@ def test_the_service_tells_its_port_and_frees_it(spark: SparkSession) -> None:
 def test_a_query_that_fails_before_it_asks_anything_is_seen_by_its_name(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    """Its checkpoint cannot be read, so Spark ends it before a heartbeat or a source is asked for an offset."""
+    """Its checkpoint cannot be read, so Spark ends the query before it asks a heartbeat or a source for an offset."""
     seen = Scraper(StreamCollector(service))
     for folder in ("offsets", "commits"):
         (Path(checkpoint) / folder).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A notebook's cells, run twice in IPython: the same service, the same name, and what is shown of it."""
+"""A notebook's cells, run twice in IPython: the same service, the same name, and the displayed output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observed metric: what the JVM writes is what we read, and what we cannot read is refused."""
+"""The observed metric: lowmark reads the bytes that the JVM writes, and refuses unreadable bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def metric(**change: Any) -> dict[str, Any]:
 
 
 def sketch_of(value: float) -> bytes:
-    """One split with this value."""
+    """A sketch of one split with this value."""
     return bytes([1, 3, 9, 1, 0, 0, 0, 0]) + struct.pack("<QdB", 7, value, 0)
 
 

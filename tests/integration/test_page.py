@@ -1,4 +1,4 @@
-"""The page without a browser: what it answers, to whom, what is sent of a stream, and how it ends."""
+"""The page without a browser: its answers, its access rules, the data that it sends of a stream, and its end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Clock:
 
 @dataclass
 class Pictured:
-    """A picture of fake services, and the version a browser has."""
+    """A picture of fake services, and the version that a browser has."""
 
     services: FakeServices
     clock: Clock = field(default_factory=Clock)
@@ -94,7 +94,7 @@ def pictured(*runs: FakeRun) -> Pictured:
     return Pictured(FakeServices({ADDRESS: list(runs)}))
 
 
-# --- what is sent ---
+# --- the sent data ---
 
 
 def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
@@ -168,7 +168,7 @@ def test_only_the_stream_in_view_is_asked_for_every_split() -> None:
         (None, 10, True),
         ("clicks", None, True),
     ]
-    assert len(seen.next(run_mark("t1"))["splits"]) == 2  # another one in view is asked for at once, and whole
+    assert len(seen.next(run_mark("t1"))["splits"]) == 2  # a run that comes into view is asked for at once, and whole
 
 
 def test_a_split_that_is_gone_is_told() -> None:
@@ -192,7 +192,7 @@ def test_splits_that_come_and_go_for_ever_take_no_more_room(monkeypatch: pytest.
         answer = seen.next()
         assert len(seen.picture._splits[run_mark("t1")].gone) <= 3
         assert [row[NAME] for row in answer["splits"]] == [f"only-{n}"]
-        assert answer["whole"] or answer["gone"]  # either way the browser forgets the one before
+        assert answer["whole"] or answer["gone"]  # in both cases the browser forgets the previous split
 
 
 def test_a_clock_that_is_set_back_stops_nothing() -> None:
@@ -258,10 +258,10 @@ def test_five_thousand_splits_cost_little() -> None:
     seen = pictured(run)
     assert len(seen.next()["splits"]) == 5_000
     run.report({"device-00007": 9_999})
-    assert len(json.dumps(seen.next())) < 10_000  # of which one split
+    assert len(json.dumps(seen.next())) < 10_000  # one split of 5,000
 
 
-# --- how a stream is doing ---
+# --- the state of a stream ---
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -446,7 +446,7 @@ def test_a_stop_frees_the_port_though_somebody_is_connected() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # nobody's services are there
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # a folder without services
     process = subprocess.Popen([*LOWMARK, "page", "--json"], stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None

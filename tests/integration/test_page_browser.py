@@ -1,4 +1,4 @@
-"""The page in a real Chromium: beside a query that runs, and over fake services where there are thousands of splits."""
+"""The page in a real Chromium: beside a query that runs, and over fake services with thousands of splits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def holder_of(service: LowWatermarkService) -> str | None:
 
 
 def without_ages(explanation: str) -> list[str]:
-    """All lines but the one that says for how long somebody has held: time goes on."""
+    """Leave out the line with the duration of the hold, because time goes on."""
     return [line for line in explanation.split("\n") if not line.startswith("  held ")]
 
 
@@ -76,7 +76,7 @@ def text(page: Page, selector: str) -> str:
 
 
 def shows(page: Page, selector: str, wanted: str) -> None:
-    """Wait until an element's text is this, or holds it."""
+    """Wait until an element's text contains this text."""
     page.wait_for_function(
         "([selector, wanted]) => document.querySelector(selector)?.textContent.includes(wanted)",
         arg=[selector, wanted],
@@ -86,7 +86,7 @@ def shows(page: Page, selector: str, wanted: str) -> None:
 
 @contextmanager
 def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
-    """A page of the browser, in which nothing may go wrong."""
+    """A page of the browser; an error in it fails the test."""
     page = browser.new_page(**options)
     wrong = watched(page)
     try:
@@ -108,7 +108,7 @@ def running(
     """A service with its page and its metrics, and a query on the stream "orders"."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
     with LowWatermarkService(spark, metrics_port=0, page_port=0) as service:
-        names = [row[0] for row in rows]  # else only those that a sample of the rows shows are known
+        names = [row[0] for row in rows]  # otherwise only the names in a sample of the rows are known
         events = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=names, strategy=strategy)
         feed.put(*rows)
         ran = start(windows(events, "split"), checkpoint, name="totals")
@@ -137,7 +137,7 @@ def test_page_explain_and_metric_name_one_holder_and_follow_it(
 
         feed.put((hostile, 2, 200))
         ran.settle()
-        shows(page, "#holder", "a")  # it follows by itself
+        shows(page, "#holder", "a")  # the page updates itself
         assert holder_of(service) == "a"
         page.wait_for_selector("#rows tr.holds th:has-text('a')")
 
@@ -160,7 +160,7 @@ def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
                 shows(own, "#holder", "a")
                 shows(page, "#holder", "a")  # it appeared by itself
             shows(own, "#connection", "does not answer since")
-            assert text(own, "#holder") == "a"  # what was known is still shown, as of then
+            assert text(own, "#holder") == "a"  # the last known state is still shown
             shows(page, "#stream-verdict", "gone")
             assert "does not answer any more" in text(page, "#beside")
             own.close()
@@ -181,7 +181,7 @@ def test_a_service_whose_page_cannot_be_served_leaves_nothing_behind(spark: Spar
     wait_until(lambda: threads() <= before, "the threads of the service that could not start ended", seconds=20)
 
 
-# --- what it can do, over fake services ---
+# --- its functions, over fake services ---
 
 
 def small() -> FakeRun:
@@ -227,11 +227,11 @@ def test_it_can_be_used_with_the_keyboard_alone(browser: Browser, served: tuple[
     with opened(browser, served[1]) as page:
         shows(page, "#splits-count", "8")
         page.locator("#order").focus()
-        for _ in range(12):  # past the buttons of the states, of which those without a split are off
+        for _ in range(12):  # past the buttons of the states, which are off if no split has the state
             page.keyboard.press("Tab")
             if page.evaluate("document.activeElement.closest('#rows') !== null"):
                 break
-        assert page.evaluate("document.activeElement.textContent") == "mute"  # who needs attention first
+        assert page.evaluate("document.activeElement.textContent") == "mute"  # the neediest first
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowDown")
         assert page.evaluate("document.activeElement.textContent") == "s1"
@@ -260,7 +260,7 @@ def test_a_screen_reader_finds_a_table_headings_and_words(browser: Browser, serv
         assert "The low watermark" in page.locator("#history-words").inner_text() or page.locator(
             "#history-words"
         ).inner_text().startswith("Seen for")
-        assert page.locator("[role=status]").count() == 1  # the only thing that speaks by itself
+        assert page.locator("[role=status]").count() == 1  # the only part that a screen reader reads by itself
         assert page.evaluate("document.getAnimations().length") == 0
 
 
@@ -353,7 +353,7 @@ def test_it_fits_every_screen(browser: Browser, served: tuple[FakeServices, str]
         shows(page, "#splits-count", "8")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         before = page.locator("#strips").evaluate("strips => [strips.offsetLeft, strips.offsetWidth]")
-        page.locator("#rows th button").first.click()  # the row that says more takes no width
+        page.locator("#rows th button").first.click()  # the row with details takes no width
         assert page.locator("#strips").evaluate("strips => [strips.offsetLeft, strips.offsetWidth]") == before
         assert before[1] > 40
         assert page.locator("#rows .c-name").first.bounding_box()["width"] > 60  # type: ignore[index]
@@ -419,12 +419,12 @@ def test_one_line_for_all_splits_of_a_stream_that_has_many(browser: Browser) -> 
 
 
 def test_an_update_of_five_thousand_splits_takes_the_main_thread_less_than_100_ms(browser: Browser) -> None:
-    """Every update, with layout and paint, in time of the processor: what else the machine does is not the page's."""
+    """Every update, with layout and paint, in processor time, which other work of the machine does not change."""
     chance, run = random.Random(7), FakeRun("t1")
     updates = "performance.getEntriesByName('lowmark-update').length"
 
     def change() -> None:
-        """All of them, and their order."""
+        """Change all splits and their order."""
         begin = 2_000 + run.batch_id * 10
         run.report({f"device-{n:05}": (begin + chance.randrange(5_000)) * SECOND_US for n in range(5_000)})
 

@@ -1,4 +1,4 @@
-"""Spark's pitfalls that concern wrapping, by their number in the list this library was designed against."""
+"""Spark's pitfalls that concern wrapping, by their numbers in the list that guided the design of this library."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def orders(service: LowWatermarkService, feed: Feed, strategy: WatermarkStrategy
 
 
 def both(*times: float, v: int = 9) -> list[list[Row]]:
-    """Batches in which both splits stand at one time."""
+    """Batches in which both splits have the same time."""
     return [[("a", v, at), ("b", v, at)] for at in times]
 
 
@@ -45,7 +45,7 @@ def both(*times: float, v: int = 9) -> list[list[Row]]:
 def test_pitfall_01_and_02_user_filters_do_not_freeze_the_watermark(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str, prune: str
 ) -> None:
-    """Filters the heartbeat row cannot pass: on a data column, on a literal, and on both."""
+    """Filters that the heartbeat row cannot pass: on a data column, on a literal, and on both."""
     conf = "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan"
     with settings(spark, {conf: prune}):
         df = (
@@ -113,7 +113,7 @@ def test_pitfall_06_append_mode_starts_and_columns_taken_before_still_resolve(
 ) -> None:
     df = feed.df
     wrapped = service.wrap(df, name="orders", event_time="ts", split="split", splits=["a", "b"])
-    # Where rows pass through Python (before Spark 4.2) their columns are new ones: docs/spark-versions.md says so.
+    # If rows pass through Python (before Spark 4.2) their columns are new ones: docs/spark-versions.md says so.
     v = df.v if observes_splits(feed.spark) else F.col("v")
     ran = run(windows(wrapped.filter(v > 5), "split"), feed, both(100, 500), checkpoint)
 
@@ -122,7 +122,7 @@ def test_pitfall_06_append_mode_starts_and_columns_taken_before_still_resolve(
 
 
 def test_pitfall_09_a_restart_with_idle_data_still_advances(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
-    """After the restart no row arrives at all: the heartbeat alone has to move Spark's watermark."""
+    """After the restart no row arrives: the heartbeat alone has to move Spark's watermark."""
     strategy = TEN_SECONDS.with_idleness("1 millisecond").with_all_idle("max")
     with LowWatermarkService(spark) as service:
         first = run(
@@ -327,7 +327,7 @@ def test_pitfall_24_times_before_1970_are_counted(service: LowWatermarkService, 
 def test_pitfall_25_missed_progress_is_filled_in_from_the_history(
     service: LowWatermarkService, feed: Feed, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For three batches neither listener nor heartbeat gets any progress; nothing of them may be missing after that."""
+    """For three batches neither listener nor heartbeat gets any progress; afterwards no part of it may be missing."""
     ran = run(windows(orders(service, feed), "split"), feed, both(100), checkpoint)
     deaf = [True]
     newest = RunningQuery.newest
@@ -353,7 +353,7 @@ def test_pitfall_26_the_listener_returns_at_once_whatever_the_loop_does() -> Non
     from lowmark.integration.spark import listener
 
     for name in callbacks:
-        getattr(listener._JavaEvents(events._enqueue), name)("event")  # takes nothing out of the event
+        getattr(listener._JavaEvents(events._enqueue), name)("event")  # reads no field of the event
 
     assert taken == ["started event", "progress event", "idle event", "terminated event"]
 
@@ -453,7 +453,7 @@ def test_pitfall_34_available_now_takes_several_batches_and_the_last_windows_com
 def test_pitfall_35_trigger_once_moves_the_watermark_in_the_next_run(
     spark: SparkSession, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One batch a run: its report cannot be in a heartbeat, so it waits in the checkpoint for the next run."""
+    """One batch a run: no heartbeat can carry its report, so the report waits in the checkpoint for the next run."""
     lows = []
     for batch in both(100, 200, 300):
         feed.put(*batch)
@@ -532,7 +532,7 @@ def test_pitfall_42_nothing_is_left_of_a_service(spark: SparkSession, feed: Feed
 
 
 def heartbeat_processes() -> list[int]:
-    """The reader processes of this machine that are descendants of ours."""
+    """The reader processes of this machine that are descendants of this process."""
     import os
 
     def parent_of(pid: int) -> int | None:
@@ -586,7 +586,7 @@ def test_pitfall_45_the_initial_offset_is_always_the_same() -> None:
 
 def test_pitfall_49_connect_is_refused() -> None:
     class ConnectSession:
-        __module__ = "pyspark.sql.connect.session"  # the real one needs packages that this project does not
+        __module__ = "pyspark.sql.connect.session"  # the real one needs packages that the project lacks
 
     class ConnectFrame(DataFrame):
         def __getattr__(self, name: str) -> Any:
@@ -635,7 +635,7 @@ def test_pitfall_54_two_queries_from_one_wrapped_dataframe(
 
 
 def until(done: object, ran: Ran | None, *, within_seconds: float = 30) -> None:
-    """Ask again and again, yielding to Spark's threads, until it is so."""
+    """Ask again and again, yielding to Spark's threads, until the condition holds."""
     deadline = time.monotonic() + within_seconds
     while not done():  # type: ignore[operator]
         assert time.monotonic() < deadline, f"not within {within_seconds} s; {ran and ran.progress[-1]}"

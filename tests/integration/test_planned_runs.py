@@ -22,7 +22,7 @@ from tests.integration.test_half_handled import SECOND, Fed
 
 
 def claimed(fed: Fed, checkpoint: int, at_s: int, *names: str, **more: Any) -> None:
-    """The planner says that both splits, or those that are named, are so far."""
+    """Plan with the claim that both splits, or the named splits, have reached this time."""
     fed.now_us += SECOND
     claims_us = dict.fromkeys(names or ("a", "b"), at_s * SECOND)
     planned = replace(Planned(checkpoint, dict.fromkeys(("a", "b"), ()), claims_us), **more)
@@ -78,7 +78,7 @@ def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pyt
     fed = Fed("read")
     claimed(fed, 4, 100, paused=frozenset({"a"}))
     fed.run.tell()
-    fed.run.answer(fed.now_us)  # after an error it is begun again from here
+    fed.run.answer(fed.now_us)  # an error makes the run begin again from here
     handle, errors = StreamCoordinator.handle, [RuntimeError("once")]
 
     def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
@@ -140,7 +140,7 @@ def test_a_split_that_ended_with_a_batch_whose_report_is_missing_ends_with_the_n
     assert [*fed.run.splits._claimed_us] == [fed.id("a")]
 
 
-# -- whose planner it is
+# -- the planner of a run
 
 
 def shown(planner: str) -> Progress:
@@ -149,7 +149,7 @@ def shown(planner: str) -> Progress:
 
 
 def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it() -> None:
-    """Its offset was written by a planner that is over, and the new one would never be heard."""
+    """A planner of the previous run wrote the batch's offset; tied to it, the run would never hear the new planner."""
     queries: Any = ()
     stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
     desks.runs.add(stream)

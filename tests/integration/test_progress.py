@@ -22,7 +22,7 @@ PART = 7_000
 
 
 def java(spark: SparkSession, text: str) -> JavaObject:
-    """An object of the JVM whose `toString` this is."""
+    """An object of the JVM with this `toString`."""
     assert spark._jvm is not None
     holder: JavaObject = spark._jvm.java.util.concurrent.atomic.AtomicReference(text)
     return holder
@@ -43,7 +43,7 @@ def test_a_character_of_two_halves_at_the_end_of_a_part_stays_whole(spark: Spark
 
 
 def test_a_long_text_waits_for_no_acknowledgement(spark: SparkSession) -> None:
-    """Asked for at once, 30,000 characters take 44 ms on every machine: the kernel's delayed acknowledgement."""
+    """One request for 30,000 characters takes 44 ms on every machine, because the kernel delays the acknowledgement."""
     long = java(spark, "x" * 30_000)
 
     def median_ms(read: object) -> float:

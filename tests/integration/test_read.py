@@ -1,4 +1,4 @@
-"""Streams that are read by sources of ours, under real Spark: `LowWatermarkService.read`."""
+"""Streams that sources of ours read, under real Spark: `LowWatermarkService.read`."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_a_backfill_comes_in_event_time_order_and_loses_nothing(
     assert max(p.num_input_rows for p in batches) <= 241, "the rows' limit, and a heartbeat"
     lows = [p.watermark_us for p in ran.progress if p.watermark_us]
     assert lows == sorted(lows)
-    # State: a slice's windows of three splits, not the six hours of two of them.
+    # The state holds a slice's windows of three splits, not six hours of two splits.
     assert max(op.num_rows_total for p in ran.progress for op in p.state_operators) <= 2 * 240
-    # What is left in state is the newest windows; the rest came out, every row once.
+    # The newest windows stay in state; every other row came out once.
     low = ran.low
     assert low is not None
     assert ran.by_split() == {split: sum(t + 10 <= low for t in at) for split, at in times.items()}
@@ -76,8 +76,8 @@ def test_the_watermark_of_a_batch_is_known_when_it_is_planned(
     )
     ran.query.awaitTermination(120)
 
-    # From the second batch on (the first one ties planner and heartbeat), what a batch was planned up to is in its own
-    # heartbeat: later rows are at or after it.
+    # From the second batch on (the first one ties planner and heartbeat), a batch's own heartbeat has the time up to
+    # which the batch was planned: later rows are at or after it.
     for progress in ran.progress[1:8]:
         ends = [BatchOffset.find(source.end_offset) for source in progress.sources]
         (end,) = [offset for offset in ends if offset is not None]
@@ -133,7 +133,7 @@ def test_a_split_that_appears_while_running_is_read_from_its_first_row(
         lambda: bool(ran.heartbeats) and ran.low == 20 - STEP, "the low watermark of the first split", seconds=60
     )
     log.append("b", 25, 35)
-    # Until it is found, nobody could know that rows of the first one are not the oldest.
+    # Before the second split is found, the first split's rows might be the oldest.
     wait_until(lambda: "b" in service.status("log").splits, "the second split found", seconds=60)
     log.append("a", 50)
     wait_until(lambda: bool(ran.heartbeats) and ran.low == 35 - STEP, "the low watermark of both", seconds=60)

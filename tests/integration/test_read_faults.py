@@ -1,7 +1,7 @@
-"""What goes wrong while Spark reads a source of ours: who says what, and that nothing is lost once it is mended.
+"""Faults while Spark reads a source of ours: the error that a user sees, and no loss of rows after the repair.
 
-Starting a query takes seconds, so faults come one after the other, in one checkpoint: a *story* runs a query into a
-fault, mends it, runs it into the next one, and at last to its end. The tests read the story.
+The start of a query takes seconds, so faults follow each other in one checkpoint: a *story* runs a query into a fault,
+repairs it, runs the query into the next fault, and at last to its end. The tests read the story.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Run:
     """One run of a query.
 
     Attributes:
-        rows: (split, number), in the order in which they came.
-        said: what a user reads when it fails; "" if it does not.
+        rows: (split, number), in the order of their arrival.
+        said: the error text of a failed run, "" if the run succeeded.
     """
 
     rows: Rows = field(default_factory=list)
@@ -57,14 +57,14 @@ class Run:
 
 @dataclass
 class Story:
-    """A query that is run again and again from one checkpoint.
+    """A query that runs again and again from one checkpoint.
 
     Attributes:
-        df: what is read.
-        checkpoint: where.
-        runs: by the fault that they ran into; "" is the last one, which ran into none.
-        failed: of which runs the service says that they have failed.
-        restores: how often the enumerator was restored in the last run.
+        df: the stream.
+        checkpoint: the checkpoint of all runs.
+        runs: fault -> the run that met it; "" is the last run, without a fault.
+        failed: the runs that the service shows as failed.
+        restores: number of restores of the enumerator in the last run.
     """
 
     df: DataFrame
@@ -74,7 +74,7 @@ class Story:
     restores: float = 0
 
     def run(self, fault: str = "", after_batch: AfterBatch | None = None) -> None:
-        """Read what there is; `after_batch` is called when the rows of a batch were taken."""
+        """Read the available rows; `after_batch` is called after the sink took the rows of a batch."""
         run = self.runs[fault] = Run()
 
         def take(batch: DataFrame, batch_id: int) -> None:
@@ -116,7 +116,7 @@ def fail(batch_id: int) -> None:
 
 @pytest.fixture(scope="module")
 def planning(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """Faults of the enumerator and of the planner, of which no row must be lost or come twice."""
+    """Faults of the enumerator and of the planner; no row may be lost or come twice."""
     folder = tmp_path_factory.mktemp("planning")
     log, faults = filled_log(folder), Faults(folder)
     file = log.folder / "a"
@@ -168,7 +168,7 @@ def test_what_could_not_be_done_because_of_it_is_said(planning: Story) -> None:
 
 
 class SilentLog(LogSource):
-    """Nobody answers when it looks for splits, and nobody refuses."""
+    """A log whose discovery neither answers nor fails."""
 
     def discover(self) -> Sequence[SourceSplit]:
         threading.Event().wait()
@@ -191,7 +191,7 @@ def test_a_discovery_that_finds_nothing_for_long_says_so_long_before_it_is_given
     peer = Peer()
     with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0), peer=peer)) as planner:
         planner.plan(planner.initial(), None)
-    assert len(peer.told) > 1  # while it waits, so that the service knows that it lives
+    assert len(peer.told) > 1  # reports while it waits are its signs of life
     missing = f"the enumerator has not said what there is since {format_time_us(us(0))}. Does it exist, "
     assert {planned.missing for planned in peer.told} == {f"{missing}and can it be reached?"}
     said = [record.getMessage() for record in caplog.records]
@@ -265,7 +265,7 @@ def test_no_row_is_lost_or_comes_twice_when_planning_failed(planning: Story) -> 
     assert sorted(planning.rows) == ALL
 
 
-# -- faults of readers, and rows that are not the same when they are read again
+# -- faults of readers, and rows that differ on a second read
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def test_a_reader_that_fails_in_a_task_names_source_split_and_cause(reading: Sto
 @pytest.mark.parametrize("fault", ["read", "fewer"])
 def test_what_a_task_could_not_read_is_all_that_its_process_says(reading: Story, fault: str) -> None:
     said = reading.said(fault)
-    # Spark 4.0 says "... worker. Please see the stack trace below.", also where there is none.
+    # Spark 4.0 says "... worker. Please see the stack trace below.", even without a stack trace.
     assert re.search(r"thrown from the Python worker[^\n]*\n[\w.]+: FaultyLog: ", said), said
 
 
@@ -308,7 +308,7 @@ def test_fewer_rows_than_were_planned_fail_the_query(reading: Story) -> None:
 
 
 def test_other_rows_than_before_are_not_noticed_by_spark(reading: Story) -> None:
-    """Nobody keeps what rows were, so `check_source` alone finds such a connector: see the next test."""
+    """Spark does not keep earlier rows, so `check_source` alone finds such a connector: see the next test."""
     assert sorted(reading.runs["sink"].rows) == ALL
     assert sorted(reading.runs["other"].rows) == sorted((s, -1 - n if s == "a" else n) for s, n in ALL)
 
@@ -338,7 +338,7 @@ def write_parquet(folder: Path) -> None:
 
 
 def damage(file: Path) -> None:
-    """Its size and its time stay: only reading it shows it."""
+    """Damage a file and keep its size and time, so that only a read shows the damage."""
     stat = file.stat()
     file.write_bytes(b"\0" * stat.st_size)
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))

@@ -1,7 +1,7 @@
-"""What only some sources have, under real Spark: odd names, several sources in a row, checkpoints of their own; and the
-planner's process, which every one of them has.
+"""Features of some sources, under real Spark: odd names, several sources in a row, own checkpoints; and the planner's
+process, which every source has.
 
-Queries end by themselves. Their sink keeps rows by batch, so that a batch which runs again replaces itself.
+Queries end by themselves. Their sink keeps rows by batch: a repeated batch replaces itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sink:
     """Takes (split, number) of every row, by batch.
 
     Attributes:
-        after_batch: called with a batch's rows once they were taken; what it raises fails the query.
+        after_batch: called with a batch's rows after they were taken; its error fails the query.
     """
 
     batches: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
@@ -174,7 +174,7 @@ def test_history_and_then_what_is_live_are_read_whole_and_once_over_restarts(
     history.mkdir()
     parquet.write_table(table(range(0, 100, 10)), history / "a", row_group_size=2)
     parquet.write_table(table(range(0, 100, 20)), history / "b", row_group_size=2)
-    # Live rows as old as the last of history: only the order of the sources keeps them apart.
+    # Live rows are as old as the last rows of history: only the order of the sources keeps them apart.
     log.append("a", *range(80, 180, 10))
     log.append("b", *range(80, 160, 10))
     files = FileSource(str(history), event_time="ts", schema=SCHEMA, bounded=True)
@@ -216,7 +216,7 @@ def test_history_and_then_what_is_live_are_read_whole_and_once_over_restarts(
     }
 
 
-# -- checkpoints that the source decides
+# -- checkpoints that the source decides about
 
 
 def test_a_source_that_decides_where_batches_end_is_read_whole_and_once_over_a_restart(
@@ -248,13 +248,13 @@ def test_a_source_that_decides_where_batches_end_is_read_whole_and_once_over_a_r
 
 @dataclass(frozen=True)
 class Told(SourceEvent):
-    """What a reader tells its enumerator."""
+    """The message of a reader to its enumerator."""
 
     rows: int
 
 
 def test_an_event_of_a_source_without_a_format_for_events_is_refused_and_says_what_is_missing() -> None:
-    nowhere: Any = None  # nothing is reported
+    nowhere: Any = None  # no report leaves the task
     recorder = AccumulatorRecorder("at", None, SplitKey(("split",), ("string",)), nowhere, events=None)
     with pytest.raises(EventWithoutFormat, match=r"reader 3 .* Told\(rows=7\).* Hint: give .* an event_serializer"):
         recorder.begin(Task(3, 17, ())).send(Told(7))

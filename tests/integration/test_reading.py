@@ -1,4 +1,4 @@
-"""What the service makes of the plans of our own sources; no Spark here."""
+"""How the service handles the plans of our own sources; no Spark here."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
 
 
 def report_of(checkpoint: int) -> str:
-    """What Spark says of a batch: planner "reader" and heartbeat "t" are in its offsets."""
+    """Spark's report of a batch, whose offsets name planner "reader" and heartbeat "t"."""
     offset = BatchOffset("orders", checkpoint, "reader").to_json()
     heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "split": None, "state": ""}
     sources = [{"endOffset": offset}, {"endOffset": heartbeat}]
@@ -74,7 +74,7 @@ def report_of(checkpoint: int) -> str:
 
 
 def track_of(**latest_s: int) -> BatchTrack:
-    """What was seen of a batch: the largest event time of each split."""
+    """The measurement of a batch: the largest event time of each split."""
     tracker = SplitTracker()
     track = BatchTrack(tracker)
     for name, at in latest_s.items():
@@ -84,7 +84,7 @@ def track_of(**latest_s: int) -> BatchTrack:
 
 
 class Query:
-    """One query on a stream of ours: plans and reports go in, as they come from Spark."""
+    """One query on a stream of ours, fed with plans and reports as Spark delivers them."""
 
     def __init__(self, *, claims: bool = True, state: str | None = None) -> None:
         self.tracks: Tracks = {}
@@ -103,7 +103,7 @@ class Query:
         self.run.plan(planned, self.now_us)
 
     def report(self, checkpoint: int, **latest_s: int) -> None:
-        """The batch was read: the largest event time of each split."""
+        """Report the batch with the largest event time of each split."""
         self.now_us += SECOND
         self.tracks["q", checkpoint - 1] = track_of(**latest_s)
         progress = Progress.from_json(report_of(checkpoint))
@@ -215,7 +215,7 @@ def test_events_of_readers_are_taken_once(query: Query) -> None:
 
 
 def test_what_readers_count_is_added_to_what_the_planner_counts_once_a_task(query: Query) -> None:
-    """A loss that a reader passes was in the log of its executor alone."""
+    """Only the log of an executor had shown a loss that a reader passed."""
     query.plan(1, "a", metrics={"data_losses": 1, "discoveries": 1})
     for batch in (0, 1):
         of_tasks = [BatchTrack(counted={task: {"data_losses": 1, "lost_offsets": 5}}) for task in (0, 1, 1)]
@@ -254,7 +254,7 @@ def test_a_plan_that_comes_late_is_there_for_its_report() -> None:
 
 
 class Wire:
-    """A planner that speaks to the service's runs by gRPC, as it does under Spark."""
+    """A planner that talks to the service's runs by gRPC, as it does under Spark."""
 
     def __init__(self, address: str) -> None:
         self.tracks: Tracks = {}
@@ -281,7 +281,7 @@ class Wire:
         self.client.planned(PlannedRequest("s", "reader", Planned(checkpoint, splits, **known)))
 
     def report(self, checkpoint: int) -> None:
-        """The batch was read, and Spark says so."""
+        """The batch was read, and Spark reports it."""
         self.tracks["q", checkpoint - 1] = BatchTrack()
         event: Any = SimpleNamespace(progress=lambda: JavaProgress(checkpoint))
         self.desks.events.take_event("progress", event)
@@ -289,11 +289,11 @@ class Wire:
     @property
     def status(self) -> RunStatus:
         (run,) = self.standing.run_statuses()
-        return replace(run, status=replace(run.status, held=()), spent_us={}, now_us=None)  # these go on with the clock
+        return replace(run, status=replace(run.status, held=()), spent_us={}, now_us=None)  # they change with time
 
 
 class JavaProgress:
-    """Spark's own, of a batch."""
+    """Spark's progress object of a batch."""
 
     def __init__(self, checkpoint: int) -> None:
         self.checkpoint = checkpoint
@@ -309,7 +309,7 @@ class JavaProgress:
 
 
 class _NoQueries(list[object]):
-    """Spark has none that it would give out."""
+    """A Spark without queries."""
 
     def find(self) -> None: ...
     def get(self, run_id: str | None) -> None: ...
@@ -320,7 +320,7 @@ def _never_asked(request: object) -> Any:
 
 
 class _InSpark(_NoQueries):
-    """The one query, as Spark knows it, and what is left in its checkpoint."""
+    """Spark's view of the only query, and the reports left in its checkpoint."""
 
     def __init__(self, tracks: Tracks) -> None:
         super().__init__([self])
@@ -350,7 +350,7 @@ class _InSpark(_NoQueries):
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the offset", "after it"])
 def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(written: bool) -> None:
-    # Else a restart plans anew from the offset before, perhaps not so far, and the rows between would be late.
+    # Otherwise a restart might plan less from the previous offset, and the rows between would be late.
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
     desks = Desks(spark, notify=lambda _: None)
@@ -359,7 +359,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
     for checkpoint in (1, 2):
         desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
         if checkpoint == 1 or written:
-            desks.heartbeats.answer(HeartbeatRequest("s", "t"))  # and Spark writes what the planner and this one said
+            desks.heartbeats.answer(HeartbeatRequest("s", "t"))  # and Spark writes the planner's and this answer
             spark.report(checkpoint, a=100 * checkpoint + 1)
     desks.reports.say_farewells()
 
@@ -369,7 +369,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
 
 
 def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
-    # Else a restart plans anew from the offset before, perhaps not so far, and the job's low watermark is beyond that.
+    # Otherwise a restart might plan less from the previous offset, below the job's low watermark.
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
     member: Any = FakeMember()
@@ -412,7 +412,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 
 
 def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -> None:
-    """Spark asks no heartbeat before that batch is over: until then its planner alone was heard."""
+    """Spark asks no heartbeat before that batch is over: until then the service hears its planner only."""
     no_queries: Any = _NoQueries()
     desks = Desks(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
@@ -439,7 +439,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
 
 
 def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page asks each second, of every split: a hundred runs of AvailableNow would take the loop for seconds."""
+    """A page asks each second, for every split: a hundred runs of AvailableNow would occupy the loop for seconds."""
     no_queries: Any = _NoQueries()
     desks = Desks(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
@@ -497,7 +497,7 @@ def test_a_plan_that_is_told_twice_changes_nothing(wire: Wire, tied: bool) -> No
 
 
 def test_an_older_plan_after_a_newer_one_changes_nothing(wire: Wire) -> None:
-    """A planner that got no answer tells it again when it next asks, and may have told a newer one by then."""
+    """A planner without an answer repeats its plan at its next question, and may have told a newer plan by then."""
     wire.plan(1, **OLDER)
     wire.report(1)
     wire.plan(2, **NEWER)
@@ -525,20 +525,20 @@ def test_what_the_source_waits_for_stands_in_the_status_as_long_as_it_does(wire:
 
 
 def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire) -> None:
-    """Its reader may wait for a server that is away: of that the driver hears nothing before the task's end."""
+    """Its reader may wait for a server that is away, which the driver learns at the task's end only."""
     before_us = wire.desks.runs.clock.now_us()
     wire.plan(1, **OLDER)
     since_us = wire.status.batch_since_us
     assert since_us is not None
     assert before_us <= since_us <= wire.desks.runs.clock.now_us()
     assert "A batch has" not in wire.status.status.why, "not of one that has just begun"
-    wire.plan(1, **OLDER)  # it got no answer, and says it again
+    wire.plan(1, **OLDER)  # it got no answer, and repeats the plan
     assert wire.status.batch_since_us == since_us
 
     said = f"A batch has been read since {format_time_us(since_us - 40 * SECOND)} (rows: 10; splits: 2). Hint: a reader"
     [planner] = wire.desks.runs.planners._planners.values()
     planner.planned_us -= 40 * SECOND
-    planner.heard_us -= 40 * SECOND  # nobody asks it meanwhile
+    planner.heard_us -= 40 * SECOND  # no question meanwhile
     assert said in wire.status.status.why
     assert said in wire.standing.explain("orders", None)
     wire.report(1)
@@ -548,5 +548,5 @@ def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire
     wire.plan(2, **NEWER)
     assert wire.status.batch_since_us is not None
     wire.report(2)
-    wire.plan(2, **{**NEWER, "rows": {}})  # nothing is new
+    wire.plan(2, **{**NEWER, "rows": {}})  # no news
     assert wire.status.batch_since_us is None

@@ -1,4 +1,4 @@
-"""Bad input: every refusal says what is wrong, where, and what to do."""
+"""Bad input: every refusal names the fault, the place and the remedy."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_name_is_taken_while_a_query_reads_it_and_free_again_when_it_ended(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     first = service.wrap(feed.df, **GOOD)
-    second = service.wrap(feed.df, **GOOD).select("v")  # nobody reads the first
+    second = service.wrap(feed.df, **GOOD).select("v")  # no query reads the first
     ran = start(second, checkpoint, name="reader")
     with pytest.raises(
         StreamNameTaken, match=r'"orders": this service already has a stream of that name, which reader'
@@ -156,7 +156,7 @@ def test_pitfall_08_a_watermark_on_the_input(service: LowWatermarkService, feed:
 
 
 def test_wrapping_what_is_wrapped(service: LowWatermarkService, feed: Feed) -> None:
-    """Nobody wrote a withWatermark: the one in the plan is lowmark's own."""
+    """The user wrote no withWatermark: the one in the plan is lowmark's own."""
     wrapped = service.wrap(feed.df, **GOOD)
     with pytest.raises(WrapRefused, match=r"this DataFrame is wrapped already, or comes from one that is\. Hint: wrap"):
         service.wrap(wrapped.filter("v > 1"), **(GOOD | {"name": "again"}))
@@ -275,7 +275,7 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
         ("wrapped", "read"): conflict([heartbeat_of("read"), PLANNED], ["orders"], [], checkpoint=at["read"]),
         ("read", "wrapped"): conflict([heartbeat_of("orders")], [], ["read"], checkpoint=at["wrapped"]),
     }
-    # Where the query has a heartbeat, Spark's own error says so, too.
+    # For a query with a heartbeat, Spark's own error has the text, too.
     assert {pair for pair, text in raised.items() if said[pair] in text} == {*said} - {("native", "wrapped")}
 
 
@@ -345,7 +345,7 @@ def test_why_a_query_cannot_go_on_from_a_checkpoint(
 def test_a_heartbeat_where_the_query_has_another_source(
     kinds: list[bool] | None, wrapped: list[str], read: list[str], text: str | None
 ) -> None:
-    """Where the query has another number of sources, Spark says so; in version 2 of the log one may lack its line."""
+    """For another number of sources Spark raises its own error; in version 2 of the log a source may lack its line."""
     offsets = [PLANNED.replace("read", "a") if read else "{}", heartbeat_of("a"), "{}"]
     why = conflict(offsets, wrapped, read, sources={"a": [0, 1]}, kinds=kinds)
 
@@ -404,7 +404,7 @@ def test_the_status_of_a_stream_that_no_query_reads(service: LowWatermarkService
 def test_a_stopped_service(spark: SparkSession, feed: Feed) -> None:
     service = LowWatermarkService(spark)
     service.stop()
-    service.stop()  # once more is fine
+    service.stop()  # a second call is fine
 
     with pytest.raises(ServiceStopped, match='cannot wrap stream "orders": this LowWatermarkService was stopped'):
         service.wrap(feed.df, **GOOD)

@@ -1,4 +1,4 @@
-"""What runs make of a checkpoint and of Kafka's offsets; no Spark here."""
+"""How runs read a checkpoint and Kafka's offsets; no Spark here."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def known(run: StreamRun) -> set[str]:
     return set(run.status(9).splits)
 
 
-# -- partitions that nobody reads any more
+# -- partitions that are no longer read
 
 
 def test_a_topic_that_is_not_subscribed_any_more_is_let_go_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +133,7 @@ def test_a_partition_that_was_read_beyond_what_was_its_end_has_nothing_unread() 
 
 
 def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
-    """Source 0 is both streams', source 1 the first one's alone: what stands before a heartbeat may be another's."""
+    """Both streams read source 0, only the first reads source 1: sources before a heartbeat may be another stream's."""
     run = begun(stream())
     run.places = {3: [0]}  # as the plan has it: shared, the first one's own, heartbeat, heartbeat
     shared, own = {"a": {"0": 1}}, {"b": {"0": 1}}
@@ -143,7 +143,7 @@ def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
     run.report(progress, 3, planned_at_us=0, now_us=1)
 
     assert known(run) == {"a/0"}, "b/0 would hold the low watermark of a stream that never reads it"
-    run.places = {}  # nobody looked at the plan: nothing is guessed
+    run.places = {}  # the plan is unknown: nothing is guessed
     assert run.sources_in(progress, 3) == []
 
 
@@ -151,12 +151,12 @@ def test_of_a_source_whose_beginning_is_not_known_nothing_is_counted() -> None:
     assert kafka_rows(progress(0, {"a": {"0": 12}}).sources) == {}
 
 
-# -- what a checkpoint holds
+# -- the content of a checkpoint
 
 
 @dataclass
 class Query:
-    """A running query, and what lies in its checkpoint."""
+    """A running query, and the content of its checkpoint."""
 
     farewell: Farewell | Exception | None = None
     active: bool = True
@@ -354,7 +354,7 @@ def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_it
     assert "a token" not in json.dumps(run_json(status))
 
 
-# -- AvailableNow, where Spark does not tell readers
+# -- AvailableNow on a Spark that does not tell readers
 
 
 def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> None:
@@ -400,7 +400,7 @@ def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothin
     )
 
 
-# -- what the log tells of holders
+# -- the log's lines about holders
 
 
 def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -411,7 +411,7 @@ def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(capl
     at_us = [0]
 
     def batches(count: int, *slow: int) -> list[str]:
-        """A batch every ten seconds in which all go on but these; what the log says."""
+        """Report batches ten seconds apart in which all but these splits advance; return the lines of the log."""
         caplog.clear()
         for _ in range(count):
             at_us[0] += 10_000_000

@@ -1,4 +1,4 @@
-"""What a service does besides carrying watermarks: it stays small, and it ends cleanly."""
+"""A service stays small, and ends cleanly."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _as_it_is(row: object, time_us: int | None) -> int:
 
 
 def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
-    """Not of queries that have ended, and not of those that outlive the service."""
+    """The measurements of ended queries are dropped, and of queries that outlive the service, too."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(_as_it_is)
     feed.put(("a", 1, 100))
     with LowWatermarkService(spark) as service:
@@ -78,8 +78,8 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
     assert stream.tracks._accumulator.value == {}
 
 
-class Planted(Exception):  # it is no error of the product
-    """What ends a service's loop."""
+class Planted(Exception):  # no error of the product
+    """The error that ends a service's loop."""
 
 
 def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_next(
@@ -89,7 +89,7 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
         raise Planted("in the middle")
 
     [port] = free_ports(1)
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")  # for what the dead did not hear of
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")  # for events missed by the dead
     dead = LowWatermarkService(spark, metrics_port=port)
     df = dead.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy)
     ran = start(windows(df, "split"), checkpoint)
@@ -107,7 +107,7 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
         shown = CliRunner().invoke(app, [command, "--connect", dead.address])
         assert shown.exit_code == 2
         assert said in " ".join(shown.output.split())
-    dead.stop()  # at once, though a query runs: it is told
+    dead.stop()  # at once, although a query runs: it is told
     with LowWatermarkService(spark):
         shown = CliRunner().invoke(app, ["status"])
     assert (shown.exit_code, shown.stderr.count("\n")) == (0, 1)
@@ -153,7 +153,7 @@ def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A host that dies may leave the file empty; a query must go on all the same."""
+    """A crash of the host may leave the file empty; the query must continue without it."""
     synced: list[str] = []
     sync = os.fsync
 

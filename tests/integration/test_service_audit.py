@@ -1,4 +1,4 @@
-"""`service.audit`: a query that keeps its own watermark is watched, and nothing of it changes."""
+"""`service.audit` watches a query that keeps its own watermark, and changes no part of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sparks import OBSERVES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# b is 50 seconds behind. From the third batch on Spark has passed it, and from there on its windows are over.
+# b is 50 seconds behind. From the third batch on Spark's watermark has passed b, and b's windows are closed.
 BATCHES: list[list[Row]] = [
     [("a", 0, 100.0 + 10 * batch), ("b", 1, 50.0 + 10 * batch), ("a", 2, 101.0 + 10 * batch)] for batch in range(9)
 ]
@@ -64,7 +64,7 @@ def test_a_watched_query_goes_on_from_its_checkpoint_and_again_without(spark: Sp
     offsets = [(tmp_path / name / "offsets" / "4").read_text().splitlines() for name in ("c1", "c2")]
     assert len(offsets[0]) == len(offsets[1]), "the same number of sources"
     assert json.loads(offsets[0][1])["batchWatermarkMs"] == json.loads(offsets[1][1])["batchWatermarkMs"]
-    # What the watcher saw: everything of b came behind the watermark that judged it, nothing of a.
+    # The watcher saw all rows of b behind the watermark that judged them, and no row of a.
     assert {name: split.rows for name, split in status.splits.items()} == {"a": 6, "b": 3}
     assert status.splits["a"].native_late_rows == 0
     assert 1 <= status.splits["b"].native_late_rows <= 3
@@ -91,7 +91,7 @@ def test_what_cannot_be_watched_is_refused(spark: SparkSession, tmp_path: Path) 
         service.audit(feed.df, name="orders", event_time="ts", split="split")
         service.audit(
             feed.df, name="orders", event_time="ts", split="split"
-        )  # a cell that is run again: nobody reads it
+        )  # a cell that is run again: no query reads it
         assert service.status("orders").states["active"] == 0
 
 

@@ -1,4 +1,4 @@
-"""What is shipped to executors can be imported there, without lowmark installed; live/test_cluster.py does it."""
+"""Shipped packages can be imported on executors without lowmark installed; live/test_cluster.py does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.installed import link_packages, site_packages
 
 
 def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
-    """-S: site-packages are there, with numpy and pyspark, but not the links that make lowmark importable."""
+    """With -S Python has site-packages with numpy and pyspark, but not the links that make lowmark importable."""
     archive = package(tmp_path / "lowmark.zip")
     code = (
         "import sys; sys.path += sys.argv[1:]\n"
@@ -33,7 +33,7 @@ def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
 
 
 def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
-    """All that lowmark asks for and is not compiled comes along; sources run from the archive, too."""
+    """All requirements in pure Python are shipped, and sources run from the archive, too."""
     archive = package(tmp_path / "lowmark.zip")
     compiled = tmp_path / "compiled"
     compiled.mkdir()
@@ -53,7 +53,7 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
 
 
 def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path) -> None:
-    """With nothing there but pyspark, pyarrow and numpy: what lowmark/__init__.py of the zip file puts on the path."""
+    """With only pyspark, pyarrow and numpy: lowmark/__init__.py in the zip file puts the archive on the path."""
     archive = package(tmp_path / "lowmark.zip")
     root = tmp_path / "root"
     with tarfile.open(compiled(tmp_path / "compiled.tar.gz")) as packed:
@@ -77,7 +77,7 @@ def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path
 
 
 def test_wrapped_rows_need_nothing_compiled_but_pyarrow_and_numpy() -> None:
-    """Executors that run heartbeats, and reduce rows where the JVM cannot, have these by Spark's own wish."""
+    """Executors that run heartbeats, or reduce rows for the JVM, have these two because Spark needs them."""
     code = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['msgspec', 'grpc', 'mmh3', 'xxhash', 'confluent_kafka']))\n"

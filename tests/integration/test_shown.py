@@ -1,4 +1,4 @@
-"""On a bad day a stream shows its cause first, and the same cause wherever a person looks. No Spark here."""
+"""On a bad day every view of a stream shows its cause first, and all views show the same cause. No Spark here."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason()
 
 
 def test_a_python_process_of_a_task_has_more_time_to_start() -> None:
-    """What Spark says of it, since 4.2."""
+    """The text of Spark since 4.2."""
     said = brief("SocketTimeoutException: Timed out while waiting for the Python worker to connect back after 60000 ms")
     assert said is not None
     assert "(60 for one of a task, since Spark 4.2)" in said
@@ -220,7 +220,7 @@ def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_bat
 
 
 def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins() -> None:
-    """Two queries began one after the other, and neither has reported a batch. Their names tell which one failed."""
+    """Two queries began in turn, and neither has reported a batch. Their names identify the failed one."""
     first = Query(name="one")
     desks, standing = begun(first)
     desks.heartbeats.answer(HeartbeatRequest("s", "t1", first=True))
@@ -232,11 +232,11 @@ def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins
     assert ended == {"one": True}
 
 
-# -- what is said once in the log
+# -- log lines that come once
 
 
 def measured_by(rows: int, **more: Any) -> Any:
-    """A transport that measured so many rows of one split, in every batch."""
+    """A transport that measures this number of rows of one split, in every batch."""
     counts = BatchCounts(rows=rows, **more)
     return SimpleNamespace(report=lambda *_: Measured(rows=None, counts=counts))
 

@@ -1,4 +1,4 @@
-"""What the pages change of a query, run on a real one."""
+"""The pages' changes of a query, run on a real query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = ("README.md", "wrap.md", "adopt.md")
 
 
 def test_one_line_is_all_that_changes(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
-    """The line before and the line after, as they stand: what native Spark drops, the wrapped query counts."""
+    """Run the page's lines before and after the change: the wrapped query counts the rows that native Spark drops."""
     [shown] = {block(page, DIFF) for page in PAGES}
     before, after = (line[1:] for line in shown.splitlines())
     orders = feed.df.withColumn("topic", F.lit("orders")).withColumnRenamed("split", "partition")
@@ -32,7 +32,7 @@ def test_one_line_is_all_that_changes(spark: SparkSession, feed: Feed, tmp_path:
         with LowWatermarkService(spark) as service:
             strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
             names: dict[str, Any] = {"orders": orders, "service": service, "strategy": strategy}
-            exec(line, names)  # the pages' own
+            exec(line, names)  # the page's line
             ran = start(windows(names["events"], "partition"), str(tmp_path / str(len(counts))))
             ran.settle()
             counts.append({partition: n for _, partition, n in ran.rows})
@@ -42,7 +42,7 @@ def test_one_line_is_all_that_changes(spark: SparkSession, feed: Feed, tmp_path:
 
 @since("4.2", "named sources")
 def test_sources_are_named_in_sparks_own_way(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
-    """The lines of adopt.md, as they stand but for the source, in a query that then goes on wrapped."""
+    """The lines of adopt.md with another source, in a query that then continues wrapped."""
     code = block("adopt.md", "spark.conf.set(")
     there = '.format("kafka").option("subscribe", "orders").load()'
     assert there in code

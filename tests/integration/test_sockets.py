@@ -1,4 +1,4 @@
-"""Where services put their sockets and how they are found again; no service, no Spark."""
+"""How services choose their sockets, and how other processes find them; no service, no Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowmark.integration.process import sockets
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime folder of this test alone, and no other place to look in; its name is short, as that of a socket is."""
+    """A runtime folder for one test, and no other place to look in; its short name leaves room for a socket's path."""
     place = tmp_path_factory.mktemp("r")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     only = place / f"lowmark-{os.getuid()}"
@@ -59,7 +59,7 @@ def test_a_socket_of_a_dead_process_is_removed_and_one_of_a_live_process_is_left
     live, dead = sockets.new_address(), f"unix:{runtime}/{gone()}-0.sock"
     for address in (live, dead):
         with listening(address):
-            pass  # bound, and then nobody listens any more
+            pass  # bound, and then without a listener
     assert sockets.find_addresses() == []
     assert sorted(runtime.iterdir()) == [Path(live.removeprefix("unix:"))]
 

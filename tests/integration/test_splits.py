@@ -1,4 +1,4 @@
-"""Ids and names of splits: the same hash here and in the JVM, for every type a split may have."""
+"""Ids and names of splits: the same hash here and in the JVM, for every type that a split may have."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.sparks import ROCKSDB, STATE_STORE, settings
 
 
 class Alarms(StatefulProcessor):
-    """Sets a timer ten seconds after every row of a split, and says when it fires."""
+    """Sets a timer ten seconds after every row of a split, and emits a row when the timer fires."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -57,7 +57,7 @@ def alarms(df: DataFrame) -> DataFrame:
 
 
 def tallied(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:
-    """Counts rows of a key; when ten seconds of event time have passed since the last, says how many."""
+    """Count rows of a key, and emit the count ten seconds of event time after the last row."""
     import pandas as pd  # noqa: TID251  # what the user of this operator does
 
     if state.hasTimedOut:
@@ -80,7 +80,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("rocksdb")
 def test_timers_fire_by_the_low_watermark(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
-    """The fast split is far ahead; the slow one's timers must fire only when the slow one got there."""
+    """The fast split is far ahead; the slow split's timers must not fire before it has reached their times."""
     df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
     fired = alarms(df).select("split", ((F.col("at_ms") * 1000 - ZERO_US) / 1_000_000).cast("double").alias("at"))
     batches = [[("fast", 1, 500), ("slow", 1, 20)], [("slow", 1, 25)], [("slow", 1, 40)]]
@@ -93,7 +93,7 @@ def test_timers_fire_by_the_low_watermark(service: LowWatermarkService, feed: Fe
 
 
 def test_event_time_timeouts_go_by_the_low_watermark(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
-    """Key 2 gets a row within ten seconds each time: it must not time out because the other split is far ahead."""
+    """Key 2 gets rows less than ten seconds apart: it must not time out because the other split is far ahead."""
     df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
     keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("v")
     counted = keyed.applyInPandasWithState(

@@ -1,4 +1,4 @@
-"""What stands in a checkpoint, an event or a message and cannot be: our own error, with what was expected."""
+"""Impossible content of a checkpoint, an event or a message raises our own error, with the expected content."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_offsets_are_read_line_by_line(folder: Path) -> None:
-    strange = '{"a\u2028b":{"0":1}}'  # which ends a line for Python, and for nobody else
+    strange = '{"a\u2028b":{"0":1}}'  # ends a line for Python only
     (folder / "offsets" / "1").write_text(f"v1\n{{}}\n{strange}\n-\n", encoding="utf-8")
 
     assert last_offsets(folder) == (1, [strange, None])
@@ -136,7 +136,7 @@ def test_windows_of_a_checkpoint_that_is_not_whole(folder: Path) -> None:
 
 
 def test_windows_of_a_checkpoint_whose_watermark_is_ahead_of_the_clock(folder: Path) -> None:
-    """The filter for windows that were told of would leave out all until the year 2100."""
+    """The filter for emitted windows would leave out all windows until the year 2100."""
     (folder / "offsets" / "0").write_text(f'v1\n{{"batchWatermarkMs":4102444800000}}\n{KAFKA}')
     with pytest.raises(
         CheckpointUnreadable, match=r"stands at 2100-01-01 .* not say which windows are open. Hint: sta"
@@ -234,7 +234,7 @@ def test_a_cap_that_cannot_be_is_refused_where_it_is_read(kind: CapKind, us: int
     capped = {"type": "Capped", "group": "g", "task": {"job_id": "j", "source_id": "s", "task_id": "0"}, "epoch": 1}
     told = messages.encode({"messages": [capped | {"kind": kind, "us": us}]})
 
-    with pytest.raises(ValueError, match="us"):  # gRPC ends the call for it, and the member dials again
+    with pytest.raises(ValueError, match="us"):  # gRPC ends the call because of it, and the member dials again
         messages.WATCH.decode_answer(told)
 
 

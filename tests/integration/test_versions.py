@@ -1,6 +1,6 @@
-"""Spark 4.0, 4.1 and 4.3 beside the one that all other tests run on: wrap, restart, read, runs that end by themselves.
+"""Spark 4.0, 4.1 and 4.3 beside the version of all other tests: wrap, restart, read, runs that end by themselves.
 
-Each in an environment of its own, which `make` sets up; `make test SPARK=4.0.5` runs every test on one of them.
+Each version has its own environment, which `make` sets up; `make test SPARK=4.0.5` runs every test on one of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     came = tried(environments()[version], tmp_path, seconds=SECONDS)
     assert came["pyspark"] == version
 
-    # The same on every version: what it measures, when windows come out, that nothing is dropped.
+    # The same on every version: the measurements, the moments at which windows come out, no drops.
     slow, fast = [[at, "slow", 1] for at in (20.0, 30.0, 40.0)], [[at, "fast", 1] for at in (500.0, 510.0, 520.0)]
     assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 2}
     assert came["available_now"] == {
@@ -67,7 +67,7 @@ def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
 
 
-# What a stay of the queries reads, a file a batch: native on the oldest Spark, then adopted on the newest.
+# The files that each stay of the queries reads, a file a batch: native on the oldest Spark, then adopted on the newest.
 STAYS: dict[str, list[list[Row]]] = {
     "native": [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)]],
     "wrapped": [
@@ -170,7 +170,7 @@ def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
 
 
 def reduced(*batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0) -> BatchTrack:
-    """What a task makes of Arrow batches of (topic, partition, microseconds)."""
+    """Return a task's track of Arrow batches of (topic, partition, microseconds)."""
     job = BatchMap("orders", KEY.columns, "ts", 60 * SECOND_US, None)  # type: ignore[arg-type]  # nothing is sent
     reduction = _Reduction(job, cell=cell)
     reduction._future_limit_us = NOW_US

@@ -1,4 +1,4 @@
-"""Whatever bytes come, a coordinator answers with a status or an answer, and nobody else is disturbed."""
+"""A coordinator answers any bytes with a status or an answer, and no other application is disturbed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from tests.live.servers import wait_until
 EXTREMES = st.sampled_from([-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1])
 ANY_INT = EXTREMES | st.sampled_from([2**63, 2**64 - 1])
 NAMES = st.sampled_from(["", "a", "orders", "é" * 500, "x" * 1_001, "\0", "0"])
-# Messages as they stand on the wire. Tasks of the fuzz are in a job of their own, so that they may do what they like;
-# groups are shared with everybody.
+# Messages as the wire carries them. Tasks of the fuzz may do anything, because they have their own job; all jobs share
+# the groups.
 TASKS = st.fixed_dictionaries(
     {"job_id": st.just("fuzz"), "source_id": st.sampled_from(["s", "t"]), "task_id": st.sampled_from(["0", "1", ""])}
 )
@@ -101,7 +101,7 @@ class Target:
         self.channel, self.bystander, self.low_us = channel, bystander, 0
 
     def send(self, data: bytes, path: str = messages.SAY.path) -> Any:
-        """Answers, or the status there was instead of them."""
+        """Return the answers, or the status of a failed call."""
         if path == messages.WATCH.path:
             begin: Any = self.channel.unary_stream(path)
             watch = begin(data, timeout=20)
@@ -122,7 +122,7 @@ class Target:
         assert self.bystander.connected
 
     def check_bystander(self) -> None:
-        """It reports, and hears a low watermark that rose."""
+        """Report for the bystander, and wait until its low watermark has risen."""
         self.low_us += 1
         for n in range(2):
             self.bystander.report(task(n), self.low_us)
@@ -201,7 +201,7 @@ def test_messages_with_a_field_of_the_wrong_type(
 
 
 def swapped(data: Any, field: str, value: Any) -> Any:
-    """The same with one field's value replaced, wherever it stands; an application of ours is never named."""
+    """Replace every value of one field; applications of ours do not occur."""
     if isinstance(data, list):
         return [swapped(each, field, value) for each in data]
     if isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""The Python of Spark's workers: the application's own where nobody said otherwise, else looked at before it fails."""
+"""The Python of Spark's workers: by default the application's own, otherwise checked before it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.live.servers import require_java
 
 
 class Punctuated(WatermarkGenerator):
-    """Some generator of a user's."""
+    """A generator of a user."""
 
 
 IN_ORDER = WatermarkStrategy.for_monotonous_timestamps()
@@ -32,7 +32,7 @@ IN_ORDER = WatermarkStrategy.for_monotonous_timestamps()
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A Python of this version that has nothing installed, as `python3` in a folder for the PATH."""
+    """A Python of this version without packages, as `python3` in a folder for the PATH."""
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {Path(sys.executable).resolve()} -S "$@"\n')
@@ -105,10 +105,10 @@ def test_a_python_is_looked_at_once_and_again_only_for_what_is_new(bare: Path, m
     workers.check(there, ["json"])
     workers.check(there, ["json"])
     workers.check(there, ["json", "zlib"])
-    for _ in range(2):  # what is not fit is looked at until it is
+    for _ in range(2):  # an unfit Python is checked again
         with pytest.raises(WorkersUnfit, match=r"No module named 'mmh3'\)\. Hint: .*; or install there: mmh3\.$"):
             workers.check(there, ["zlib", "mmh3"])
-    workers.check(session(sys.executable), ["no_such_module"])  # of a local session's own Python nothing is asked
+    workers.check(session(sys.executable), ["no_such_module"])  # a local session's own Python is not checked
 
     assert asked == [["json"], ["zlib"], ["mmh3"], ["mmh3"]]
 

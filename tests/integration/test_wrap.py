@@ -1,4 +1,4 @@
-"""What wrapping is for: a slow split loses nothing, an idle one stops nobody, one bad time poisons nothing."""
+"""The purpose of wrapping: a slow split loses no row, an idle split stops no other, one bad time spoils nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_sparks_watermark_is_the_low_watermark_of_the_batch_before(
 def test_the_report_of_a_batch_is_in_the_next_heartbeat(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    """Files are there beforehand, so batches follow each other without a pause."""
+    """The files exist beforehand, so batches follow each other without a pause."""
     for n in range(30):
         feed.put(("fast", 1, 500 + n), ("slow", 1, n))
     ran = start(windows(wrapped(service, feed), "split"), checkpoint)
@@ -92,7 +92,7 @@ def test_an_idle_split_stops_nobody(service: LowWatermarkService, feed: Feed, ch
     ran = run(
         windows(wrapped(service, feed, TEN_SECONDS.with_idleness("50 milliseconds")), "split"),
         feed,
-        # Gaps between batches that are longer than half the timeout count for a quarter: five make the slow one idle.
+        # Gaps between batches that are longer than half the timeout count for a quarter: five make the slow split idle.
         [[("fast", 1, 100), ("slow", 1, 90)], *([("fast", 1, at)] for at in range(200, 900, 100))],
         checkpoint,
     )
@@ -123,7 +123,7 @@ def test_a_declared_split_is_waited_for_before_its_first_row(
 def test_a_restart_goes_on_where_the_checkpoint_stands(
     spark: SparkSession, feed: Feed, checkpoint: str, tmp_path: Path
 ) -> None:
-    """The first batch after the restart holds only the fast split; the slow one must still be waited for."""
+    """The first batch after the restart holds only the fast split; the run must still wait for the slow split."""
     lows, rans = [], []
     for half in (SKEWED[:2], [[("fast", 1, 700)], *SKEWED[2:], *END]):
         with LowWatermarkService(spark) as service:
@@ -181,7 +181,7 @@ def test_a_listener_hears_every_new_low_watermark(service: LowWatermarkService, 
 
 
 def in_python() -> WatermarkStrategy:
-    """A strategy whose rows pass through Python, on every Spark: 5 seconds behind, and it says so on every event."""
+    """A strategy whose rows pass through Python, on every Spark; each event emits a watermark 5 seconds behind."""
 
     class Behind:
         def on_event(self, event: object, timestamp_us: int, output: object) -> None:
@@ -195,7 +195,7 @@ def in_python() -> WatermarkStrategy:
 def test_a_timestamp_assigner_and_a_generator_in_python(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    """Event time is v seconds after 0; the generator's watermark stays 5 s behind and says so on every event."""
+    """Event time is v seconds after 0; each event emits a watermark 5 seconds behind."""
 
     strategy = in_python().with_timestamp_assigner(lambda row, _: us(row["v"]))
     ran = run(
@@ -213,7 +213,7 @@ def test_a_timestamp_assigner_and_a_generator_in_python(
 def test_a_batch_of_heartbeats_alone_is_not_one_that_was_not_measured(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a query with several wrapped streams it has several rows, and a batch of one stream has none of the other."""
+    """The query has several heartbeat rows, one for each stream, and a batch of one stream has no row of the other."""
     feeds = [Feed(spark, tmp_path / name) for name in "ab"]
     a, b = (
         service.wrap(feed.df, name=feed.folder.name, event_time="ts", split="split", strategy=in_python())
@@ -281,7 +281,7 @@ def test_a_name_with_quotes_comes_through_spark_checkpoint_status_and_metrics(
 
 
 def scrape(service: LowWatermarkService) -> list[tuple[str, dict[str, str]]]:
-    """Name and labels of every sample that a scrape gives, read by Prometheus' own parser."""
+    """Name and labels of every sample of a scrape, read by Prometheus' own parser."""
     with urllib.request.urlopen(f"http://127.0.0.1:{service.metrics_port}/metrics") as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return [(sample.name, sample.labels) for family in families for sample in family.samples]

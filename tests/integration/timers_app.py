@@ -1,4 +1,4 @@
-"""One stay of two queries with timers of the user's own, on some version of Spark; prints what they emitted as JSON.
+"""One stay of two queries with a user's timers, on some version of Spark; prints their output as JSON.
 
 Usage: python -m tests.integration.timers_app FOLDER native|wrapped
 """
@@ -42,7 +42,7 @@ QUERIES = {"alarmed": alarmed, "timed_out": timed_out}
 
 
 def stay(spark: SparkSession, folder: Path, wraps: bool) -> dict[str, Any]:
-    """Go on from the checkpoints as they are; read what there is, a file a batch."""
+    """Continue from the present checkpoints; read the available files, a file a batch."""
     came: dict[str, Any] = {"pyspark": pyspark.__version__, "dropped": 0}
     for name, query in QUERIES.items():
         checkpoint = str(folder / f"{name}-cp")

@@ -1,4 +1,4 @@
-"""What works on every version of Spark, as one short application; prints what came of it as JSON.
+"""The features of every version of Spark, in one short application; prints the results as JSON.
 
 Usage: python -m tests.integration.version_app FOLDER
 """
@@ -31,7 +31,7 @@ END: list[list[Row]] = [[("fast", 1, 1000), ("slow", 1, 1000)]]
 
 
 class Told(logging.Handler):
-    """Keeps what lowmark says."""
+    """Keeps lowmark's warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -51,7 +51,7 @@ def wrapped(service: LowWatermarkService, feed: Feed, **options: Any) -> DataFra
 
 
 def restarted(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """A query that is stopped between two batches, and goes on from its checkpoint under another service."""
+    """A query that stops between two batches, and continues from its checkpoint under another service."""
     feed = Feed(spark, folder / "restarted")
     checkpoint = str(folder / "restarted-cp")
     with LowWatermarkService(spark) as service:
@@ -116,7 +116,7 @@ def adopted(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def read(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Our own source, cut into batches by event time; stopped, and gone on with."""
+    """Our own source, cut into batches by event time; stopped, and continued."""
     log = Log(folder / "log")
     for split, begin in (("a", 0), ("b", 500)):
         log.append(split, *range(begin, 1_000, 10))
@@ -135,7 +135,7 @@ def read(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def watched(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """A query with a watermark of its own, watched while it runs, where Spark can."""
+    """A query with its own watermark, watched while it runs, on versions that can."""
     feed = Feed(spark, folder / "watched")
     with LowWatermarkService(spark) as service:
         try:
@@ -157,7 +157,7 @@ def main(folder: Path) -> None:
     with local_session("lowmark-versions") as (spark, _):
         came = {}
         for what in (restarted, available_now, adopted, read, watched):
-            sys.stderr.write(f"{what.__name__}\n")  # where a run hangs
+            sys.stderr.write(f"{what.__name__}\n")  # the last line names a run that hangs
             came[what.__name__] = what(spark, folder)
     print(json.dumps({"pyspark": pyspark.__version__, "told": told.said, **came}))
 

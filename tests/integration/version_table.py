@@ -1,4 +1,4 @@
-"""Prints what works on which Spark, by trying it: `version_app.py` in the environment of each version.
+"""Prints the features that work on each Spark, found by trying: `version_app.py` in the environment of each version.
 
 Usage: python -m tests.integration.version_table [VERSION ...]
 """
@@ -26,10 +26,10 @@ def environments() -> dict[str, Path]:
 
 
 def tried(python: Path, folder: Path, *, seconds: float) -> dict[str, Any]:
-    """What `version_app` found, under a Python.
+    """Return the results of `version_app` under a Python.
 
     Raises:
-        AssertionError: it failed, with the end of what it said.
+        AssertionError: it failed, with the end of its stderr.
     """
     command = [str(python), "-m", "tests.integration.version_app", str(folder)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)

@@ -1,1 +1,1 @@
-"""Laws: what holds for every history."""
+"""Laws: properties that hold for every history."""

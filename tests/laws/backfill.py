@@ -1,17 +1,17 @@
 """A seeded simulation of a log in splits that is read slice by slice.
 
-Goal: find what no case was written for. Method: one seed draws a world (skew of hours, gaps, bursts in one
-millisecond, rows out of order, clocks from the year 2099, positions that hold no row, steps that cannot be divided,
-splits that appear late, end, reshard or cannot be reached, rows that arrive between two questions, transactions whose
-markers a search finds, restarts that forget all but the starts) and reads it to its end with `plan_slices`.
+Goal: find faults that no written case covers. Method: one seed draws a world (skew of hours, gaps, bursts in one
+millisecond, rows out of order, clocks from the year 2099, positions without a row, indivisible steps, splits that
+appear late, end, reshard or cannot be reached, rows that arrive between two questions, transactions whose markers a
+search finds, restarts that forget all but the starts) and reads it to its end with `plan_slices`.
 
-Checked, by a judge that knows the rows:
+A judge that knows the rows checks:
 
-* every row is read exactly once, and some row in every plan as long as the limits let one through;
-* a plan keeps its budget, but for one step that cannot be divided;
-* a claim is true: no row behind it is older, apart from the split's out-of-orderness;
-* nothing at or after the cap is read of a split that can be searched; who gets nothing is named;
-* splits that can be searched are never further apart than a slice;
+* every row is read exactly once, and every plan reads a row as long as the limits allow one;
+* a plan keeps its budget, but for one indivisible step;
+* a claim is true: later rows are not older, apart from the split's out-of-orderness;
+* no row at or after the cap is read of a searchable split; the plan names the splits without rows;
+* searchable splits are never further apart than a slice;
 * the same answers give the same plan.
 
     python -m tests.laws.backfill --seeds 10000 --start 0      # prints the seed that fails
@@ -38,7 +38,7 @@ GUARD_US = 300 * SECOND
 
 
 class Violation(AssertionError):
-    """A law was broken; the text holds the seed."""
+    """A plan broke a law; the text holds the seed."""
 
 
 @dataclass
@@ -47,17 +47,17 @@ class LogSplit:
 
     times: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    end: int = 0  # behind the last row; positions before it may hold none
-    step: int = 1  # positions that `after_rows` cannot divide
+    end: int = 0  # after the last row; positions before it may hold no row
+    step: int = 1  # `after_rows` keeps so many positions together
     row_bytes: int | None = None
-    counted: bool = True  # whether it knows how many rows it has
+    counted: bool = True  # whether it knows its number of rows
     finished: bool = False
     parents: tuple[str, ...] = ()
-    newest_us: int | None = None  # of the good rows from its start on
-    largest: list[int] = field(default_factory=list)  # of the times so far, markers' too
-    found_at: list[int] = field(default_factory=list)  # positions, markers' too
-    marked: bool = False  # holds markers: positions that a search finds and that are no rows
-    hides: int = -1  # the marker that turned out to hide older rows
+    newest_us: int | None = None  # newest event time of its good rows
+    largest: list[int] = field(default_factory=list)  # largest event time up to each position, markers included
+    found_at: list[int] = field(default_factory=list)  # positions, markers included
+    marked: bool = False  # holds markers: a search finds their positions, which hold no row
+    hides: int = -1  # position of a marker that hid older rows
 
     def append(self, times: Sequence[int], *, hole: int = 0) -> None:
         for time_us in times:
@@ -83,7 +83,7 @@ class LogSplit:
         return None if at == len(self.largest) else self.found_at[at]
 
     def first_from(self, position: int) -> tuple[int, int] | None:
-        """The first row from a position on: (its position, its time)."""
+        """Return (position, event time) of the first row from a position on."""
         at = bisect_left(self.positions, position)
         return None if at == len(self.positions) else (self.positions[at], self.times[at])
 
@@ -95,7 +95,7 @@ class Log(SplitPlanner[SourceSplit]):
         self.splits = dict(splits)
         self.searchable = searchable
         self.unreachable: set[str] = set()
-        self.silent: set[str] = set()  # left out of the answers of find_time
+        self.silent: set[str] = set()  # find_time gives no answer for these
         self.asked: list[int] = []
         self.own_seconds = 0.0
 
@@ -140,7 +140,7 @@ class Log(SplitPlanner[SourceSplit]):
 
 
 class ExactLog(Log):
-    """One that counts rows, not positions."""
+    """A log that counts rows, not positions."""
 
     def rows_before(self, split: SourceSplit, position: int) -> int:
         return len(self.splits[split.split_id].read(split.start, position))
@@ -157,7 +157,7 @@ class Backfill:
         self.now_us = NOW_US
         self.bad_clocks = random.random() < 0.4
         self.begun_in_the_middle = random.random() < 0.25
-        self.late_rows = random.random() < 0.3  # rows that arrive between two questions
+        self.late_rows = random.random() < 0.3  # rows arrive between two questions
         self.restarts = random.random() < 0.3
         self.span_us = random.choice((10 * MS, SECOND, 60 * SECOND, 24 * HOUR, 400 * 24 * HOUR))
         self.unruly_us = random.choice((0, 0, self.span_us // 50, self.span_us // 3))
@@ -171,7 +171,7 @@ class Backfill:
         kind = ExactLog if random.random() < 0.3 else Log
         self.log = kind({}, searchable=random.random() < 0.95)
         self.starts: dict[str, int] = {}
-        self.hidden: list[str] = []  # appear later
+        self.hidden: list[str] = []  # splits that appear later
         for i in range(random.choice((1, 2, 3, 8, 20))):
             self.draw_split(f"split-{i}")
         if random.random() < 0.2:
@@ -184,12 +184,12 @@ class Backfill:
             self.targets = {name: random.randint(0, log.end) for name, log in self.log.splits.items()}
         if self.cap_step_us is not None:
             self.cap_us = NOW_US - self.span_us
-        # the caller
+        # the state of the caller
         self.previous_us: int | None = None
         self.span_hint_us: int | None = None
         self.observed_us: dict[str, int] = {}
         self.claims_us: dict[str, int] = {}
-        self.knows_all = True  # nothing was forgotten since the start
+        self.knows_all = True  # no restart so far
         self.counts: Counter[str] = Counter()
 
     # -- the world
@@ -215,7 +215,7 @@ class Backfill:
             self.hidden.append(name)
 
     def draw_times(self, log: LogSplit, many: int) -> list[int]:
-        """Go on where the split's good rows are; never older than its newest, apart from the out-of-orderness."""
+        """Draw times that follow the split's newest good time, or precede it by at most the out-of-orderness."""
         random = self.random
         newest_us = log.newest_us
         if newest_us is None:
@@ -236,7 +236,7 @@ class Backfill:
         return times
 
     def write(self, log: LogSplit, times: list[int], *, hole: int = 0) -> None:
-        """Append rows; in a world of transactions, some of them with markers, which have the time of now."""
+        """Append rows, and in a world of transactions some markers, whose time is the present."""
         draw = self.marking
         while times:
             rows = draw.randint(1, 30) if self.transactions else len(times)
@@ -306,7 +306,7 @@ class Backfill:
             plan = plan_slices(_Growing(self), asked, limits, previous_time_us=self.previous_us)
         else:
             plan = plan_slices(self.log, asked, limits, previous_time_us=self.previous_us)
-            if self.counts["batches"] % 8 == 0 and not self.transactions:  # markers that hide rows are remembered
+            if self.counts["batches"] % 8 == 0 and not self.transactions:  # the log remembers markers that hide rows
                 again = plan_slices(self.log, asked[::-1], limits, previous_time_us=self.previous_us)
                 self.check(plan == again, "the same answers gave another plan")
         self.counts["batches"] += 1
@@ -318,7 +318,7 @@ class Backfill:
         self.previous_us = plan.time_us if plan.time_us is not None else self.previous_us
         for name, planned in plan.slices.items():
             for us in self.log.splits[name].read(planned.start, planned.stop):
-                if us < YEAR_2099_US or self.random.random() < 0.5:  # the caller may guard what it observes, or not
+                if us < YEAR_2099_US or self.random.random() < 0.5:  # the caller may guard its observations
                     self.observed_us[name] = max(us, self.observed_us.get(name, us))
             self.starts[name] = planned.stop
             if planned.claim_us is not None:
@@ -337,7 +337,7 @@ class Backfill:
 
 
 class _Growing(SplitPlanner[SourceSplit]):
-    """The log of a world into which rows come while it answers."""
+    """The log of a world that gets rows between two questions."""
 
     def __init__(self, world: Backfill) -> None:
         self._world, self._log = world, world.log
@@ -362,7 +362,7 @@ class _Growing(SplitPlanner[SourceSplit]):
 
 
 class Judge:
-    """One plan, and what is true."""
+    """Compares one plan with the truth."""
 
     def __init__(
         self, world: Backfill, asked: list[SourceSplit], limits: SliceLimits, plan: SlicePlan, ends: dict[str, int]
@@ -397,7 +397,7 @@ class Judge:
         self.check(name not in self.plan.without_rows or not rows, f"{name} is held, and read")
         waits = any(parent in self.ends and not self.world.done(parent) for parent in log.parents)
         self.check(not waits or not rows, f"{name} runs before its parents")
-        believed = self.until_us is None and self.world.bad_clocks  # as it was asked for: nothing is a bad clock
+        believed = self.until_us is None and self.world.bad_clocks  # without a guard no clock is bad
         claim_us = None if believed else self.world.claims_us.get(name)
         good = [us for us in rows if us < YEAR_2099_US]
         self.check(
@@ -428,7 +428,7 @@ class Judge:
             self.check(observed_us < cap_us, f"{split.split_id}: its rows are beyond the cap, and it is read")
 
     def searchable(self, split: SourceSplit, log: LogSplit, time_us: int) -> bool:
-        """Whether a lookup says the truth of it."""
+        """Whether a lookup of a time in this split gives the true position."""
         begins = log.find(time_us)
         bad = None if self.until_us is None else log.find(self.until_us + 1)
         able = self.limits.by_time and self.world.log.searchable and split.split_id not in self.world.log.silent
@@ -473,7 +473,7 @@ class Judge:
         return max(stop, self.world.starts[name])
 
     def together(self, rows: Mapping[str, list[int]]) -> None:
-        """Nothing is read that is a slice ahead, where nothing hides a split's time."""
+        """No split is read a slice ahead, unless markers or bad clocks hide its times."""
         world, time_us = self.world, self.plan.time_us
         if world.bad_clocks or world.begun_in_the_middle or not world.knows_all or time_us is None or world.log.silent:
             return
@@ -510,11 +510,11 @@ class Judge:
 
 @dataclass
 class Day:
-    """What the plans of a backfill cost, one value a batch."""
+    """The costs of the plans of a backfill, one value for each batch."""
 
     own_ms: list[float] = field(default_factory=list)  # processor time, without the log's
     lookups: list[int] = field(default_factory=list)
-    filled: list[float] = field(default_factory=list)  # of the budget
+    filled: list[float] = field(default_factory=list)  # share of the budget
     spans_us: list[int] = field(default_factory=list)
 
 
@@ -550,7 +550,7 @@ def backfill_of_a_day(*, splits: int, rows: int, behind_us: int = 6 * HOUR) -> D
 
 
 def figures(splits: int, rows: int) -> None:
-    """Print what a plan costs."""
+    """Print the costs of a plan."""
     day = backfill_of_a_day(splits=splits, rows=rows)
     many, own_ms = len(day.own_ms), sorted(day.own_ms)
     print(

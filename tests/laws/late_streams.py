@@ -1,4 +1,4 @@
-"""Streams of one split whose rows come late in different ways, driven through the coordinator as a query drives it."""
+"""Streams of one split with various kinds of late rows, reported to the coordinator as a query reports them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Chance = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class LateStream:
-    """A batch of rows each second, evenly spread over it.
+    """A batch of rows each second, evenly spread over the second.
 
     Attributes:
-        name: what is late in it.
-        delays_s: how many seconds each row comes after its event time, of the seconds at which rows come; shape (n,).
+        name: the kind of late rows.
+        delays_s: maps arrival times to the delays of their rows behind their event times, both in seconds, shape (n,).
     """
 
     name: str
     delays_s: Callable[[Chance, Seconds], Seconds]
 
     def batches(self, seed: int, rows: int) -> Iterator[Micros]:
-        """Event times in the order in which rows come, batch after batch, without end."""
+        """Yield the event times of batch after batch, in order of arrival, without end."""
         chance, second = np.random.default_rng(seed), 0
         while True:
             at_s = second + np.arange(rows) / rows
@@ -45,13 +45,13 @@ class LateStream:
 
 
 def one_in_20(offset_s: float) -> Callable[[Chance, Seconds], Seconds]:
-    """Stretches of a second that are late and in order in themselves; they begin so long after a batch does."""
+    """Make whole late seconds, with their rows in order; they begin so many seconds after a batch begins."""
     late = np.random.default_rng(20).random(1 << 16) < 1 / 20
     return lambda _, at_s: np.where(late[np.floor(at_s + offset_s).astype(np.int64) % len(late)], LATE_S, 0.0)
 
 
 def late_for(late_s: float, period_s: float) -> Callable[[Chance, Seconds], Seconds]:
-    """Late for some seconds in the middle of each period, and by about a second else."""
+    """Make rows late for some seconds in the middle of each period, and by about a second at other times."""
     first_s = period_s / 2
     return lambda chance, at_s: (
         np.where((at_s - first_s) % period_s < late_s, LATE_S, 0.0) + chance.exponential(1.0, len(at_s))
@@ -70,11 +70,11 @@ STREAMS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was late of a stream, as multiples of 1 - coverage.
+    """Shares of late rows and batches of a stream, as multiples of 1 - coverage.
 
     Attributes:
-        rows: rows at or below the watermark that the batches before theirs had made.
-        batches: batches with such a row.
+        rows: rows at or below the watermark of the previous batches.
+        batches: batches with at least one late row.
     """
 
     rows: float
@@ -95,14 +95,14 @@ def drive(
     """Run a stream with an adaptive bound.
 
     Args:
-        stream: which.
-        coverage: of the bound.
-        by_rows: whether it is seen as a task of ours sees it, or as Spark's sketches do.
-        warm: so many batches come first and are not counted.
-        batches: so many are counted.
-        restart_every: so many batches after each restart comes the next; None: none comes.
-        rows: of a batch.
-        seed: of the stream.
+        stream: the stream.
+        coverage: the coverage of the bound.
+        by_rows: report lateness row by row, as our sources do, or only the extremes, as Spark's sketches do.
+        warm: number of first batches that are not counted.
+        batches: number of counted batches.
+        restart_every: number of batches between two restarts, None for no restart.
+        rows: number of rows of a batch.
+        seed: seed of the stream.
     """
     strategy = WatermarkStrategy.for_adaptive_out_of_orderness(coverage, at_least="0 seconds")
     names = {"job_id": "job", "source_id": "stream", "task_id": "0"}

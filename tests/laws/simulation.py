@@ -1,19 +1,20 @@
 """A seeded simulation of readers, a network and a coordinator, in virtual time.
 
-Goal: find what no case and no law was written for. Method: one seed draws a whole world (sources, groups, rows,
-speeds) and all its misfortunes: messages are lost, doubled, delayed and reordered; readers crash, to come back at their
-last checkpoint or never, or leave with a farewell; the coordinator crashes and comes back with its journal; its clock
-is set forward and back; readers are given another split. After a while the misfortunes end, and everything must drain.
+Goal: find faults that no written case and no law covers. Method: one seed draws a whole world (sources, groups, rows,
+speeds) and all its faults: messages are lost, doubled, delayed and reordered; readers crash and return at their last
+checkpoint or never, or leave with a farewell; the coordinator crashes and returns with its journal; its clock is set
+forward and back; readers get another split. After a while the faults end, and everything must drain.
 
-Checked, by a judge that knows the readers' rows and nothing of the coordinator's insides:
+A judge that knows the readers' rows, but not the insides of the coordinator, checks:
 
-* a published low watermark only rises, also over a restart of the coordinator, and everybody is told;
-* when it rises, no reader that is registered, not lost and not left out has an unprocessed row at or below it,
-  and each of them has spoken;
-* a message is refused exactly if its run is not the registered one, and nobody is lost who was heard in time;
-* an announced cap is within the drift of the slowest, or at the next row of one who would otherwise wait for ever;
+* a published low watermark only rises, also over a restart of the coordinator, and every reader is told;
+* at a rise, no reader that is registered, not lost and not left out has an unprocessed row at or below the new value,
+  and each of these readers has reported;
+* a message is refused exactly if its run is not the registered one, and a reader that was heard in time is not lost;
+* an announced cap is within the drift of the slowest member, or at the next row of a member that would otherwise wait
+  for ever;
 * in the end every reader has heard that its source has reached its end;
-* a snapshot, of which only what was changed was encoded, holds the whole state.
+* a snapshot holds the whole state, although only the changes were encoded.
 
     python -m tests.laws.simulation --seeds 10000 --start 0      # for a night; prints the seed that fails
 """
@@ -56,7 +57,7 @@ S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S
 END_US = 10**15  # the watermark of a split that will never have another row
 WALL_US = 1_700_000_000 * S
-PATIENCE_US = 600 * S  # within which everything must drain once the misfortunes have ended
+PATIENCE_US = 600 * S  # time in which everything must drain after the faults
 
 Message = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered
 
@@ -67,9 +68,9 @@ class Violation(AssertionError):
 
 @dataclass
 class Split:
-    rows: list[tuple[int, int]]  # (when it arrives, its event time); both rise
-    next: int = 0  # where the reader is
-    done: int = 0  # how far any run of the reader has been
+    rows: list[tuple[int, int]]  # (arrival time, event time); both rise
+    next: int = 0  # index of the reader's next row
+    done: int = 0  # largest index that any run of the reader has reached
     low_us: int | None = None
 
     def has_row(self, now_us: int) -> bool:
@@ -89,7 +90,7 @@ class Reader:
     params: AlignmentParams | None
     throttled: bool
     work_us: int
-    mortal: bool  # it may leave for good; in every source one does not
+    mortal: bool  # it may leave for good; each source has a reader that may not
     alive: bool = True
     gone: bool = False  # it left for good
     runs: int = 0
@@ -109,14 +110,14 @@ class Reader:
 
 @dataclass
 class Known:
-    """What the judge knows that the coordinator was told by a run of a reader."""
+    """The judge's record of the coordinator's knowledge about a run of a reader."""
 
     reader: Reader
     run: str
-    low_us: int | None  # the largest it said
+    low_us: int | None  # the largest reported value
     heard_us: int  # true time
-    steps: int  # forward steps of the clock before that
-    wanted_us: int = -(2**63)  # the largest it said
+    steps: int  # forward steps of the clock before that time
+    wanted_us: int = -(2**63)  # the largest reported value
     newest: tuple[int, bool] = (-1, False)  # sequence, left out
 
 
@@ -133,14 +134,14 @@ class Simulation:
         many = readers or random.choices((random.randint(1, 4), random.randint(5, 20), 1_000), (60, 39.5, 0.5))[0]
         self.big = many > 100
         self.loop_us = 200_000 if self.big else 20_000  # a turn of the coordinator's loop
-        self.misfortune_us = S if self.big else 5 * S  # between two, at most
+        self.misfortune_us = S if self.big else 5 * S  # longest time between two faults
         self.until_us = (6 if self.big else random.randint(5, 25)) * S
         self.loss, self.doubled = random.choice((0, 0.02, 0.2)), random.choice((0, 0.05, 0.3))
         self.delay_us = random.choice((1_000, 100_000, 2 * S))
-        self.step_us = 0  # of the coordinator's clock
+        self.step_us = 0  # offset of the coordinator's clock
         self.forward_steps = 0
-        self.span_us = random.choice((60, 3_600)) * S  # of event time
-        self.quiet_end = random.random() < 0.5  # who has nothing more to read asks to be left out
+        self.span_us = random.choice((60, 3_600)) * S  # span of event time
+        self.quiet_end = random.random() < 0.5  # a reader at its end asks to be left out
         self.params = [
             AlignmentParams(
                 f"group-{i}", self.span_us // random.randint(1, 3 if self.big else 12), random.choice((S, 2 * S))
@@ -240,7 +241,7 @@ class Simulation:
 
     @property
     def clock_us(self) -> int:
-        """What the coordinator takes for the time."""
+        """The time by the coordinator's clock."""
         return WALL_US + self.now_us + self.step_us
 
     # -- the network
@@ -284,7 +285,7 @@ class Simulation:
             self.at(self.now_us + LEASE_US // 4, lambda: self.renew(reader, life))
 
     def work(self, reader: Reader) -> None:
-        """Read what there is and what the cap allows; say so now and then."""
+        """Read the available rows up to the cap; report now and then."""
         if not reader.alive:
             return
         for split in reader.splits:
@@ -293,7 +294,7 @@ class Simulation:
                     break
                 reader.busy_us = self.now_us
                 low_us = split.rows[split.next][1] - 1
-                # A split that has not spoken may always be read: how else would it speak?
+                # A split without a watermark may always be read, because it could not report one otherwise.
                 if reader.throttled and split.low_us is not None and not reader.cap.allows(low_us):
                     break
                 split.next += 1
@@ -335,7 +336,7 @@ class Simulation:
         )
 
     def wanted_us(self, reader: Reader) -> int | None:
-        """The smallest watermark that one of its splits would have after its next row; None if one is silent."""
+        """The smallest watermark of its splits after their next rows; None if a split has no next row yet."""
         next_us = []
         for split in reader.splits:
             if split.has_row(self.now_us):
@@ -361,7 +362,7 @@ class Simulation:
             reader.cap, reader.cap_epoch = effect.cap, effect.epoch
 
     def refused(self, reader: Reader, run: str) -> None:
-        """This run does not count any more: begin another, as a process that lives on."""
+        """The coordinator refused this run: register a new one, as a living process does."""
         if reader.alive and run == reader.run:
             self.register(reader)
 
@@ -388,7 +389,7 @@ class Simulation:
             self.forward_steps += step_us > 0
             self.step_us += step_us
             self.loop_at_us = None
-            self.plan_loop(self.now_us)  # a loop that waits by the clock of its machine wakes then
+            self.plan_loop(self.now_us)  # a step of the clock wakes a loop that waits by it
         elif kind == 3:
             reader.splits.append(self.draw_split(self.now_us))
             reader.busy_us = self.now_us
@@ -412,13 +413,13 @@ class Simulation:
     # -- the coordinator's process
 
     def plan_loop(self, us: int) -> None:
-        """What comes within a turn of the loop is handled together."""
+        """Plan a turn of the loop, which handles all earlier messages together."""
         if self.loop_at_us is None or us < self.loop_at_us:
             self.loop_at_us = us
             self.at(us, lambda: self.loop(us))
 
     def loop(self, planned_us: int) -> None:
-        """Handle what came, keep the journal, then carry out the effects."""
+        """Handle the messages, write the journal, then carry out the effects."""
         coordinator = self.coordinator
         if coordinator is None or planned_us != self.loop_at_us:
             return
@@ -480,7 +481,7 @@ class Simulation:
 
     def counts_as_registered(self, event: CoordinatorEvent, task: TaskId, run: str) -> bool:
         if isinstance(event, TaskDeregistered) and (task, run) in self.over:
-            return True  # said again
+            return True  # a repeated farewell
         if isinstance(event, TaskRegistered):
             return (task, run) not in self.over
         return task in self.known and self.known[task].run == run
@@ -537,7 +538,7 @@ class Simulation:
         self.counts["lost"] += 1
         silent_us = self.now_us - known.heard_us
         steps = self.forward_steps - known.steps
-        # A step of the clock costs two intervals of the lease, and never more.
+        # A step of the clock costs at most two intervals of the lease.
         least_us = LEASE_US - steps * 2 * INTERVAL_US
         self.check(silent_us >= least_us, f"{effect} although it was heard {silent_us / S} s ago")
 
@@ -554,11 +555,11 @@ class Simulation:
             for split in known.reader.splits:
                 ahead = split.rows[split.done] if split.done < len(split.rows) else None
                 if ahead is None or (own_us is not None and ahead[1] <= own_us):
-                    continue  # nothing unprocessed; or late for the reader itself, whose splits it joined too late
+                    continue  # no unprocessed row, or late for the reader too, because the split joined it late
                 self.check(ahead[1] > low_us, f"{key} rose to {low_us}, and {task} has a row at {ahead[1]} to read")
 
     def judge_cap(self, told: CapAnnounced) -> None:
-        """No cap is beyond the drift of a member that takes part, unless that one wants to jump further itself."""
+        """No cap is beyond the drift of a member that takes part, unless the member itself wants to read further."""
         params = next(params for params in self.params if params.group == told.group)
         if told.cap.us is None:
             return

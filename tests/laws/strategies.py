@@ -1,4 +1,4 @@
-"""What histories are drawn from: few splits, few moments, and the numbers at which code breaks."""
+"""The strategies that histories are drawn from: few splits, few moments, and the numbers at which code breaks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ splits = st.sampled_from(SPLITS)
 
 
 def draws(many: int) -> int:
-    """How many worlds or examples a law is held against: all in `make test`, a fourth in `make check`."""
+    """The number of worlds or examples for a law: all in `make test`, a fourth in `make check`."""
     return -(-many // 4) if os.environ.get("LOWMARK_DRAWS") == "few" else many
 
 
-# Zero is falsy, minus one is somebody's sentinel, and 64 bits end somewhere.
+# Zero is falsy, minus one is a common sentinel, and the others are near the ends of 64 bits.
 BOUNDARIES = (-(2**63), -(2**62), -1_000, -1, 0, 1, 1_000, 2**62, 2**63 - 1)
 watermarks_us = st.one_of(st.sampled_from(BOUNDARIES), st.integers(-20, 80))
 
 reports: st.SearchStrategy[dict[SplitId, int]] = st.dictionaries(splits, watermarks_us, max_size=len(SPLITS))
 
-# Failures print their seed and their smallest example; a slow machine fails nothing.
+# Failures print their seed and their smallest example; a slow machine fails no test.
 LAWS = settings(
     deadline=None,
     print_blob=True,

@@ -1,4 +1,4 @@
-"""The promises of an adaptive bound: how many rows are late on data that stays as it is, and after it has changed."""
+"""The promises of an adaptive bound: the share of late rows on data that stays as it is, and after a change."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.laws.late_streams import START_US, STREAMS, LateStream, drive
 SECOND_US = 1_000_000
 PARAMS = AdaptiveBound(0.99, 0, 600 * SECOND_US)
 SLACK = 1.5
-"""On data that stays as it is, the share of late rows is at most so many times 1 - coverage, once enough was seen."""
+"""Largest share of late rows on steady data after the first batches, as a multiple of 1 - coverage."""
 UP_BATCHES, UP_SLACK = 8, 2.0
-"""So many batches after rows have come to be later the share is at most so many times 1 - coverage."""
+"""Number of batches after which lateness that grew is covered, and the largest share then, in units of 1 - coverage."""
 DOWN_BATCHES = 9_500
-"""So many batches after rows have come to be less late the bound is theirs again."""
+"""Number of batches after which the bound has followed lateness that shrank."""
 
 Micros = npt.NDArray[np.int64]
 
@@ -44,7 +44,7 @@ class Rows:
         self.bounds, self.batch = AdaptiveBounds(PARAMS), 0
 
     def run(self, batches: int, mean_us: float) -> float:
-        """So many batches; the share of rows that came later than the bound was before their batch."""
+        """Run some batches; return the share of rows that were later than the bound before their batch."""
         late = 0
         for _ in range(batches):
             lateness = self.chance.exponential(mean_us, self.rows).astype(np.int64)
@@ -63,7 +63,7 @@ class Worst:
         self.bounds, self.batch, self.top_us = AdaptiveBounds(PARAMS), 0, 0
 
     def run(self, batches: int, mean_us: float) -> tuple[float, float]:
-        """The shares of batches and of rows that were not in time."""
+        """Run some batches; return the shares of late batches and of late rows."""
         late, late_batches = 0, 0
         for _ in range(batches):
             front_us = self.batch * SECOND_US
@@ -148,7 +148,7 @@ def test_rows_are_late_against_the_largest_time_of_all_batches_before() -> None:
 # --- streams that are late in different ways
 
 BATCHES = {0.9: (100, 600), 0.99: (2_000, 2_000), 0.999: (2_000, 3_000)}
-"""At each coverage: so many batches come first, and so many count."""
+"""Coverage -> (number of first batches, number of counted batches)."""
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=[stream.name for stream in STREAMS])
@@ -156,7 +156,7 @@ BATCHES = {0.9: (100, 600), 0.99: (2_000, 2_000), 0.999: (2_000, 3_000)}
 def test_of_every_stream_no_more_than_that_is_late(stream: LateStream, coverage: float) -> None:
     warm, batches = BATCHES[coverage]
     assert drive(stream, coverage, by_rows=True, warm=warm, batches=batches).rows <= SLACK
-    chance = 2 / (batches * (1 - coverage)) ** 0.5  # so few late batches there are
+    chance = 2 / (batches * (1 - coverage)) ** 0.5  # an allowance, because few batches are late
     assert drive(stream, coverage, by_rows=False, warm=warm, batches=batches).batches <= SLACK + chance
 
 
@@ -168,7 +168,7 @@ def test_restarts_take_nothing_from_that(*, by_rows: bool) -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_batch_that_is_late_as_a_whole_weighs_as_many_rows_as_it_has(*, told: bool) -> None:
-    """It is in order in itself, so only what came before shows it; without the times of its rows, all are so late."""
+    """The batch is in order, so only earlier batches show its lateness; without row times, all its rows are late."""
     bounds, rows = AdaptiveBounds(PARAMS), 200
     for batch in range(60):
         at_us = 0 if batch % 20 == 19 else batch * SECOND_US
@@ -235,7 +235,7 @@ def coordinator() -> StreamCoordinator:
 
 
 def batch_of(number: int, chance: random.Random, splits: list[str], spread_s: float) -> BatchReported:
-    """As a source of ours reports: the watermark is made with the least bound."""
+    """Make a report as our sources do: the watermark is made with the smallest bound."""
     tops: dict[SplitId, int] = {}
     firsts: dict[SplitId, int] = {}
     lateness: dict[SplitId, Mapping[int, int]] = {}
@@ -264,7 +264,7 @@ def test_no_watermark_goes_back_when_a_bound_grows(seed: int) -> None:
         report = batch_of(number, chance, splits, spread_s)
         stream.handle(report, number)
         told = stream.status(number)
-        stream.handle(report, number)  # a batch that comes twice teaches nothing
+        stream.handle(report, number)  # a repeated batch changes no bound
         assert stream.status(number).splits == told.splits, f"seed {seed}"
         for name, split in told.splits.items():
             assert split.watermark_us is None or split.watermark_us >= watermarks_us[name], f"seed {seed}, {number}"
@@ -332,7 +332,7 @@ LOWEST_US = STRATEGY.watermark_of_max(-(2**63))
 def test_a_time_at_the_beginning_of_64_bits_is_taken_as_the_bounded_strategy_takes_it(
     earliest_us: int, *, column: bool
 ) -> None:
-    """`CAST(long AS timestamp)` saturates there, so a sentinel is such a time."""
+    """`CAST(long AS timestamp)` saturates at these times, so sentinels become them."""
 
     def report(number: int, top_us: int, first_us: int) -> BatchReported:
         at_us: Mapping[SplitId, int] = {7: STRATEGY.watermark_of_max(top_us)}
@@ -341,9 +341,9 @@ def test_a_time_at_the_beginning_of_64_bits_is_taken_as_the_bounded_strategy_tak
         return BatchReported(number, number, at_us, {7: first_us}, {7: 2})
 
     stream = coordinator()
-    stream.handle(report(0, earliest_us, earliest_us), 0)  # nothing but sentinels
+    stream.handle(report(0, earliest_us, earliest_us), 0)  # only sentinels
     assert stream.low_watermark_us == LOWEST_US
-    for number in range(1, 30):  # and one among good rows
+    for number in range(1, 30):  # a sentinel among good rows
         stream.handle(report(number, number * SECOND_US, earliest_us), number)
         stream.handle(BatchPlanned(number, {7: LOWEST_US}), number)
     stream.handle(report(30, 100 * SECOND_US, earliest_us), 30)
@@ -365,7 +365,7 @@ def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(at_us: int
 def test_the_future_guard_looks_at_a_claim_before_the_bound_is_taken_off() -> None:
     guard_us = STRATEGY.future_guard_us
     assert guard_us is not None
-    most_us = STRATEGY.watermark_of_max(10 * SECOND_US + guard_us)  # of the last row that the guard lets pass
+    most_us = STRATEGY.watermark_of_max(10 * SECOND_US + guard_us)  # watermark of the last row that passes the guard
     stream = coordinator()
     stream.handle(BatchPlanned(10 * SECOND_US, {"a": most_us, "b": most_us + 1_000}), 0)
     found = stream.status(0).splits

@@ -1,4 +1,4 @@
-"""The cap of a group is its definition, whatever was said, lost, repeated, or crashed; and somebody may go on.
+"""The cap of a group equals its definition after any reports, losses, repetitions and crashes; a member may read on.
 
 Goal: after every step the group agrees with the definition, and so does a twin that was restarted now and then.
 Method: a state machine draws steps and keeps all reports ever made; the definition looks through them.
@@ -29,11 +29,11 @@ drifts_us = st.sampled_from((0, 1, 10, 2**62))
 
 @dataclass
 class Member:
-    """All that was ever said of a member, and what it found when it joined."""
+    """All reports of a member, and the announced cap when it joined."""
 
     throttled: bool
     floor_us: int | None
-    active: list[tuple[int, int | None, int | None]] = field(default_factory=list)  # at, low, wanted
+    active: list[tuple[int, int | None, int | None]] = field(default_factory=list)  # (at, low, wanted)
     idle: list[int] = field(default_factory=list)
 
     @property
@@ -198,16 +198,16 @@ def test_reports_commute_and_repeat(
 
 @dataclass
 class Queue:
-    """What a task still has to send, and whether it may."""
+    """The rows that a task still has to send, and its permission to send."""
 
     rows_us: list[int]
     cap: Cap = field(default_factory=Cap.hold)
     low_us: int | None = None
-    known: bool = True  # whether it can tell what comes next
+    known: bool = True  # whether it knows its next row
 
     @property
     def next_us(self) -> int:
-        """What it compares with the cap: the next row if it knows, else the row it sent last."""
+        """The time that it compares with the cap: its next row if known, else its previous row."""
         return self.rows_us[0] if self.known or self.low_us is None else self.low_us
 
 

@@ -1,4 +1,4 @@
-"""The coalescer is its definition, for every history.
+"""The coalescer equals its definition, for every history.
 
 Goal: after every step the fast structure agrees with the low watermark recomputed from plain states and values.
 Method: a state machine draws steps, mirrors them in ``Definition``, and compares after each.
@@ -23,7 +23,7 @@ PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 
 @dataclass
 class Definition:
-    """What the low watermark *is*, with no thought for speed."""
+    """The meaning of the low watermark, without regard to speed."""
 
     policy: AllIdle
     low_us: int | None = None
@@ -46,7 +46,7 @@ class Definition:
             self.low_us = after_us if self.low_us is None else max(self.low_us, after_us)
 
     def counted(self) -> list[tuple[int | float, str]]:
-        """The splits that count, the slowest first: silent ones, then by watermark, then by id."""
+        """The splits that count, the slowest first: splits without a watermark, then by watermark, then by id."""
         live = [split for split, state in self.state.items() if state in (PENDING, ACTIVE, PAUSED)]
         idle = [split for split, state in self.state.items() if state is IDLE]
         speaking = [split for split in live if split in self.watermark_us]
@@ -55,7 +55,7 @@ class Definition:
         return sorted((self.watermark_us.get(split, float("-inf")), split) for split in live)
 
     def holder(self) -> tuple[int | float, str] | None:
-        """The first of those that count and are not passed."""
+        """The first of the counted splits after the passed share."""
         counted = self.counted()
         if not counted:
             return None
@@ -110,7 +110,7 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
 
     @rule(batch=st.lists(st.tuples(splits, watermarks_us), max_size=6))
     def report_array(self, batch: list[tuple[str, int]]) -> None:
-        """In any order, and some of them twice."""
+        """In any order, with repeated splits."""
         known = [(s, w) for s, w in batch if self.definition.state.get(s, FINISHED) is not FINISHED]
         self.coalescer.report_array([s for s, _ in known], np.array([w for _, w in known], np.int64))
         for split, watermark_us in known:

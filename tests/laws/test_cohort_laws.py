@@ -1,4 +1,4 @@
-"""A batch told as columns is the batch told as mappings: same effects, status, deadlines and snapshot, always."""
+"""A batch in columns equals the batch in mappings: same effects, status, deadlines and snapshot, always."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ FLOW, TIME = STRATEGIES[1], STRATEGIES[-1]
 SPLITS = (0, 3, 2**63, 2**64 - 1)
 
 split = st.sampled_from(SPLITS)
-# Few values, so that they meet: what is late is decided where two are equal.
+# Few values, so that equal values are common, because equality decides about late rows.
 watermark_us = st.one_of(st.sampled_from((-1_000, 0, 1_000, 7_000)), st.sampled_from(BOUNDARIES))
 by_split = st.dictionaries(split, st.integers(0, 3), max_size=4)
-# Most batches hold the same splits in the same order: else there is no cohort.
+# Most batches hold the same splits in the same order, because only these form a cohort.
 usual = st.tuples(*(watermark_us for _ in SPLITS[:3])).map(lambda values: dict(zip(SPLITS[:3], values, strict=True)))
 odd = st.permutations(SPLITS).flatmap(lambda order: st.builds(lambda n: dict.fromkeys(order[:n], 5), st.integers(0, 4)))
 watermarks = st.one_of(usual, usual, usual, usual, usual, odd)
@@ -65,7 +65,7 @@ rows_of_all = st.tuples(*(st.integers(0, 9) for _ in SPLITS[:3])).map(
 batches = st.builds(
     BatchReported,
     st.integers(0, 0),
-    st.sampled_from((0, 0, 3)),  # planned so long ago
+    st.sampled_from((0, 0, 3)),  # age of the plan
     watermarks,
     first_us=st.one_of(st.just({}), usual, st.dictionaries(split, watermark_us, max_size=2)),
     rows=st.one_of(st.just({}), rows_of_all, by_split),
@@ -75,7 +75,7 @@ batches = st.builds(
     newest_us=st.one_of(st.none(), watermark_us),
     future_rows=st.one_of(st.just({}), by_split),
 )
-# Of all, of some, of splits that are in no cohort: idle, new, finished ones.
+# Promises of the whole cohort, of a part, and of splits outside: idle, new and finished.
 promises = st.one_of(usual, usual, st.dictionaries(split, watermark_us, max_size=4), odd)
 plans = st.builds(BatchPlanned, st.sampled_from((0, 0, 3)), promises, st.one_of(st.just({}), by_split))
 ones = st.lists(split, min_size=1, max_size=2).map(tuple)
@@ -105,7 +105,7 @@ def column(values: Mapping[SplitId, int]) -> SplitColumn:
 
 
 def as_columns(event: Event, bits: int) -> Event:
-    """The watermarks as a column; rows, first times and what is promised too, or as mappings, by the bits."""
+    """Turn the watermarks into a column; by the bits also rows, first times and claims."""
     if isinstance(event, BatchPlanned):
         return replace(event, watermarks_us=column(event.watermarks_us)) if bits & 4 else event
     if not isinstance(event, BatchReported):
@@ -257,7 +257,7 @@ def test_splits_that_no_plan_promises_anything_of_fall_idle_by_themselves(strate
 
 @pytest.mark.parametrize("strategy", [FLOW, TIME])
 def test_nobody_is_left_out_for_rows_that_are_planned_and_not_reported_yet(strategy: WatermarkStrategy) -> None:
-    """The last rows of a split come without a promise, since nothing is known behind them."""
+    """A plan with the last rows of a split has no claim for it, because no later row is known."""
     coordinator = gathered(strategy)
     for us in range(7, 50):
         coordinator.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us), dict.fromkeys(SPLITS, 0)), us)

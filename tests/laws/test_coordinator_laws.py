@@ -1,9 +1,9 @@
-"""The coordinator of many tasks against the naive definition, recomputed from all that was said after every step.
+"""The coordinator of many tasks equals the naive definition, recomputed from all messages after every step.
 
-The definition keeps no heap and no coalescer: of every task it knows what its run said, and of the source which round
-is open. Beside it: a snapshot, of which only what was changed is encoded, holds the whole state; whatever is said twice
-changes nothing, what is refused changes nothing, the replies within a round commute, and a crash anywhere, with the
-newest snapshot or with the one that was due last, loses nothing but an open round and values that are said again.
+The definition has no heap and no coalescer: it knows all reports of each task's run, and the open round of the source.
+Further laws: a snapshot holds the whole state, although only the changes were encoded; a repeated message changes
+nothing; a refused message changes nothing; the replies within a round commute; and a crash at any moment, with the
+newest snapshot or with the last due one, loses only an open round and values that the tasks report again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ patiences_us = st.sampled_from((None, PATIENCE_US, PATIENCE_US, PATIENCE_US // 2
 
 @dataclass
 class Task:
-    """All that a run of a task said."""
+    """All reports of a run of a task."""
 
     run: str
     heard_us: int
@@ -67,9 +67,9 @@ class Task:
     gone_now: bool = False  # since the last end of a round
     waited_us: int = 0
     out: bool = False  # since the end of a round
-    passed: bool = False  # it was left out as idle, and is by the end of the last round
-    rows_us: list[int] = field(default_factory=list)  # when it had some
-    confirmed: bool = True  # it has answered a question since the last restart, or none was needed
+    passed: bool = False  # left out as idle at the end of the last round
+    rows_us: list[int] = field(default_factory=list)  # times at which it had rows
+    confirmed: bool = True  # it answered a question after the last restart, or needed no answer
 
     @property
     def low_us(self) -> int | None:
@@ -98,7 +98,7 @@ class Task:
         return PENDING if self.low_us is None else ACTIVE
 
     def go(self) -> None:
-        """It is away from now on, and counts as if it were not left out; not if it had no more to come."""
+        """Mark the task as away: it counts even if it was left out, unless it had finished."""
         self.gone = self.gone_now = True
         self.waited_us, self.excused = 0, self.left_out is LeftOut.FINISHED
         self.out = self.out and self.excused
@@ -116,7 +116,7 @@ class Definition:
     ends_us: int = 0
     beat_us: int | None = None
     listened_us: int = 0
-    longest_us: int | None = None  # what the tasks bear of silence
+    longest_us: int | None = None  # the longest silence that the tasks allow
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     flowed_us: int | None = None
     waited_until_us: int | None = None
@@ -127,11 +127,11 @@ class Definition:
 
     @property
     def expected(self) -> int:
-        """How many tasks there are, as those say that live, or else those that are away."""
+        """The number of tasks, as the live tasks say, or the tasks that are away if no task lives."""
         return max((task.expected for task in self.live or self.tasks.values()), default=1)
 
     def flows(self, at_us: int) -> None:
-        """A task had rows: the time since others had some, or shortly before, counts against those without."""
+        """A task had rows: the time since the previous rows, or shortly before, is silence of the other tasks."""
         if self.longest_us is not None and (self.flowed_us is None or at_us > self.flowed_us):
             short = self.flowed_us is not None and at_us - self.flowed_us <= self.longest_us // 2
             since_us = self.flowed_us if short else at_us - self.longest_us // 4
@@ -139,7 +139,7 @@ class Definition:
             self.flowed_us = at_us
 
     def waits(self, task: Task) -> bool:
-        """It counts though it says that it is idle, for others did not have rows for long enough."""
+        """Whether a task that reports idle still counts, because the others did not have rows for long enough."""
         if task.gone or task.left_out is not LeftOut.IDLE or task.patience_us is None:
             return False
         silent_us = sum(1 for us in self.flow if us >= max(task.rows_us)) if task.rows_us else 0
@@ -174,7 +174,7 @@ class Definition:
             task.gone_now = False
 
     def leaves(self, task: Task) -> bool:
-        """Whether a task is to be left out at the end of this round."""
+        """Whether a task is left out at the end of this round."""
         if task.gone:
             return task.excused or len(self.live) >= self.expected
         return task.left_out is not None and not (self.waits(task) and not task.out)
@@ -220,7 +220,7 @@ class Definition:
         self.unanswered.discard(name)
 
     def look(self, now_us: int) -> None:
-        """What follows from time, after every event."""
+        """Apply the consequences of time, after every event."""
         lost = False
         for name, task in sorted(self.tasks.items()):
             if not task.gone and self.listened_us - task.heard_us > LEASE_US:
@@ -267,9 +267,9 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.journal: tuple[bytes, int, Definition] = (self.coordinator.snapshot(), 0, Definition())
 
     def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
-        """Handle an event twice: the second time changes nothing, and at most says again what was published.
+        """Handle an event twice: the second time changes no state and at most repeats a published value.
 
-        Unless a round began meanwhile: then what is said again is its answer.
+        An event that began a round is handled once, because its repetition would answer the new round.
         """
         effects = self.coordinator.handle(event, self.now_us)
         once, epoch = self.coordinator.snapshot(), self.coordinator.epoch
@@ -350,7 +350,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self, name: str, low_us: int | None, left_out: LeftOut | None, sequence: int, ago_us: int | None,
         patience_us: int | None = None, silent_us: int | None = None,
     ) -> None:  # fmt: skip
-        """Unasked, so long ago; None: to the open question, if there is one."""
+        """Reply without a question, with a time so long ago; None: reply to the open question if one exists."""
         task, asked_us = self.known(name), self.definition.asked_us
         at_us = self.now_us - (ago_us or 0) if asked_us is None or ago_us is not None else asked_us
         if task is not None:
@@ -376,7 +376,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def some_deliver_and_the_others_are_silent(
         self, names: set[str], low_us: int, rounds: int, before: LeftOut | None, *, speak: bool
     ) -> None:
-        """The others had splits before, or have them from now on; and rows of them, or not yet."""
+        """The silent tasks had splits before or get them now, and have reported a watermark or have not."""
         for number in range(rounds):
             self.wait(INTERVAL_US)
             self.tick()
@@ -440,7 +440,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     @rule(newest=st.booleans())
     def crash(self, newest: bool) -> None:
-        """With the snapshot of now, or with the last that was due; the published low watermark is in both."""
+        """Restore the present snapshot or the last due one; both hold the published low watermark."""
         if newest:
             data, definition = self.coordinator.snapshot(), self.definition
         else:
@@ -489,7 +489,7 @@ STATUS = tuple[int | None, list[tuple[str, SplitState, int | None]]]
 
 
 def outcome(replies: Sequence[Said]) -> STATUS:
-    """One round in which all this is said, and one more in which all repeat what they said last."""
+    """Play one round with these replies, and end it with an old reply of every task."""
     one = coordinator()
     for name in (*SPLITS, "last"):
         one.handle(TaskRegistered(task_id(name)), 0)
@@ -502,7 +502,7 @@ def outcome(replies: Sequence[Said]) -> STATUS:
             *at, low_us, "", left_out, sequence=sequence, silent_us=silent_us, patience_us=patience_us
         )
         one.handle(reply, asked_us)
-    for name in (*SPLITS, "last"):  # the round ends when the last one has answered; for the others this is old news
+    for name in (*SPLITS, "last"):  # the last reply ends the round; the other replies are old
         one.handle(ReplyLowWatermark("job", "orders", name, asked_us, -(2**63), sequence=0), asked_us)
     [source] = one.status(asked_us).sources
     assert source.round_since_us is None
@@ -525,7 +525,7 @@ def test_the_replies_within_a_round_commute_and_may_be_repeated(
 def test_a_reply_that_is_lost_delays_and_never_raises_the_low_watermark(
     replies: list[Said], data: st.DataObject
 ) -> None:
-    """Where nobody is left out: a lost farewell may raise nothing, but a lost return may."""
+    """Only active tasks, because a lost return, unlike a lost farewell, may raise the low watermark."""
     active = [(name, low_us, None, sequence, at_us, None) for name, low_us, _, sequence, at_us, _ in replies]
     kept = [reply for reply in active if data.draw(st.booleans())]
     low_us, fewer_us = outcome(active)[0], outcome(kept)[0]
@@ -547,7 +547,7 @@ def test_the_questions_of_the_first_round_and_the_loss_of_silent_tasks_are_told(
 
 
 def anything(random: Random, now_us: int, step: int) -> CoordinatorEvent:
-    """A message of a few tasks, runs and groups; many of them are refused, for every reason there is."""
+    """Make a message of a few tasks, runs and groups; many are refused, for every possible reason."""
     task = TaskId("job", random.choice(("orders", "clicks")), random.choice("abc"))
     run, number = f"r{step // 20 - random.randrange(2)}", random.choice((None, 0, 7, now_us, 2**63, -1))
     alignment = random.choice(

@@ -1,6 +1,6 @@
-"""The timers against their definition: silent for longer than the timeout, while readable, with no known backlog.
+"""The timers equal their definition: silent for longer than the timeout, while readable, with no known backlog.
 
-The timeout is the same all along, or grows with the age of the stream.
+The timeout is constant, or grows with the age of the stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class IdlenessIsItsDefinition(RuleBasedStateMachine):
         self.idleness = Idleness(TIMEOUT_US, grows=self.grows)
         self.idleness.read(0)
         self.now_us = 0
-        self.readable: dict[str, list[bool]] = {}  # of each timed split: for every microsecond since it was heard
+        self.readable: dict[str, list[bool]] = {}  # timed split -> readable, by microsecond since heard
         self.paused: set[str] = set()
 
     def timeout_us(self, at_us: int) -> int:

@@ -1,9 +1,9 @@
-"""A job of several queries, on a virtual clock: whatever is redeployed, killed or lost, no row is passed.
+"""A job of several queries, on a virtual clock: redeploys, kills and lost messages make no row late.
 
-One seed draws a job: two or three queries, each with rows of its own, and a history: queries begin in any order, read
-on, end in order or die, come back at once or much later; messages are lost; the coordinator dies, and goes on from its
-journal. The judge knows all rows that are not read yet, also those of a query that is away, or has never begun. At the
-end all come back, and everything must be published.
+One seed draws a job: two or three queries, each with its own rows, and a history: queries begin in any order, read on,
+end in order or die, return at once or much later; messages are lost; the coordinator dies, and continues from its
+journal. The judge knows all unread rows, also the rows of a query that is away or has never begun. At the end all
+queries return, and everything must be published.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEEDS = range(draws(80))
 
 class Query:
     def __init__(self, name: str, rows_us: list[int]) -> None:
-        self.task, self.rows_us = TaskId("job", "orders", name), rows_us  # which rise
+        self.task, self.rows_us = TaskId("job", "orders", name), rows_us  # the event times rise
         self.runs, self.read, self.sequence = 0, 0, 0
         self.alive = self.registered = self.forgotten = False
         self.heard_us: int | None = None
@@ -72,7 +72,7 @@ class Job:
     def rows(self) -> list[int]:
         return sorted(self.random.sample(range(1_000), self.random.randint(1, 30)))
 
-    # -- what happens
+    # -- the events
 
     def tell(self, query: Query, event: CoordinatorEvent) -> None:
         if self.random.random() < self.loss:
@@ -80,7 +80,7 @@ class Job:
         try:
             effects = self.coordinator.handle(event, self.now_us)
         except (UnknownTask, StaleRun):
-            self.register(query)  # as a member that was given up does
+            self.register(query)  # as a client does after a refusal
             return
         query.registered |= isinstance(event, TaskRegistered)
         self.carry_out(effects)
@@ -121,7 +121,7 @@ class Job:
             self.register(query)
             return
         query.sequence += 1
-        # A query that has read everything may say that it is idle or finished, or go on taking part.
+        # A query that has read everything may report idle or finished, or keep taking part.
         left_out = None if query.unread_us is not None else self.random.choice((None, LeftOut.IDLE, LeftOut.FINISHED))
         self.tell(
             query,

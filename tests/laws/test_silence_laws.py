@@ -1,10 +1,10 @@
-"""Producers that pause together and go on: nobody is passed for it, and a split that is dead is left out all the same.
+"""Producers that pause together and continue: no split is passed because of it, and a dead split is still left out.
 
-A seed draws a stream of eleven splits that are up to half an hour apart in event time and differ in how often they
-speak, the moments at which batches are planned, and the pauses. Rows of a split are in order, so a row at or below the
-low watermark is one that Spark would have dropped.
+A seed draws a stream of eleven splits that are up to half an hour apart in event time and deliver at different rates,
+the moments at which batches are planned, and the pauses. Rows of a split are in order, so a row at or below the low
+watermark is a row that Spark would have dropped.
 
-The same as two laws on the deliveries alone, which say how far apart splits may come back, and when a dead one is out.
+Two laws state the same on deliveries alone: how far apart splits may return, and when a dead split is left out.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class World:
     """The producers of one seed, and a query that reads them.
 
     Args:
-        planned: batches are promised before they are read, as our own sources do.
-        dead: this split says nothing more from the end of the first pause on.
-        restart: the query is restarted within every pause.
-        slow: a batch takes a second and more, and one follows the other.
+        planned: whether batches are planned before they are read, as our own sources do.
+        dead: a split that delivers nothing after the end of the first pause.
+        restart: whether the query restarts within every pause.
+        slow: whether a batch takes about a second and batches follow each other at once.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class World:
             begins_us += PAUSE_US + self.random.randrange(2 * S, 20 * S)
         self.until_us = begins_us
         self.dies_us = self.pauses[0] + PAUSE_US
-        self.rows: list[tuple[int, int, int]] = []  # (when it arrives, split, its event time)
+        self.rows: list[tuple[int, int, int]] = []  # (arrival time, split, event time)
         for split in SPLITS:
             us = START_US
             while us < self.until_us:
                 us += self.random.randrange(1, 2 * every_us[split])
                 pause = next((p for p in self.pauses if p <= us < p + PAUSE_US), None)
-                if pause is not None:  # what waited in the producer arrives within a second of its end
+                if pause is not None:  # the producer's queue arrives within a second of the end
                     us = pause + PAUSE_US + self.random.randrange(S)
                 if split != dead or us < self.dies_us:
                     self.rows.append((us, split, us - behind_us[split]))
@@ -120,7 +120,7 @@ class World:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_timeout_that_grows_passes_nobody_either_once_it_covers_the_pauses_of_single_splits(restart: bool) -> None:
-    """From 3.8 seconds, whose three quarters are what splits come back in, to 12 within half a minute."""
+    """The timeout grows from 3.8 to 12 s within half a minute; splits return within three quarters of 3.8 s."""
     grows = FLOW.with_idleness("12 seconds", at_start="3.8 seconds", over="30 seconds")
     for seed in range(40):
         world = World(seed, grows, restart=restart)
@@ -151,7 +151,7 @@ def test_by_time_alone_most_seeds_lose_rows_as_in_flink() -> None:
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_dead_split_is_left_out_within_twice_the_timeout_in_which_others_speak(slow: bool) -> None:
-    """As it is seen from outside: from its death, not from its last batch, to the end of the batch that tells."""
+    """Measured from the death of the split, not from its last batch, to the end of the batch that tells."""
     for seed in range(draws(40)):
         world = World(seed, dead=seed % len(SPLITS), slow=slow)
         world.run()
@@ -254,7 +254,7 @@ def test_a_query_of_a_job_whose_splits_are_dead_is_left_out_within_twice_the_tim
 
 
 class Deliveries:
-    """Batches of splits at moments; whoever is left out is named with the moment."""
+    """Batches of splits at given moments; keeps the moment at which a split is left out."""
 
     def __init__(self) -> None:
         self.coordinator = StreamCoordinator(FLOW, job_id="j", source_id="s", task_id="t")
@@ -277,7 +277,7 @@ gaps_us = st.integers(1, TIMEOUT_US // 2)
 @settings(LAWS, max_examples=draws(300))
 @given(st.data())
 def test_splits_that_come_back_soon_after_a_pause_of_all_are_never_left_out(data: st.DataObject) -> None:
-    """Of any length, and of as many: heard within p before it, back within x of the first, p + x as promised."""
+    """Pauses of any length and number; splits heard within p before and x after a pause, with p + x as promised."""
     three = {0, 1, 2}
     world = Deliveries()
     world.batch(0, three)
@@ -322,7 +322,7 @@ def test_a_split_that_comes_back_later_than_promised_is_left_out(pause_us: int, 
 def test_a_dead_split_is_left_out_by_the_first_delivery_after_the_timeout(
     before_us: list[int], after_us: list[int], pause_us: int
 ) -> None:
-    """Where others deliver at least every half of the timeout, that is after one and a half of it at the latest."""
+    """If others deliver at least every half timeout, a split is left out after at most one and a half timeouts."""
     world = Deliveries()
     world.batch(0, {0, 1, 2})
     world.batch(pause_us, {0, 1, 2})

@@ -1,4 +1,4 @@
-"""200 worlds of the simulation; `python -m tests.laws.simulation --seeds 10000` plays more of them by hand."""
+"""200 worlds of the simulation; `python -m tests.laws.simulation --seeds 10000` plays more worlds by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_broken_promise_names_its_seed() -> None:
     simulation = Simulation(7)
     simulation.run()
     key = min(simulation.published_us)
-    simulation.published_us[key] = END_US + 1  # as if more had been published before
+    simulation.published_us[key] = END_US + 1  # as if a larger value had been published before
 
     assert simulation.coordinator is not None
     with pytest.raises(Violation, match=r"(?s)seed 7 .*went back.*--start 7"):

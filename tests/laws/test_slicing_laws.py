@@ -71,7 +71,7 @@ def test_a_day_of_64_splits_needs_few_lookups_and_no_split_is_a_slice_ahead() ->
     assert sorted(day.own_ms)[len(day.own_ms) // 2] <= 20
 
 
-# --- the judge judges
+# --- the judge can fail
 
 
 def falsified(change: Callable[[SlicePlan], SlicePlan]) -> None:

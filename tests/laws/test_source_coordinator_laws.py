@@ -1,10 +1,10 @@
-"""Every split is in exactly one place, whatever fails, in whatever order.
+"""Every split is in exactly one place, after any faults in any order.
 
 Goal: after any sequence of registrations, requests, events, checkpoints, discoveries, enumerators that fail, and whole
-restarts, each split is with the enumerator or with one reader, none is lost, none is there twice.
-Method: a seeded simulation of the coordinator with readers that keep what they are given, by checkpoint. The enumerator
-is as forgetful as the contract allows: it knows what it was told, its snapshot, and nothing else. Time leaps, so no
-pause is waited for. In half of the seeds splits are pushed, in half pulled.
+restarts, each split is with the enumerator or with one reader, and no split is lost or doubled.
+Method: a seeded simulation of the coordinator with readers that keep their splits, by checkpoint. The enumerator is as
+forgetful as the contract allows: it knows its calls and its snapshot only. The clock leaps over all pauses. In half of
+the seeds splits are pushed, in half pulled.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ FAULTS = (
 
 
 Kept = tuple[bytes, dict[int, list[SourceSplit]], int, tuple[int, ...]]
-"""Of a checkpoint: its bytes, what readers have, how many splits were found, events that the enumerator heard."""
+"""A checkpoint: (bytes, splits of each reader, number of found splits, events that the enumerator heard)."""
 
 
 class Simulation:
-    """One source, its readers, and everything that can happen to them."""
+    """One source, its readers, and all possible events."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -54,7 +54,7 @@ class Simulation:
         self.next_checkpoint, self.completed = 0, -1
         self.checkpoints: dict[int, Kept] = {}
         self.heard: tuple[int, ...] = ()  # events in the last checkpoint
-        self.sent: list[int] = []  # events since then
+        self.sent: list[int] = []  # events after the last checkpoint
         self.next_event = 0
         self.gateway = Gateway()
         self.coordinator = self.started()
@@ -85,7 +85,7 @@ class Simulation:
         assert isinstance(self.coordinator.enumerator, ListEnumerator)
         return self.coordinator.enumerator
 
-    # -- what can happen
+    # -- possible events
 
     def register(self) -> None:
         subtask = self.rng.randrange(READERS)
@@ -116,7 +116,7 @@ class Simulation:
 
     def discover(self) -> None:
         self.settle()
-        # Found since the last checkpoint, it may be forgotten again: then discovery finds it again, as it would.
+        # A restart may forget splits found since the last checkpoint; discovery finds them again.
         missing = [n for n in range(self.found + 1) if str(n) not in self.enumerator.known]
         self.found = max([self.found, *(n + 1 for n in missing)])
         context = self.coordinator.context
@@ -128,7 +128,7 @@ class Simulation:
         self.pending_faults.append(self.rng.choice(FAULTS))
 
     def restart(self) -> None:
-        """The process dies; everything goes back to a checkpoint that is not older than the last completed one."""
+        """The process dies and restarts from a checkpoint that is not older than the last completed one."""
         if not (possible := [at for at in self.checkpoints if at >= self.completed]):
             return
         checkpoint_id = self.rng.choice(possible)
@@ -137,7 +137,7 @@ class Simulation:
         for later in [at for at in self.checkpoints if at > checkpoint_id]:
             del self.checkpoints[later]
         self.next_checkpoint = checkpoint_id + 1
-        self.completed = checkpoint_id  # nobody goes back behind it any more
+        self.completed = checkpoint_id  # no restart goes back before it
         self.coordinator.close()
         self.gateway = Gateway()
         self.gateway.owned = {subtask: list(given) for subtask, given in owned.items()}
@@ -157,7 +157,7 @@ class Simulation:
         what = self.rng.choices([each for each, _ in happen], [weight for _, weight in happen])[0]
         self.story.append(what.__name__)
         what()
-        if self.rng.random() < 0.5:  # else the next thing happens before this one is done
+        if self.rng.random() < 0.5:  # else the next event comes before this one is done
             self.check()
 
     def check(self) -> None:
@@ -177,7 +177,7 @@ class Simulation:
 
 
 def run(seed: int) -> list[str]:
-    """Return what happened, the failovers included."""
+    """Return the events, with the failovers."""
     simulation = Simulation(seed)
     try:
         for _ in range(STEPS):

@@ -1,12 +1,12 @@
-"""The coordinator against the naive definition, recomputed from the whole history after every step.
+"""The coordinator equals the naive definition, recomputed from the whole history after every step.
 
-The definition keeps no timers and no queue: of every split it knows when it last delivered, what was said of its
-backlog, when it was paused and whose child it is, and of the stream up to when it was read, and which microseconds
-between deliveries, or shortly before one, count as silence of the others. States and the low watermark follow.
+The definition has no timers and no queue: of every split it knows the last delivery, the reported backlog, the pauses
+and the parents, and of the stream the time up to which it was read, and the microseconds between or shortly before
+deliveries that count as silence of the others. States and the low watermark follow.
 
-Three more laws: a repeated event has no effects; the splits of an event commute; a crash anywhere changes nothing
-that is published. The last is stated for strategies without idleness and grace, whose timers begin anew by design;
-with them it says that the low watermark, the values and the states survive the crash itself.
+Three more laws: a repeated event has no effects; the splits of an event commute; a crash at any moment changes no
+published value. The last law holds for strategies without idleness and grace, whose timers begin anew by design; with
+them, the low watermark, the values and the states survive the crash itself.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ STRATEGIES = [
 
 @dataclass
 class Split:
-    """All that ever happened to a split."""
+    """The history of a split."""
 
     known_at_us: int
     watermark_us: int | None = None
     backlog_rows: int | None = None
-    stopped_at_us: int | None = None  # since when it is not read: paused, or a child that waits for its parents
+    stopped_at_us: int | None = None  # start of a time without reads: a pause, or a wait for the parents
     heard_us: int | None = None  # newest plan of a batch with rows
-    silent_since_us: int = 0  # that, or when it began or was told to go on
-    pauses: list[tuple[int, int]] = field(default_factory=list)  # from and to: the time between is no silence
+    silent_since_us: int = 0  # the same, or the time of its discovery or resumption
+    pauses: list[tuple[int, int]] = field(default_factory=list)  # (from, to): the time between is no silence
     state: SplitState = PENDING
     parents: set[str] = field(default_factory=set)  # of a silent child
-    left_us: list[int] = field(default_factory=list)  # what removed parents stood at
+    left_us: list[int] = field(default_factory=list)  # watermarks of removed parents
     waits: bool = False
 
     def read_again(self, at_us: int) -> None:
-        """The time in which it was not read is no silence."""
+        """End a time without reads, which does not count as silence."""
         assert self.stopped_at_us is not None
         self.pauses.append((self.stopped_at_us, at_us))
         self.stopped_at_us = None
@@ -100,16 +100,16 @@ class Definition:
     low_us: int | None = None
     splits: dict[str, Split] = field(default_factory=dict)
     read_until_us: int | None = None
-    began_us: int | None = None  # when its first split was known, or up to where it was read first
+    began_us: int | None = None  # when its first split became known, or the end of the first read
     batches: list[int] = field(default_factory=list)
     rows: int = 0
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     delivered_us: int | None = None  # when the newest delivery was planned
-    stirred_us: int | None = None  # when a split was last heard, discovered or told to go on
+    stirred_us: int | None = None  # when a split was last heard, discovered or resumed
 
     @property
     def timeout_us(self) -> int | None:
-        """How long a split may be silent, with all that was read."""
+        """How long a split may be silent, at the present age of the stream."""
         age_us = 0 if self.began_us is None or self.read_until_us is None else self.read_until_us - self.began_us
         whole_us, grows = self.strategy.idle_timeout_us, self.strategy.progressive
         if whole_us is None or grows is None:
@@ -117,9 +117,9 @@ class Definition:
         return grows.at_start_us + (whole_us - grows.at_start_us) * min(max(0, age_us), grows.over_us) // grows.over_us
 
     def flows(self, at_us: int) -> None:
-        """Some split delivered: the time shortly before counts against the others."""
+        """Some split delivered: the time shortly before counts as silence of the others."""
         timeout_us = self.timeout_us or 0
-        short_us, pause_us = max(1, timeout_us // 2), max(1, timeout_us // 4)  # what counts wholly; as what the rest
+        short_us, pause_us = max(1, timeout_us // 2), max(1, timeout_us // 4)  # longest whole gap; other gaps
         if self.delivered_us is None or at_us > self.delivered_us:
             short = self.delivered_us is not None and at_us - self.delivered_us <= short_us
             self.flow |= set(range(self.delivered_us if short else at_us - pause_us, at_us))  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ class Definition:
 
     @property
     def silent(self) -> bool:
-        """Every live split would be idle if time alone counted."""
+        """Whether every live split would be idle if time alone counted."""
         live = [split for split in self.splits.values() if split.state in (PENDING, ACTIVE, PAUSED)]
         return (
             self.strategy.silence_clock is IdleClock.FLOW
@@ -187,11 +187,11 @@ class Definition:
                     self.stir(now_us)
 
     def plan(self, event: BatchPlanned, now_us: int) -> None:
-        """What is promised is as good as delivered; every plan is news of the backlog. The batch is not read yet."""
+        """Apply a plan: a claim counts as a delivery, every plan updates the backlog, and the batch is not read yet."""
         counted, self.batches = self.batches, []
         guard_us = self.strategy.future_guard_us
         assert guard_us is not None
-        most_us = (event.planned_at_us + guard_us) // 1_000 * 1_000 - 1_000  # the bound of the strategies here is 0
+        most_us = (event.planned_at_us + guard_us) // 1_000 * 1_000 - 1_000  # the strategies here have the bound 0
         believed = {name: us for name, us in event.watermarks_us.items() if us <= most_us}
         for name in event.watermarks_us:
             self.discover(str(name), event.planned_at_us)
@@ -254,7 +254,7 @@ class Definition:
         self.splits.pop(name, None)
 
     def stands_at_us(self, name: str) -> int | None:
-        """Its own watermark, or for a silent child the minimum of what its parents stand at."""
+        """The split's own watermark, or for a silent child the minimum of its parents' values."""
         split = self.splits.get(name)
         if split is None or split.watermark_us is not None or not (split.parents or split.left_us):
             return None if split is None else split.watermark_us
@@ -299,7 +299,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.returned_late = 0
 
     def handle(self, event: Event) -> list[Effect]:
-        """Handle an event twice: the second time must find nothing to do."""
+        """Handle an event twice: the second time must have no effect."""
         before = self.states(), self.coordinator.low_watermark_us, self.coordinator.epoch
         effects = self.coordinator.handle(event, self.now_us)
         once = self.coordinator.status(self.now_us)
@@ -373,7 +373,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         gaps_us=st.lists(st.integers(1, TIMEOUT_US // 2 + 1), min_size=3, max_size=9),
     )
     def flow(self, names: set[str], gaps_us: list[int]) -> None:
-        """Batch after batch of the same few splits: the others are silent while these deliver."""
+        """Report batch after batch of the same few splits, while the other splits are silent."""
         for gap_us in gaps_us:
             self.now_us += gap_us
             self.report(dict.fromkeys(names, self.now_us), {}, [], 0, 1)
@@ -433,14 +433,14 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The low watermark, the values and the states survive; timers begin anew, counts and backlogs are gone."""
+        """The low watermark, the values and the states survive; timers begin anew, counts and backlogs are lost."""
         states, low_us = self.states(), self.coordinator.low_watermark_us
         self.coordinator = restored(self.coordinator, self.strategy, self.now_us)
         assert (states, low_us) == (self.states(), self.coordinator.low_watermark_us)
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
         self.definition.flow, self.definition.delivered_us, self.definition.stirred_us = set(), None, self.now_us
         if not self.definition.splits:
-            self.definition.began_us = None  # nothing is in a snapshot that would be young
+            self.definition.began_us = None  # the age is kept only if the snapshot has splits
         for split in self.definition.splits.values():
             split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
             split.pauses = []
@@ -506,7 +506,7 @@ def lows(effects: list[Effect]) -> list[int]:
 def test_a_crash_anywhere_changes_nothing_that_is_published(
     history: list[Event], cut: int, strategy: WatermarkStrategy
 ) -> None:
-    """Crash after ``cut`` events; the last of them is delivered again, as Spark would. No idleness, so no timers."""
+    """Crash after ``cut`` events, and repeat the last event, as Spark would. Without idleness there are no timers."""
     whole, crashed = coordinator_of(strategy), coordinator_of(strategy)
     expected = [low for now_us, event in enumerate(history) for low in lows(whole.handle(event, now_us))]
     published = [low for now_us, event in enumerate(history[:cut]) for low in lows(crashed.handle(event, now_us))]
@@ -541,7 +541,7 @@ def test_the_splits_of_an_event_commute(history: list[Event], strategy: Watermar
 def test_batches_in_any_order_any_number_of_times_end_in_one_state(
     batches: list[BatchReported], data: st.DataObject
 ) -> None:
-    """Published on the way may differ, as some saw less when they published; values, and the definition, do not."""
+    """Values and the low watermark must be equal at the end; published values on the way may differ."""
     turned = data.draw(st.permutations([*batches, *batches]))
     outcomes = []
     for order in (batches, turned):
@@ -560,7 +560,7 @@ def test_batches_in_any_order_any_number_of_times_end_in_one_state(
 @LAWS
 @given(histories, st.lists(watermarks_us, min_size=1, max_size=4))
 def test_nothing_is_published_above_what_a_live_split_has_reached(history: list[Event], more: list[int]) -> None:
-    """Nor above what a silent child of a reshard inherited."""
+    """The inherited value of a silent child is such a limit too."""
     coordinator, published = coordinator_of(WatermarkStrategy()), list[int]()
     for now_us, event in enumerate([*history, BatchReported(99, 99, dict(zip(SPLITS, more, strict=False)))]):
         moved = lows(coordinator.handle(event, now_us))
