@@ -10,8 +10,8 @@ by the application's clock:
                                     within 5 ms of the last message go together) and any message under way
     question until low watermark    a round, from its question to the new watermark, including the journal
     report until low watermark      the same with the wait for the next round
-    generator late                  the delay of reports in the load generator itself: milliseconds here mean that the
-                                    machine had no spare core, which affects every other figure
+    generator late                  the delay of reports in the load generator itself: with milliseconds here the
+                                    machine lacked a spare core, and all other figures suffer from the lack
 
 Registration at the start and deregistration at the end are not measured.
 """

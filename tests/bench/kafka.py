@@ -85,8 +85,8 @@ def run(
 def _read(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
-    # At the end of a finished topic every fetch waits for more rows: half a second for each partition. The wait is
-    # as long as all the work, and the same on both sides, so it would hide the difference.
+    # At the end of a finished topic every fetch waits for more rows: half a second for each partition. This wait
+    # takes as long as all the work, on both sides, and would hide the difference.
     stream = stream.option("kafka.fetch.max.wait.ms", "10")
     # A whole number per partition, because Spark rounds down for each, and the rest would be one more batch.
     per_partition = -(-count // (DATA_BATCHES * PARTITIONS))

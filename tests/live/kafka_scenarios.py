@@ -317,7 +317,7 @@ class Notifications:
 
 
 def seed() -> int:
-    """A new random seed; the test prints it and names it in failures."""
+    """Return a new random seed, for the test to print and to name in failures."""
     return time.time_ns() % 1_000_000
 
 

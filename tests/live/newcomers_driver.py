@@ -1,8 +1,8 @@
 """A query that knows splits by their rows alone, one step of a script per batch, in a process that tests kill.
 
 An hour of the script: two splits are at its beginning; a newcomer has one row five minutes later; the two splits run
-ahead by forty minutes; the newcomer has its second row two minutes after its first, then a row behind the other
-splits. A restart that forgets the newcomer drops the second row. See `driven`.
+ahead by forty minutes; the newcomer has its second row two minutes after its first, and finally a row later
+than all others. A restart that forgets the newcomer drops the second row. See `driven`.
 """
 
 from __future__ import annotations

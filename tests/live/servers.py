@@ -55,7 +55,7 @@ class ServerError(RuntimeError):
 
 
 def unavailable(what: str, hint: str) -> NoReturn:
-    """Skip the running test because `what` is missing, or fail it when CI=true, because CI must have everything.
+    """Skip the running test because `what` is missing; fail the test if CI=true, because CI must have everything.
 
     Args:
         what: the missing thing, in words for people.

@@ -56,7 +56,7 @@ def ran_native(feed: Feed, checkpoint: str) -> None:
 
 
 def writing(then: Callable[[int], None]) -> Callable[[HadoopStore, str, str], None]:
-    """A `HadoopStore.write` with a call after its n-th file."""
+    """Return a `HadoopStore.write` that calls `then` with the number of files written so far."""
     write, writes = HadoopStore.write, 0
 
     def written(store: HadoopStore, path: str, text: str) -> None:

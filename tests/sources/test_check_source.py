@@ -91,7 +91,7 @@ class Markers(Gaps):
 
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
         found = Numbered.find_time(self, splits, time_us) or {}
-        # A marker with older rows behind it answers for all times up to its own, as that at 9 for times from 5 on.
+        # A marker answers for all times up to its own, although older rows follow: position 3 for rows 5 to 19.
         return {name: 3 if at is not None and 5 <= at < 20 else at for name, at in found.items()}
 
     def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:

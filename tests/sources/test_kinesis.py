@@ -168,7 +168,7 @@ def test_positions_grow_though_arrival_times_do_not() -> None:
     assert [seen.behind for seen in look.ahead] == [101, 106, 106, 106, 111]
     assert [look.rows_before(position) for position in (100, 101, 105, 106, 111)] == [0, 1, 1, 4, 5]
     assert [look.after_rows(rows, 111) for rows in (0, 1, 3, 4, 9)] == [101, 101, 101, 106, 111]
-    # After a row that arrived too early the next row still lies behind the position.
+    # Rows that arrived before the start get the position right after the start.
     late = look_of(100, 101, start=500)
     assert [seen.behind for seen in late.ahead] == [501, 501]
     assert (late.end, late.rows_before(late.end)) == (501, 2)
