@@ -40,7 +40,7 @@ _NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 
 
 class EscapingConsole(Console):
-    """A console that escapes its whole output: strings with their line breaks, and other renderables.
+    """A console that escapes its whole output: strings with line breaks, and renderables of rich.
 
     A text of several lines is printed line by line, with ``print_lines``.
     """

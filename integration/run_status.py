@@ -112,7 +112,7 @@ class RunStatus:
         spent_us: time that splits have spent in each state, by the state's name, all splits added up.
         gaps: the times between its reports.
         lost_reports: number of batches committed before it whose report a kill took away.
-        others: its relation to other queries in a sentence, as in `explain`, or None.
+        others: a sentence on the query's relation to other queries, as in `explain`, or None.
         coordinator: its coordinator; None: none.
         rises: (when, low watermark) of the last hour, microseconds, oldest first; empty if splits were limited.
         now_us: time of this status; None: not known. Compare its times with this one and not with a wall clock, because

@@ -63,7 +63,7 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """What of a stream in its query decides. A later version may answer with more."""
+    """The fields of a stream's status that decide the verdict. A later version may answer with more."""
 
     since: datetime | None = None
     silent_since: datetime | None = None
@@ -72,7 +72,7 @@ class _Stream(msgspec.Struct, frozen=True):
 
     @property
     def rows_wait(self) -> bool:
-        """Rows are known to be there and unread."""
+        """Whether unread rows are known."""
         return self.run.backlog_rows is not None and self.run.backlog_rows > 0
 
     def batch_lasts(self, now: datetime, patience: timedelta) -> bool:

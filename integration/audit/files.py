@@ -1,4 +1,4 @@
-"""Audits files as Spark's file source reads them: oldest first, one or some files per batch.
+"""Audits files in the order of Spark's file source: oldest first, one or more files per batch.
 
 A file is read in pieces of some thousand rows, and only in the columns that are needed. JSON is read line by line, so a
 broken line costs only itself. A broken file of another kind is reported, and the other files are read.

@@ -4,7 +4,7 @@
                 1  a low watermark is stuck: it stands, and rows wait or keep coming; or its query has failed
                 2  not reachable: no service runs, a service does not answer, or no service has the stream
 
-This is a command of its own because `lowmark status` has other codes (1: nothing to show).
+The exit codes of `lowmark status` differ (1: nothing to show), so `check` is a separate command.
 """
 
 from __future__ import annotations

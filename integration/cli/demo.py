@@ -177,7 +177,7 @@ def _keep(seconds: float) -> None:
 
 
 def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, dict[str, str]]:
-    """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
+    """Return the feed's factory (of a context manager) and its source's settings; raise for unsuitable options."""
     if source is SourceKind.GENERATOR:
         from contextlib import nullcontext
 

@@ -44,7 +44,7 @@ def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
 
 
 def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
-    """Return a stream's status as tables: its low watermark, and at most `limit` splits (None: all)."""
+    """Return tables of a stream's status with at most `limit` splits (None: all)."""
     import msgspec
     from rich.table import Table
 

@@ -62,7 +62,7 @@ _log = logging.getLogger("lowmark")
 
 
 class Member:
-    """The membership of one application in a coordinator that it shares with others.
+    """The membership of one application in a shared coordinator.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
@@ -76,7 +76,7 @@ class Member:
         random: varies the waits between attempts, so that applications do not come in step.
         now_us: the clock.
 
-    All callbacks come from one thread, one after the other, and must not block.
+    One thread calls the callbacks in turn, so a callback must not block.
 
     Attributes:
         address: as given.

@@ -1,17 +1,17 @@
-"""The wire between applications and a coordinator of their own (`lowmark serve`): its messages, and their codec.
+"""The wire between applications and a separate coordinator (`lowmark serve`): its messages, and their codec.
 
-    Say       what the tasks of one application have to say, as a stream: each message has its answer, in order, and
-              each statement is taken in or refused by itself
-    Watch     what its tasks are to hear, as a stream: questions, new low watermarks, caps
-    Status    what a person wants to know
+    Say       a stream of statements by the tasks of one application: each message has its answer, in order, and each
+              statement is counted or refused separately
+    Watch     a stream of news to its tasks: questions, new low watermarks, caps
+    Status    the status for people
 
-What tasks say and hear are the dataclasses of the protocol; `CODEC` is the table of how they stand on the wire. A
-message that is malformed as a whole ends in a gRPC status; what a single statement is refused for stands in its answer,
-under the name of the same status, with the sentence of the error.
+Statements and news are the dataclasses of the protocol; `CODEC` is the table of their wire format. A message that is
+malformed as a whole ends in a gRPC status. The answer to a refused statement has the name of the same status, and the
+sentence of the error.
 
-`Say` takes many statements, because the tasks of one application are asked at the same moment: a round of 1,000
-tasks is a handful of messages, not 1,000 at once. They go through one call that stays open, because a call of its own
-would cost a message twice as much; a client that has but one message may make a plain call.
+`Say` takes many statements, because the tasks of one application are asked at the same moment: a round of 1,000 tasks
+needs a few messages instead of 1,000. The messages go through one open call, because a call per message would double
+the cost of a message; a client with a single message may make a plain call.
 """
 
 from __future__ import annotations
@@ -71,25 +71,26 @@ SERVICE = "lowmark.v1.Coordinator"
 """The coordinator's name on the wire."""
 
 MOST_BYTES = 1 << 20
-"""The largest message a coordinator reads, bytes: 1 MiB. A sender splits what is more."""
+"""The largest message that a coordinator reads, bytes: 1 MiB. A sender splits larger messages."""
 
-# What a member is told goes on into its own arithmetic. What it says is checked by the coordinator, each for itself.
+# The bounds protect the arithmetic of a member, which computes with received numbers. The coordinator checks each
+# statement.
 Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
 
-# -- what tasks say
+# -- statements of tasks
 
 Statement = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskDeregistered
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """What the tasks of one application have to say.
+    """The statements of one application's tasks.
 
     Attributes:
-        application: the token of the application, the same as in its `Watch`: there its tasks hear what is for them.
-        statements: counted one after the other. One that was well-formed and cannot be is read as its error. That a
-            task is to be forgotten says a person, of a task that is nobody's at the moment.
+        application: the token of the application, the same as in its `Watch`, which brings the news to its tasks.
+        statements: counted in order. A well-formed statement with an impossible value is read as its error. A person
+            sends `TaskForgotten` for a task without a live application.
     """
 
     application: Token
@@ -98,7 +99,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A statement was counted, and what it changed will survive a crash of the coordinator.
+    """A statement was counted, and its changes will survive a crash of the coordinator.
 
     Attributes:
         low_watermark_us: the published low watermark of the task's source, microseconds of event time; None: no news.
@@ -129,18 +130,18 @@ Answer = Taken | Refused
 
 @dataclass(frozen=True, slots=True)
 class SayAnswer:
-    """One answer to every statement, in their order."""
+    """One answer per statement, in order."""
 
     answers: list[Taken | Refused]
 
 
-# -- what tasks hear
+# -- news to tasks
 
 News = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced
 
 
 class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A watcher hears what is for the tasks of one application that speak from now on.
+    """Asks for the news to those tasks of one application that make a statement from now on.
 
     Attributes:
         application: its token. A second watch with the same token ends the first.
@@ -151,10 +152,10 @@ class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What has come up since the last of these. A slow watcher gets of each kind and task only the newest.
+    """The news since the last `Told`. A slow watcher gets only the newest of each kind and task.
 
     Attributes:
-        messages: the first `Told` of a watch has none: it says that the watch has begun.
+        messages: empty in the first `Told` of a watch, which confirms the watch.
         lease_us: how long a task may be silent; in the first `Told`.
     """
 
@@ -169,19 +170,19 @@ class StatusQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """Asks for the status.
 
     Attributes:
-        limit: how many tasks of each source and members of each group, those that need attention first; None: all.
+        limit: the most tasks of each source and members of each group, sorted by need of attention; None: all.
     """
 
     limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class BegunAgain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error may have left the state half changed, so the coordinator went on from its journal.
+    """An error may have left the state half changed, so the coordinator continued from its journal.
 
     Attributes:
-        times: how often that was necessary since the process began.
-        at_us: when it was the last time, microseconds since the epoch.
-        why: type and text of the error then; the log has its stack.
+        times: the number of these errors since the process began.
+        at_us: time of the newest error, microseconds since the epoch.
+        why: type and text of the newest error; the log has its stack.
     """
 
     times: int
@@ -195,10 +196,10 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     Attributes:
         version: of lowmark.
         pid: the coordinator's process.
-        applications: how many watch.
-        journal: where it keeps its state, or None.
+        applications: number of watching applications.
+        journal: path of its journal, or None.
         coordinator: its sources, tasks and groups.
-        begun_again: the newest error after which it went on from its journal; None: there was none.
+        begun_again: the newest error after which it continued from its journal; None: no such error.
     """
 
     version: str

@@ -464,7 +464,7 @@ class Coordinator:
             self._release(unwritten)
 
     def _fail(self, failed: Exception) -> None:
-        """Make `serve` raise this error, so that the process ends and another begins from the journal."""
+        """Make `serve` raise this error, to end the process; a new process begins from the journal."""
         if not self.failed.done():
             self.failed.set_exception(failed)
         for _, safe in self._waiting:

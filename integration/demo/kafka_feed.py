@@ -111,7 +111,7 @@ class KafkaFeed:
         return self.script.splits[int(str(value))].name
 
     def next(self, batch: int) -> None:
-        del batch  # both queries run the same one: that is what they wait for
+        del batch  # both queries wait until they run the same batch
         self._step.wait()
 
     def abandon(self) -> None:

@@ -1,12 +1,11 @@
-"""What became of the demo's rows in both queries, as figures and as JSON.
+"""The demo's result: counts of the rows in both queries, as figures and as JSON.
 
-Every figure is counted from what the two queries did:
+Every figure is counted from the actions of the two queries:
 
     rows in                      observed by Spark at the source of each query
-    rows in windows              summed over the windows the query emitted, and over those it holds open in its state
+    rows in windows              summed over the query's emitted windows and the open windows in its state
     rows dropped                 the rest: their window was emitted without them
-    windows wrong, missing       emitted with another count than the rows have, made again and counted here; or neither
-                                 emitted nor open
+    windows wrong, missing       emitted with a count unequal to the regenerated rows; or neither emitted nor open
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["DemoResult", "LaneResult", "SplitResult", "described"]
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """What became of one split's rows in one query.
+    """The counts of one split's rows in one query.
 
     Attributes:
         rows_in: rows Spark read of it.
@@ -47,15 +46,16 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """What one query made of the rows.
+    """The result of one query.
 
     Attributes:
         splits: by name.
         windows: windows emitted.
-        windows_wrong: of these, the ones whose count is not that of the rows.
+        windows_wrong: emitted windows with a wrong count.
         windows_missing: windows of the rows that were neither emitted nor are open.
         watermark_us: the watermark that Spark used last.
-        holder: the split that holds it there: the smallest of all with lowmark, the largest natively.
+        holder: the split that determines this watermark: the split with the smallest time in lowmark, with the largest
+            natively.
     """
 
     splits: Mapping[str, SplitResult]
@@ -85,10 +85,10 @@ class LaneResult:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What both queries made of the same rows.
+    """The results of both queries on the same rows.
 
     Attributes:
-        script, seed: what was read.
+        script, seed: the input.
         native, lowmark: the two queries.
         states: state of each split when the last rows had been read.
     """
@@ -100,7 +100,7 @@ class DemoResult:
     states: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object; the same for one seed, whatever the day and the source."""
+        """Return one JSON object, equal for equal seeds on any day and from any source."""
         start_us = self.script.start_us
         return {
             "seed": self.seed,
@@ -121,7 +121,7 @@ class DemoResult:
 
 
 def described(script: StreamScript, split: SplitScript) -> str:
-    """What a split does, in a few words."""
+    """Describe a split's behaviour in a few words."""
     if split.behind_us:
         return f"{split.behind_us // MINUTE_US} minutes behind"
     if split.silent_from_tick is not None:

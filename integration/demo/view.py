@@ -1,4 +1,4 @@
-"""What the demo shows: two bars while it runs, one table when it is over."""
+"""The demo's display: two bars during the run, a table at the end."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
                      carries the value that the coordinator published, never the value of this run alone
 
 Groups are kept in the driver, unless the service was given the address of a shared coordinator (`lowmark serve`). A
-query stays one task over all its restarts, because Spark's checkpoint keeps its id; so a restarted run replaces the
-run before it at once. Belongs to the service's loop.
+query stays one task over all its restarts, because Spark's checkpoint keeps the query's id; so a restarted run
+replaces the previous run at once. Belongs to the service's loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queries that end when nothing is new (AvailableNow), where Spark does not tell the readers so.
+"""Queries that end without new rows (AvailableNow), on versions of Spark that do not tell the readers.
 
 Spark before 4.2 does not tell a source in Python of the trigger. The service hears of the trigger when the query
 begins (`spark/available_now.py`), and takes the next reader of each of its streams for a reader of that query. Belongs
@@ -15,7 +15,7 @@ __all__ = ["Ending", "EndingQueries"]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A query that will end when nothing is new.
+    """A query that will end without new rows.
 
     Attributes:
         fault: why lowmark cannot make it end, None if it can.

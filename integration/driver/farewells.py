@@ -97,9 +97,9 @@ def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
 def lost_report(
     queries: Queries, stream_id: str, request: HeartbeatRequest, left_behind: Farewell | None
 ) -> int | None:
-    """The batch that was committed before this run and never reported, None if all were that may bring splits.
+    """Return the batch committed before this run and never reported; None if no unreported batch may bring splits.
 
-    A batch in which no source went on had no rows, so its report brings no split.
+    A batch without progress of a source had no rows, so its report brings no split.
 
     Args:
         queries: Spark's running queries.

@@ -62,7 +62,7 @@ class KafkaPartitions(Splits):
         return self._by_split(kafka_rows(sources))
 
     def _let_go(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
-        """Remove partitions that no source reads any more, such as those of a topic that is no longer subscribed.
+        """Remove partitions that the sources have stopped reading, such as the partitions of an unsubscribed topic.
 
         A removed partition is not finished: after its return it is a new split, and is waited for.
         """

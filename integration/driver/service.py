@@ -92,14 +92,14 @@ class LowWatermarkService:
         coordinator_key: PEM file with the private key of that certificate.
         require_coordinator: refuse to begin while the coordinator does not answer. False: warn, ask again, and hold low
             watermarks until the coordinator answers.
-        job: the job of this application; needs a coordinator. All queries of one job on streams of one name share one
-            low watermark across applications. None: every query keeps its own.
+        job: the job of this application; needs a coordinator. All queries of one job on streams of one name share
+            a low watermark across applications. None: every query keeps a separate low watermark.
         job_queries: number of queries in the job, as long as the job lives. Before so many have begun there is no low
             watermark. While fewer run, it stays at the smallest value that an absent query last reported. With 1, an
             absent query is not waited for.
-        job_away: how long the other queries wait for an absent query of this application, such as "2 hours"; time
-            during which no other query runs, or the coordinator is away, does not count. None: until the query is back,
-            or until `lowmark forget` removes it.
+        job_away: the longest wait of the other queries for an absent query of this application, such as "2 hours".
+            Time without another running query or without the coordinator does not count. None: until the query is
+            back, or until `lowmark forget` removes the query.
         beside: make a service even if the session already has another. False: return the session's service if its
             arguments are the same, so a notebook's cell may run again.
 
@@ -363,7 +363,7 @@ class LowWatermarkService:
         max_splits: int = _MAX_SPLITS,
         detail: bool = True,
     ) -> DataFrame:
-        """Watch a stream that keeps its own `withWatermark`, by adding one observation to it.
+        """Watch a stream that has its own `withWatermark`, by adding an observation.
 
         Rows, watermark, results, sources and checkpoint stay as they are: a query continues from its checkpoint with
         the audit, and later without it. Status, metrics and `explain` show how far behind each split is, the low
@@ -515,8 +515,8 @@ class LowWatermarkService:
     def stop(self) -> None:
         """Stop the service. Running queries keep their watermark. May be called more than once.
 
-        A failed service frees its resources and writes nothing. It answers running queries with its error, which ends
-        each query at its next heartbeat, and closes its socket after the last query.
+        A failed service frees its resources and writes nothing. Running queries receive the service's error and end at
+        their next heartbeat; then the service closes its socket.
         """
         if self._stopping:
             return

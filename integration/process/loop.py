@@ -1,4 +1,4 @@
-"""The loop: one thread that owns all state that changes. Other threads hand it work, and may wait for the result."""
+"""The loop: one thread that owns all mutable state. Other threads post calls to the loop, and may wait for results."""
 
 from __future__ import annotations
 

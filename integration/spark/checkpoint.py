@@ -49,7 +49,7 @@ class Farewell(msgspec.Struct, frozen=True):
 
 
 class FarewellFiles:
-    """The farewells in one checkpoint on any file system, and some files of Spark's there.
+    """The farewells in a checkpoint on any file system, and some of Spark's own files.
 
     Args:
         spark: a session, for Hadoop's configuration.

@@ -4,7 +4,7 @@ A checkpoint records which columns of the state may be null, and Spark refuses a
 null. In a native join the event time is never null, because the join puts `ts IS NOT NULL` above the watermark. In a
 wrapped query the same filter goes below the union with the heartbeat, so above the union the optimizer loses this fact.
 Both store rows of state alike. So Spark's comparison is switched off for a wrapped join whose state a native query may
-have begun. All other queries are compared, because this keeps a changed query off state that it cannot read.
+have begun. Spark still compares all other queries, because this keeps a changed query off unreadable state.
 
 The way back needs nothing: a column may be null in the state although it never is in the query.
 

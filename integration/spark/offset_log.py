@@ -142,7 +142,7 @@ class OffsetEntry:
 
     @property
     def positions(self) -> dict[str, str | None]:
-        """Id of a source -> its offset as text, of those that are no heartbeats.
+        """Id of a source -> its offset as text, without the heartbeats.
 
         Raises:
             UnreadableHeartbeat: one of the heartbeats has a field that cannot be.

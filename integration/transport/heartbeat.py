@@ -16,7 +16,7 @@ a batch, so the batch is over when Spark next calls `read`. In between Spark ask
 from memory. Before the query begins, the reader asks once whether it can: the service refuses a checkpoint of another
 kind of query in words. When the service is gone, the offset stays as it is: the watermark holds and the query lives.
 
-Executors import this module, so it imports gRPC only where it calls.
+Functions here import gRPC at their call, because executors import this module.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
                             row with the smallest event time, whose split users ask for first; `hindmost` is JSON in a
                             binary, because Spark would copy a string or a struct on every row that does not change it
 
-A sketch is exact as long as it holds no more splits than its size, which every report proves by its theta.
+A sketch is exact up to a number of splits equal to its size, and the theta in every report proves this.
 Its layout (datasketches-java 6.2, `CompactSketch.toByteArray`), little endian: byte 0 preamble longs, 1 serial
 version 3, 2 family 9, 5 flags; with two preamble longs a u32 count at 8, with three also theta at 16; then 17
 bytes an entry: u64 hash, f64 value, u8 mode.

@@ -1,7 +1,8 @@
 """A planner's link to the service: asks before each batch how far alignment lets it read, and reports the plan.
 
 So the watermark of a split is known before its rows are read. The service keeps its knowledge of planners in
-`driver/known_planner.py`. Executors import this module, so it imports gRPC only where it calls.
+`driver/known_planner.py`. Functions here import gRPC at their call, because executors import this
+module.
 """
 
 from __future__ import annotations
@@ -93,5 +94,5 @@ class ServicePeer:
         if self._client is not None:
             self._client.close()
         self._client = None
-        # The planner has taken these events with the answer that brought them, so they are not passed on again.
+        # Drop the events of the last answer, because the planner has already taken them.
         self._guidance = replace(self._guidance, events=())

@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     from lowmark.integration import LowWatermarkService
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, it still ends its broker
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM must end the broker, too
     kinesis.give_access()
     began, load = time.monotonic(), os.getloadavg()[0]
     rows: list[Row] = []

@@ -1,10 +1,10 @@
-"""What it takes to adopt a checkpoint and to leave it again, on a state of so many GB. Prints a table.
+"""The cost of adopting a checkpoint and of leaving it again, with a state of some GB. Prints a table.
 
     python -m tests.bench.adopt --gb 1
 
-A native query keeps random keys in RocksDB until its checkpoint has the size; then it is adopted, goes on wrapped with
-a few rows, is left, and goes on natively. "read again" counts rows that a query read though the one before had read
-them.
+A native query keeps random keys in RocksDB until its checkpoint has the size; then the checkpoint is adopted, continued
+by a wrapped query with a few rows, left, and continued natively. "read again" counts the rows that a query read
+although the previous query had read them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def session(folder: Path) -> SparkSession:
 
 
 def put(spark: SparkSession, feed: Path, rows: int, at: int) -> None:
-    """Add rows with keys that nothing can compress, a second of event time each thousand."""
+    """Add rows with incompressible keys, a thousand per second of event time."""
     words = [F.sha2(F.concat_ws(":", "id", F.lit(f"{at}-{n}")), 512) for n in range(KEY_BYTES // 128)]
     frame = spark.range(rows).select(
         (F.col("id") % 2).cast("int").alias("split"),
@@ -58,7 +58,7 @@ def put(spark: SparkSession, feed: Path, rows: int, at: int) -> None:
 
 
 def query(df: DataFrame, checkpoint: Path) -> list[Progress]:
-    """Read all there is, keep every key, and return what Spark said of it."""
+    """Read all rows, keep every key, and return Spark's progress."""
     kept = df.dropDuplicatesWithinWatermark(["key"]).writeStream.format("noop").outputMode("append")
     ran = kept.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     ran.awaitTermination()

@@ -1,10 +1,11 @@
-"""`lowmark audit kafka` over a million records: how long, how much processor time, and whether memory stays flat.
+"""`lowmark audit kafka` over a million records: wall time, processor time, and the growth of memory.
 
     python -m tests.bench.audit [--rows 1000000] [--partitions 8] [--rounds 3] [--bootstrap HOST:PORT --topic NAME]
 
-Without `--bootstrap` it starts a broker and fills a topic with JSON of 130 bytes, event time in it. A row of the table
-is one command, from its start to its last line, by the record's timestamp and by the payload's time in turns; the
-broker is another process on the same cores. Twice the rows must not take twice the memory: try `--rows 2000000`.
+Without `--bootstrap` it starts a broker and fills a topic with JSON of 130 bytes, which has the event time. A row of
+the table is one command, from its start to its last line, alternately by the record's timestamp and by the payload's
+time; the broker is another process on the same cores. Twice the rows must not take twice the memory: try
+`--rows 2000000`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main;
 
 
 def records(rows: int, partitions: int) -> Iterator[Record]:
-    """A record a millisecond, up to five seconds out of order; the second partition is ten minutes behind."""
+    """Yield a record per millisecond, up to five seconds out of order; the second partition is ten minutes behind."""
     start_ms = (int(time.time()) - 7_200) * 1_000
     for n in range(rows):
         partition = n % partitions
@@ -39,7 +40,7 @@ def records(rows: int, partitions: int) -> Iterator[Record]:
 
 
 def audited(bootstrap: str, topic: str, rows: int, *more: str) -> tuple[float, float, int]:
-    """Seconds of one command, its processor seconds, and the most memory it took, bytes."""
+    """Run a command; return its seconds, its processor seconds, and its peak of memory in bytes."""
     command = [*LOWMARK, "audit", "kafka", "--bootstrap-servers", bootstrap, "--topic", topic, "--json", "--all", *more]
     with tempfile.TemporaryFile() as told:
         began = time.perf_counter()
@@ -54,7 +55,7 @@ def audited(bootstrap: str, topic: str, rows: int, *more: str) -> tuple[float, f
 
 
 def run(bootstrap: str, topic: str, rows: int, rounds: int) -> list[float]:
-    """Audit a topic so many times in both ways, and show what it took."""
+    """Audit a topic `rounds` times in both ways, and print the cost."""
     heads = ("rows", 12), ("seconds", 10), ("processor s", 12), ("rows/s", 12), ("MB memory", 10)
     print(*(f"{head:>{width}}" for head, width in heads))
     taken = []

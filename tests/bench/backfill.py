@@ -1,8 +1,8 @@
 """A backfill: 64 partitions, 24 hours of history, one partition six hours behind, minute windows per partition.
 
-Native Spark takes the same share of every partition's backlog, so the slow one stays six hours behind all the way, and
-native loses nothing only with a delay of six hours, all of which it keeps in state. `service.read` takes every
-partition up to the same event time. Both read with one row budget and Spark's own sink; nothing may be dropped.
+Native Spark takes the same share of every partition's backlog, so the slow partition stays six hours behind, and native
+Spark loses no row only with a delay of six hours, all kept in state. `service.read` takes every partition up to the
+same event time. Both read with the same row budget and Spark's own sink; no row may be dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOUR_MS = 3_600_000
 
 
 def stamp_ms(partition: int, offset: int, per_partition: int) -> int:
-    """When the record of an offset happened: evenly over the hours, in partition 0 some hours before the others."""
+    """Return the time of the record at an offset: spread evenly over the hours, in partition 0 some hours earlier."""
     behind_ms = BEHIND_HOURS * HOUR_MS if partition == 0 else 0
     return START_MS + offset * HOURS * HOUR_MS // per_partition - behind_ms
 
@@ -70,8 +70,8 @@ def run(
             runs["native"].append(done)
             name = f"backfill {turn}"
             df = service.read(
-                # It ends where the topic ends now. As a live split, the partition that is behind would hold the others
-                # back at its last row, six hours before theirs, for its next rows may be of that time.
+                # The stop is the topic's present end. A live split's next rows may have the time of its last row, so
+                # the slow partition would hold the others six hours before their ends.
                 KafkaSource(
                     bootstrap_servers=broker.bootstrap,
                     topics=[topic],
@@ -120,14 +120,14 @@ def _peak(run: Run) -> float:
 
 
 def _slices_minutes(run: Run, per_partition: int) -> Sequence[float]:
-    """How far the next rows of the partitions lie apart after every batch, of those that have rows left."""
+    """Return the distance of the partitions after every batch, among the unfinished ones."""
     return [_apart_minutes(batch, per_partition) for batch in run.data[:-1]]
 
 
 def _apart_minutes(batch: Batch, per_partition: int) -> float:
     offset = BatchOffset.find(batch["sources"][0]["endOffset"])
     assert offset is not None, "the first source is the one that is read"
-    # Of a partition, the last row that was read; one of which nothing was read yet drifts from nobody.
+    # The time of each partition's last read row; partitions without a read row do not count.
     at_ms = [
         stamp_ms(int(name.rpartition("/")[2]), position - 1, per_partition)
         for name, position in offset.positions.items()

@@ -1,10 +1,10 @@
-"""The core without Spark, beside Flink's own code on the JVM: what a micro-batch of n splits costs its coordinator.
+"""The core without Spark, compared with Flink's own code on the JVM: the coordinator's cost of a batch of n splits.
 
-Both sides get the same two arrays, ids and watermarks, and answer with the new minimum. They run in turns, each times
-itself, what is reported is made before the clock starts, and the first turns warm up both. Flink's side is
-tests/bench/flink. Its CombinedWatermarkStatus has no ids; whoever reports to it looks the split up ("by id", as its
-WatermarkOutputMultiplexer does) or holds a reference to each split in the order of the reports ("by reference": no
-look-up and no check, which no caller with ids has; told so that nobody need wonder).
+Both sides get the same two arrays, ids and watermarks, and answer with the new minimum. They run alternately, and each
+times itself; the reports are made before the clock starts, and the first turns are a warm-up. Flink's side is
+tests/bench/flink. Its CombinedWatermarkStatus has no ids; its callers look the split up ("by id", as Flink's
+WatermarkOutputMultiplexer does) or hold a reference to each split in the order of the reports ("by reference": without
+look-up and check; no caller with ids has such references, and the figure is shown for completeness).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .measure import Bound, Row
 
 SEED = 7
 SPREAD_US = 10**9
-AHEAD_FROM = 1_024  # splits: from here on a batch must be cheaper here than in Flink
+AHEAD_FROM = 1_024  # splits: from this number on a batch must be cheaper here than in Flink
 SOURCES = Path(__file__).parent / "flink"
 BATCH = "core: a batch, all splits report and the minimum is taken. Native: Flink on the JVM, wrapped: the coalescer"
 SINGLE = "core: one by one. Native: Flink on the JVM, wrapped: the coalescer"
@@ -47,7 +47,7 @@ Watermarks = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Flink:
-    """What Flink's side answers: medians in nanoseconds, of a batch and of single calls."""
+    """The answer of Flink's side: medians in nanoseconds, of a batch and of single calls."""
 
     by_id: int
     by_reference: int
@@ -80,7 +80,7 @@ def run(folder: Path, *, sizes: Sequence[int], pairs: int, singles: int, warm: i
 
 @contextmanager
 def flink(folder: Path) -> Iterator[tuple[Ask | None, str]]:
-    """Compile and start Flink's side; None and the reason where that cannot be."""
+    """Compile and start Flink's side; yield None and the reason if that is impossible."""
     home = os.environ.get("JAVA_HOME")
     java, javac = (shutil.which(name, path=str(Path(home, "bin")) if home else None) for name in ("java", "javac"))
     libraries = jars("flink")
@@ -110,7 +110,7 @@ def flink(folder: Path) -> Iterator[tuple[Ask | None, str]]:
         try:
             yield ask, ""
         finally:
-            asked.close()  # the end of its input ends it
+            asked.close()  # the process ends with its input
             process.wait(timeout=60)
             told.close()
 
@@ -159,7 +159,7 @@ def _batch(coalescer: Coalescer, splits: Ids, watermarks_us: Watermarks) -> int:
 
 
 def _singles(n: int, ask: Ask | None, missing: str, count: int, pairs: int, warm: int) -> list[Row]:
-    """One report of any split and the advance after it; then the same where it is the holder that reported."""
+    """Time single reports with their advance: of any split, then of the holder."""
     rng, numbers = random.Random(SEED), np.random.default_rng(SEED)
     splits = _splits(n, numbers)
     coalescer, bytes_a_split = _weighed(splits)
@@ -211,7 +211,7 @@ def _one_by_one(
 
 
 def _weighed(splits: Ids) -> tuple[Coalescer, float]:
-    """A coalescer in use, and what it takes a split in memory; the ids are there before."""
+    """Return a coalescer in use, and its bytes per split without the ids."""
     ids = splits.tolist()
     watermarks_us = _watermarks(len(ids), 0, np.random.default_rng(SEED))
     gc.collect()
@@ -229,7 +229,7 @@ def _weighed(splits: Ids) -> tuple[Coalescer, float]:
 
 
 def _other_order(n: int) -> Row:
-    """Every batch in another order, so that every split is looked up."""
+    """Time batches in a new order each, so that every split is looked up."""
     rng = np.random.default_rng(SEED)
     splits, coalescer = _splits(n, rng), Coalescer()
     for split in splits.tolist():
@@ -240,7 +240,7 @@ def _other_order(n: int) -> Row:
 
 
 def _coordinator(n: int) -> Row:
-    """The same batch as an event to the coordinator of the stream, with all that it keeps of each split."""
+    """Time the same batch as an event for the stream's coordinator, with its state of each split."""
     rng = np.random.default_rng(SEED)
     ids = _splits(n, rng)
     strategy = WatermarkStrategy.for_monotonous_timestamps()
@@ -255,9 +255,9 @@ def _coordinator(n: int) -> Row:
 
 
 def _planned(n: int) -> list[Row]:
-    """A stream that is read through a source of ours: what is claimed of a batch, then the batch itself.
+    """Time a stream that lowmark's own source reads: the claims of a batch, then the batch itself.
 
-    The claims come as a mapping, as the service makes them, and with the backlog of each split.
+    The claims are a mapping, as from the service, with the backlog of each split.
     """
     rng = np.random.default_rng(SEED)
     ids = _splits(n, rng)
@@ -266,10 +266,10 @@ def _planned(n: int) -> list[Row]:
     for turn in range(1, 8):
         claims = dict(zip(backlog, _watermarks(n, turn, rng).tolist(), strict=True))
         column = SplitColumn(ids, _watermarks(n, turn, rng))
-        at_us = (turn + 1) * SPREAD_US  # no claim is of a time to come: the future guard would take it out
+        at_us = (turn + 1) * SPREAD_US  # after all claims, because the future guard removes claims of later times
         events: dict[str, Event] = {
             "plan": BatchPlanned(at_us + 1, claims, backlog),
-            "report": BatchReported(turn, at_us, column),  # Spark's time of a batch is before its plan
+            "report": BatchReported(turn, at_us, column),  # Spark's time of a batch is earlier than its plan
         }
         for name, event in events.items():
             began = time.perf_counter_ns()

@@ -1,9 +1,9 @@
-"""How many rows an adaptive bound lets be late, on streams that are late in different ways.
+"""The share of late rows with an adaptive bound, on streams with different kinds of lateness.
 
     python -m tests.bench.coverage [--batches 5000]
 
-Numbers are multiples of 1 - coverage, of a split that has been seen for a while, and of one that is new. Seen by rows,
-as `service.read` sees them, it is the share of late rows; seen by batches, as `service.wrap` does, of batches with one.
+Numbers are multiples of 1 - coverage, for an old split and for a new split. With observation by rows, as in
+`service.read`, they are shares of late rows; by batches, as in `service.wrap`, shares of batches with a late row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def told(stream: LateStream, coverage: float, least: int, *, by_rows: bool) -> str:
-    """One cell: of a split that has been seen for two of the longest spans or so, over enough batches to tell."""
+    """Return a cell for a split observed for about two of the longest spans, over a sufficient number of batches."""
     warm, batches = min(4_000, round(40 / (1 - coverage))), max(least, round(10 / (1 - coverage)))
     return _share(stream, coverage, warm=warm, batches=batches, by_rows=by_rows)
 

@@ -1,9 +1,9 @@
-"""A million files, one after the other: what a batch costs planner and service, as the files that were read add up.
+"""A million files, one after the other: the cost of a batch for planner and service, as finished files accumulate.
 
     python -m tests.bench.ended [--files 1000000] [--a-batch 1000]
 
-No Spark: the planner, the enumerator's state, both offsets and the run in the driver are the real ones; nobody reads
-the rows. The folder holds the newest 8,000 files, as one does whose files are moved away when they were read.
+Without Spark: the planner, the enumerator's state, both offsets and the run in the driver are real, but the rows are
+not read. The folder holds the newest 8,000 files, like a folder from which read files are moved away.
 """
 
 from __future__ import annotations

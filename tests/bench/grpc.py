@@ -1,19 +1,19 @@
-"""A thousand streams of several applications at one `lowmark serve`, with its journal: what a message takes.
+"""A thousand streams of several applications at one `lowmark serve`, with its journal: the time of a message.
 
-Each application is a process of its own with a `Member`, as in a Spark driver; each of its streams reports once a
-second, at a moment of its own in the second. Coordinator and applications share the machine's cores. Measured is, on
-the application's clock,
+Each application is a separate process with a `Member`, as in a Spark driver; each of its streams reports once a
+second, at its own moment of the second. Coordinator and applications share the machine's cores. The benchmark measures
+by the application's clock:
 
-    message until answered          from the moment a message goes to gRPC until its answer is taken in: what gRPC on
-                                    both ends and the coordinator take, and the queues of both processes
-    report until acknowledged       from the call of `report`: that, and before it the member's own gathering (what
-                                    comes within 5 ms of the last message goes together) and the message under way
-    question until low watermark    a round, from its question to the watermark it makes, which includes the journal
-    report until low watermark      with the wait for the next round
-    generator late                  by how much the load generator itself made a report too late: where this is
-                                    milliseconds, the machine had no core to spare, and every other figure shows it
+    message until answered          from the send of a message to gRPC until its answer is handled: the time of gRPC on
+                                    both ends, of the coordinator, and in the queues of both processes
+    report until acknowledged       from the call of `report`: the same, and before it the member's batching (reports
+                                    within 5 ms of the last message go together) and any message under way
+    question until low watermark    a round, from its question to the new watermark, including the journal
+    report until low watermark      the same with the wait for the next round
+    generator late                  the delay of reports in the load generator itself: with milliseconds here the
+                                    machine lacked a spare core, and all other figures suffer from the lack
 
-Registering at the start and deregistering at the end are not measured.
+Registration at the start and deregistration at the end are not measured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.live.servers import wait_until
 from .measure import Bound, Row
 
 SERVE = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "serve", "--json"]
-MOST_MS = 20  # asked of the 99th percentile
+MOST_MS = 20  # the limit of the 99th percentile
 WARM_SECONDS = 3
 START_SECONDS = 60
 
@@ -118,15 +118,15 @@ ROUND, HEARD, LATE = "question until low watermark", "report until low watermark
 
 
 class _Timed:
-    """Times what a member does, from outside: in its own thread, where it takes in what comes."""
+    """Times a member from outside, in its own thread, which handles the messages."""
 
     def __init__(self, member: Member) -> None:
         self.ms: dict[str, list[float]] = {MESSAGE: [], REPORT: [], ROUND: [], HEARD: [], LATE: []}
-        self.begun = float("inf")  # nothing before it counts: connections are made, files are read
-        self.ended = float("inf")  # nor what begins after it
+        self.begun = float("inf")  # earlier times do not count, because connections are made and files read
+        self.ended = float("inf")  # later starts do not count
         self._sent = 0.0
         self._member = member
-        self._reported: dict[TaskId, list[tuple[int, float]]] = {}  # not acknowledged
+        self._reported: dict[TaskId, list[tuple[int, float]]] = {}  # not yet acknowledged
         self._unheard: dict[TaskId, list[tuple[int, float]]] = {}
         self._asked: dict[TaskId, float] = {}
         state: Any = member._state

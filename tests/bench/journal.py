@@ -1,12 +1,12 @@
-"""The journal of `lowmark serve` beside SQLite: what the write of one changed task takes, and what a start takes.
+"""The journal of `lowmark serve` compared with SQLite: the time to write one changed task, and the time of a start.
 
     python -m tests.bench.journal [--tasks 1000 200000] [--writes 300] [--folder /var/tmp]
 
-    journal     as it is: the coordinator's snapshot, of which only the changed task is encoded anew, written whole
-    SQLite      a row a task and a row a source, WAL, synchronous=FULL: the changed task's row and its source's
+    journal     the coordinator's snapshot, written whole; only the changed task is encoded anew
+    SQLite      a row per task and per source, WAL, synchronous=FULL; writes the rows of the changed task and its source
 
-Both write what a reply of one task has changed, and both starts make a coordinator from what lies on the disk. The
-folder should be on the disk that is meant: on a file system in memory, a sync costs nothing.
+Both write the changes by a reply of one task, and both starts make a coordinator from the content of the disk. The
+folder must be on the disk to measure, because a sync costs nothing on a file system in memory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lowmark.watermark.tasks.snapshot import decode, encode
 
 TASKS_OF_A_SOURCE = 100
 START_US = 1_767_268_800_000_000
-LEAST_SECONDS = 20.0  # after these no more writes are begun: a large journal takes seconds for one
+LEAST_SECONDS = 20.0  # no new writes start later, because a large journal takes seconds per write
 
 
 def coordinator_of(tasks: int) -> tuple[LowWatermarkCoordinator, list[TaskId]]:
-    """A coordinator whose tasks have all said a low watermark."""
+    """A coordinator whose tasks have all reported a low watermark."""
     made = LowWatermarkCoordinator(lease_us=24 * 3_600_000_000)
     ids = [TaskId("job", f"s-{n // TASKS_OF_A_SOURCE}", str(n)) for n in range(tasks)]
     for task in ids:
@@ -48,7 +48,7 @@ def said(task: TaskId, number: int) -> ReplyLowWatermark:
 
 
 class InSqlite:
-    """The state in SQLite: a row a task, a row a source, and one for all the rest."""
+    """The state in SQLite: a row per task, a row per source, and a row for the rest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """A real Kafka broker and Spark's own connector: the main job, window aggregation over a topic of 64 partitions.
 
-All partitions go forward together, so native Spark drops nothing and both sides keep the same state: skew would make
-native faster by what it loses. Twice: by Kafka's record timestamp, where nothing is parsed, and by a time in the JSON.
+All partitions advance together, so native Spark drops no rows and both sides have equal state; with skew, the lost rows
+would make native Spark faster. It runs twice: by Kafka's record timestamp without parsing, and by a time in the JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATA_BATCHES = 4
 
 
 def records(count: int) -> Iterator[Record]:
-    """One record a millisecond, partition after partition."""
+    """Yield a record per millisecond, partition after partition."""
     for n in range(count):
         at_ms = START_MS + n
         value = (
@@ -85,16 +85,16 @@ def run(
 def _read(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
-    # At the end of a topic nobody writes to, every fetch waits for more: half a second for each partition, which is as
-    # long as all the work and the same for both sides, so it would hide what is to be seen.
+    # At the end of a finished topic every fetch waits for more rows: half a second for each partition. This wait
+    # takes as long as all the work, on both sides, and would hide the difference.
     stream = stream.option("kafka.fetch.max.wait.ms", "10")
-    # A whole number per partition: Spark rounds down for each, and what is left would be one more batch.
+    # A whole number per partition, because Spark rounds down for each, and the rest would be one more batch.
     per_partition = -(-count // (DATA_BATCHES * PARTITIONS))
     return stream.option("maxOffsetsPerTrigger", per_partition * PARTITIONS).load()
 
 
 def _check(done: Run, count: int) -> None:
-    """Both sides did the same work, or the comparison means nothing."""
+    """Check that both sides did the same work."""
     read = sum(batch["sources"][0]["numInputRows"] for batch in done.batches)
     dropped = sum(op.get("numRowsDroppedByWatermark", 0) for batch in done.batches for op in batch["stateOperators"])
     assert (read, dropped) == (count, 0), f"read {read} of {count} records, dropped {dropped}"

@@ -1,15 +1,15 @@
-"""The Kafka source's reader alone, without Spark: rows a second and a core, and whether memory stays flat.
+"""The Kafka source's reader alone, without Spark: rows per second and core, and the growth of memory.
 
     python -m tests.bench.kafka_reader [--rows 2000000] [--bytes 100] [--partitions 8] [--rounds 3]
                                        [--columns value,offset] [--bootstrap HOST:PORT --topic NAME] [--ahead 1]
 
-Without `--bootstrap` it starts a broker and fills a topic. A row of the table is a round: all columns of Spark's
-source, or those that are named, of all partitions in one reader, as one task would read them. "per core" counts the
-processor time of all threads of this process, librdkafka's included; the broker is another process. The memory is that
-at the end of the round, which must not grow with the rows: try `--rows 10000000`. With `--ahead 1` rounds in which a
-thread reads ahead of the task (`Fetching(threads=1)`) take turns with those in which none does; either way rows are
-written away as Arrow's stream, as Spark's worker does. In the last round the client's
-`consume` is called and nothing is done with what it returns: no reader on top of it can be faster.
+Without `--bootstrap` it starts a broker and fills a topic. A row of the table is a round: one reader reads all columns
+of Spark's source, or the named columns, of all partitions, as a task would. "per core" counts the processor time of all
+threads of this process, including librdkafka's; the broker is another process. The memory is measured at the end of the
+round, and must not grow with the rows: try `--rows 10000000`. With `--ahead 1` rounds with a thread that reads ahead of
+the task (`Fetching(threads=1)`) alternate with rounds without; in all rounds rows are written as an Arrow stream, as in
+Spark's worker. The last round only calls the client's `consume` and drops the records: no reader on top of the client
+can be faster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round took."""
+    """The cost of one round."""
 
     rows: int
     bytes: int
@@ -50,14 +50,14 @@ class Round:
 
 
 def records(rows: int, size: int, partitions: int) -> Iterator[Record]:
-    """Records of `size` bytes, one a millisecond, the partitions in turn."""
+    """Yield records of `size` bytes, one per millisecond, over the partitions in turn."""
     padding = "x" * max(0, size - 12)
     for n in range(rows):
         yield Record(f"{n:012}{padding}", n % partitions, timestamp_ms=START_MS + n)
 
 
 def measure(source: KafkaSource, splits: list[KafkaSplit]) -> Round:
-    """Read all splits once, and write the rows away as Spark's worker does."""
+    """Read all splits once, and write the rows as Spark's worker does."""
     wall, processor = time.perf_counter(), time.process_time()
     rows = size = batches = 0
     with pa.OSFile(os.devnull, "wb") as sink, pa.ipc.new_stream(sink, source.schema) as stream:
@@ -68,7 +68,7 @@ def measure(source: KafkaSource, splits: list[KafkaSplit]) -> Round:
 
 
 def measure_client(bootstrap: str, splits: list[KafkaSplit]) -> Round:
-    """Let the client fetch all splits once, with our settings, and drop the records."""
+    """Fetch all splits once with the client and our settings, and drop the records."""
     from confluent_kafka import Consumer, TopicPartition
 
     rows = sum(split.stop or 0 for split in splits)
@@ -79,7 +79,7 @@ def measure_client(bootstrap: str, splits: list[KafkaSplit]) -> Round:
     )
     consumer.assign([TopicPartition(split.topic, split.partition, split.start) for split in splits])
     seen = chunks = 0
-    gc.disable()  # as the reader does while records are made
+    gc.disable()  # as in the reader, which disables it while making records
     while seen < rows:
         seen, chunks = seen + len(consumer.consume(CHUNK, 1.0)), chunks + 1
     gc.enable()
@@ -89,7 +89,7 @@ def measure_client(bootstrap: str, splits: list[KafkaSplit]) -> Round:
 
 
 def resident_bytes() -> int:
-    """The memory this process has now; its peak where the system does not say."""
+    """Return this process's present memory, or its peak if the system does not tell the present value."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -97,7 +97,7 @@ def resident_bytes() -> int:
 
 
 def run(bootstrap: str, topic: str, columns: list[str], rounds: int, ahead: int = 0) -> list[Round]:
-    """Read a topic from its beginning to its end, so many times; with and without threads that read ahead, in turn."""
+    """Read a topic from beginning to end `rounds` times, alternately with and without threads that read ahead."""
     source = KafkaSource(bootstrap_servers=bootstrap, topics=[topic], columns=columns)
     ends = Broker(bootstrap, None).end_offsets(topic)  # type: ignore[arg-type]  # another's: never stopped by us
     splits = [

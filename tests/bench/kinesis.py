@@ -1,9 +1,9 @@
-"""Kinesis: our reader beside boto3's plain client, and eight shards side by side beside one; without Spark and with it.
+"""Kinesis: our reader compared with boto3's plain client, eight parallel shards with one; without Spark and with it.
 
-All read the same records from the same server (moto's, mended, another process). "a core" counts the processor time of
-all threads of this process, through Spark that of the JVM and the Python workers; what starts once is taken out by a
-second stream, an eighth of the size. The server has no limits, so ours are switched off for this; and where an answer
-takes 200 ms, a proxy in front of it, another process, lets bytes wait for half of that in both directions.
+All read the same records from the same server (moto's, corrected, another process). "a core" counts the processor time
+of all threads of this process; through Spark, that of the JVM and the Python workers, from which a second stream of an
+eighth of the size removes the cost of the start. The server has no limits, so ours are switched off. For answers of
+200 ms, a proxy in another process delays bytes for 100 ms in each direction.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FEW_RECORDS = 100
 
 
 def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
-    """Measure. `rows`: for the throughput, in all shards; `few`: of each shard, where an answer takes long."""
+    """Measure with `rows` in all shards for the throughput, and with `few` per shard for slow answers."""
     with kinesis_server(folder / "kinesis") as server:
         return [*throughput(spark, server, folder, rows, pairs), *side_by_side(spark, server, folder, few, pairs)]
 
 
 def give_access() -> None:
-    """Let boto3 find credentials: here, and in what Spark starts, if it is not started yet."""
+    """Let boto3 find credentials in this process, and in Spark's processes if Spark starts later."""
     os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
 
@@ -96,7 +96,7 @@ def side_by_side(spark: SparkSession, server: Kinesis, folder: Path, few: int, p
     one, eight, one_ms, eight_ms = [list[float]() for _ in range(4)]
     port = int(server.url.rpartition(":")[2])
     with tcp_proxied(port, folder, delay_ms=ROUND_TRIP_MS / 2) as proxy:
-        # As many reads as a shard with a hundred times as much: so little is asked for at once.
+        # The small reads make as many requests as a shard with a hundred times the records.
         through = {name: source_of(proxy.url, name, FEW_RECORDS) for name in (one_shard, eight_shards)}
         source = through[eight_shards]
         measured(lambda: ours_read(source, slices[:1]), few)
@@ -121,7 +121,7 @@ def source_of(url: str, stream: str, records_per_read: int = 10_000) -> KinesisS
 
 
 def whole(source: KinesisSource) -> list[KinesisSplit]:
-    """All that is there, as one batch."""
+    """Return the slices of one batch with all present records."""
     options = PlanOptions(slots=1, future_guard_us=None)
     with closing(
         BatchPlanner(source, name="bench", options=options, now_us=lambda: time.time_ns() // 1_000)

@@ -1,7 +1,7 @@
 """Spark for the benchmarks: the session, and queries that are fed file by file or run to their end.
 
-Several queries live at once so that they can be measured in turns. A query without work asks its sources every
-10 ms, which the one under measurement would pay for; here it asks twice a second. Only the time inside a batch counts.
+Several queries live at once to be measured in turns. A query without work would ask its sources every 10 ms, at the
+expense of the measured query; here it asks twice a second. Only the time inside a batch counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
 
 @dataclass
 class Live:
-    """A query on a folder of parquet files that keeps running; one file is one batch."""
+    """A running query on a folder of parquet files; one file is one batch."""
 
     spark: SparkSession
     folder: Path
@@ -81,9 +81,9 @@ class Live:
         self.query = writer.option("checkpointLocation", f"{self.folder}-checkpoint").start()
 
     def feed(self, *files: Path) -> list[Batch]:
-        """Give it files, wait until all is done, and return the batches that were run for them."""
+        """Add files, wait until all are processed, and return their batches."""
         for file in files:
-            # A hard link costs nothing, appears at once, and is a new file to Spark.
+            # A hard link is free, appears at once, and is a new file to Spark.
             os.link(file, self.folder / f"{self._files:05}.parquet")
             self._files += 1
         self.query.processAllAvailable()
@@ -93,12 +93,12 @@ class Live:
 
 
 def progress(query: Any) -> list[Batch]:
-    """What Spark remembers of a query's batches, ended or not."""
+    """Return Spark's progress of a query's recent batches, also after its end."""
     return [json.loads(each.json()) for each in query._jsq.recentProgress()]
 
 
 def data_batches(batches: list[Batch]) -> list[Batch]:
-    """The batches with rows in their first source, which is the data."""
+    """Return the batches with rows in their first source, which is the data."""
     return [b for b in batches if b["sources"][0]["numInputRows"] > 0]
 
 
@@ -119,7 +119,7 @@ class Run:
 
     @property
     def other_ms(self) -> float:
-        """Heartbeat batches and no-data batches."""
+        """Milliseconds of heartbeat batches and no-data batches."""
         return spent_ms(self.batches, "triggerExecution") - spent_ms(self.data, "triggerExecution")
 
 

@@ -1,4 +1,4 @@
-"""Many splits: nothing is lost, what the offset weighs, what a batch costs; and many tasks with many splits each."""
+"""Many splits: no loss, the size of the offset, the cost of a batch; and many tasks with many splits each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _status(spark: SparkSession, service: LowWatermarkService, folder: Path, bat
     exact = 0
     for split, seen in status.splits.items():
         latest_us = START_US - int(split) * 1_000 + (ROWS_PER_SPLIT - 1) * 1_000
-        # Without the bound, and one millisecond less: a row at the watermark is late in Spark.
+        # Less the bound and a millisecond, because a row at the watermark is late in Spark.
         exact += seen.watermark_us == latest_us - 10_000_000 - 1_000
     for live in lives.values():
         live.query.stop()
@@ -68,7 +68,7 @@ def _status(spark: SparkSession, service: LowWatermarkService, folder: Path, bat
 
 
 def _tasks(spark: SparkSession, tasks: int, rounds: int) -> Row:
-    """Pitfall 53: the scheduler's thread writes out the whole sketch whenever a task ends."""
+    """Measure pitfall 53: the scheduler's thread serializes the whole sketch at every end of a task."""
     df = spark.range(tasks * SPLITS, numPartitions=tasks).selectExpr(
         f"cast(id % {SPLITS} as int) partition", f"timestamp_micros({START_US} + id) ts"
     )

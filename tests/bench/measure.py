@@ -1,7 +1,7 @@
 """Paired figures and the rows of the table.
 
-Rule 1: what is compared runs in turns (A B A B ...), and a ratio is taken pair by pair, so that what else the machine
-        does meanwhile meets both. The median and both ends of the ratios are shown, never the best pair.
+Rule 1: compared programs run in turns (A B A B ...), and a ratio is computed per pair, so that other load of the
+        machine affects both. The table shows the median and both ends of the ratios, never the best pair.
 Rule 2: a bound is judged by the median, and a row that misses its bound stays in the table.
 """
 
@@ -28,7 +28,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What an issue asks: at most `limit`, of the ratio, of the milliseconds added or of ours, or exactly that."""
+    """A required limit: a maximum of the ratio, of the added milliseconds or of our figure, or our exact figure."""
 
     limit: float
     of: str  # "ratio", "added", "at most" or "wrapped"
@@ -43,7 +43,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `native` and `wrapped` are medians in `unit`; both are None where nothing was measured."""
+    """One line of the table. `native` and `wrapped` are medians in `unit`; both are None without a measurement."""
 
     section: str
     what: str

@@ -1,14 +1,14 @@
-"""Pravega: our reader beside its plain Java client, and eight segments side by side beside one; with Spark and without.
+"""Pravega: our reader compared with the plain Java client, eight parallel segments with one; with Spark and without.
 
-All read the same events from the same Pravega (in memory, another process). The plain client is read by Java alone, in
-the Java of this process: `BatchClientFactory`, its iterators run to their ends by a stream of Java that only counts, so
-that no call from Python is in what it costs. Ours has all columns. "a core" counts the processor time of all threads of
-this process, Java's included; through Spark that of the JVM and of the Python workers with their Java; what starts once
-is taken out by a second stream, an eighth of the size.
+All read the same events from the same Pravega (in memory, another process). The plain client runs in the Java of this
+process: a Java stream runs the iterators of `BatchClientFactory` to their ends and only counts, so its cost includes no
+calls from Python. Our reader gives all columns. "a core" counts the processor time of all threads of this process,
+including Java's; through Spark, that of the JVM and of the Python workers with their Java, from which a second stream
+of an eighth of the size removes the cost of the start.
 
-Where an answer takes long (200 ms, as with Kinesis), a proxy stands before the segment store. One of 50 ms brings a
-megabyte that costs this machine as long, in the proxy, in Pravega and in both Javas, which share its two cores:
-what is read side by side waits for a core then, and not for an answer.
+For slow answers (200 ms, as with Kinesis), a proxy is in front of the segment store. Shorter answers would not do: with
+50 ms, the megabyte of an answer costs the machine as long in the proxy, in Pravega and in both Javas, which share its
+two cores, so parallel reads would wait for a core instead of an answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ START_MS = 1_700_000_000_000
 
 
 def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
-    """Measure. `rows`: for the throughput, in all segments; `few`: of each segment, where bytes take long."""
+    """Measure with `rows` in all segments for the throughput, and with `few` per segment for slow answers."""
     with pravega_server(folder / "near") as near:
         table = throughput(spark, near, folder, rows, pairs)
     with pravega_server(folder / "far", delay_ms=ROUND_TRIP_MS / 2) as far:
@@ -49,7 +49,7 @@ def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -
 
 
 def run_segments(spark: SparkSession, folder: Path, *, segments: int, batches: int) -> list[Row]:
-    """A stream of many segments, with little in each: how long Spark takes from batch to batch, the first one apart."""
+    """Measure Spark's time per batch on a stream of many small segments, with the first batch separately."""
     with pravega_server(folder / "segments") as pravega:
         stream, took_ms = pravega.create_stream(segments), list[float]()
         source = pravega.source(stream, jvm_options=["-Xmx256m"])
@@ -138,14 +138,14 @@ def events(rows: int) -> Iterator[tuple[str, bytes]]:
 
 
 def whole(source: PravegaSource) -> list[PravegaSplit]:
-    """All that is there."""
+    """Return all splits, bounded at their present ends."""
     found = list(source.discover())
     ends = source.create_planner().latest(found)
     return [replace(split, stop=ends[split.split_id].position) for split in found]
 
 
 def plain_read(pravega: Pravega, stream: str) -> int:
-    """Let the client hand out events to Java, which counts them."""
+    """Let Java count the events that the client gives."""
     factory = java_class("io.pravega.client.BatchClientFactory").withScope(pravega.scope, pravega.client.java_config)
     serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
     unbounded = java_class("io.pravega.client.stream.StreamCut").UNBOUNDED

@@ -1,8 +1,8 @@
-"""A bare columnar scan of five million rows: nothing but reading, so the measurement has nowhere to hide.
+"""A bare columnar scan of five million rows: only reading, so no other work hides the cost of the measurement.
 
-Native is the stream without any watermark, which is more than is fair: a query that needs one pays for Spark's own,
-which stands in the table beside it. Two records: an event as it is met (nine columns, some 150 bytes), and one cut down
-to six small columns, where what is measured is nearly all there is.
+The native side is the stream without any watermark, which favours native Spark: a query with a watermark pays for
+Spark's own, which the table also shows. There are two records: a typical event (nine columns, some 150 bytes), and a
+small record of six small columns, in which the measured columns are nearly all the data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORDS = {
 
 
 def write(spark: SparkSession, columns: str, rows: int, folder: Path) -> Path:
-    """Write one parquet file of that many rows, in row groups that two tasks can share."""
+    """Write one parquet file of this many rows, in row groups that two tasks can share."""
     spark.range(rows, numPartitions=1).createOrReplaceTempView("made")
     spark.sql(f"select {columns} from made").write.option("parquet.block.size", 16 << 20).parquet(str(folder))
     (file,) = folder.glob("*.parquet")
@@ -75,7 +75,7 @@ def _one_record(
     lives = {name: Live(spark, folder / str(i), file, build) for i, (name, build) in enumerate(builds.items())}
     add: dict[str, list[float]] = {name: [] for name in lives}
     trigger: dict[str, list[float]] = {name: [] for name in lives}
-    for turn in range(rounds + warm):  # first some to warm up: the compiler of the JVM works in the background
+    for turn in range(rounds + warm):  # the first rounds warm up, because the JVM compiles in the background
         for name, live in lives.items():
             batches = live.feed(file)
             assert len(data_batches(batches)) == 1, "one file is one batch"

@@ -1,4 +1,4 @@
-"""What the benchmarks of single connectors share: a reader run without Spark, and what it is asked to keep to."""
+"""Common parts of the connectors' benchmarks: a reader without Spark, and the required limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIX_TIMES = Bound(1 / 6, "ratio")
 
 
 def measured(read: Callable[[], int], rows: int) -> tuple[float, float]:
-    """Seconds from start to end, and of processor time, that it takes to read so many rows."""
+    """Read this many rows; return the wall seconds and the processor seconds."""
     wall, processor = time.perf_counter(), time.process_time()
     came = read()
     spent = time.perf_counter() - wall, time.process_time() - processor
@@ -27,5 +27,5 @@ def measured(read: Callable[[], int], rows: int) -> tuple[float, float]:
 
 
 def ours_read(source: Source[Any, Any], slices: Sequence[Any]) -> int:
-    """Read slices as a task does; return how many rows came."""
+    """Read slices as a task does; return the number of rows."""
     return sum(part.rows.num_rows for part in read_slices(source, slices))

@@ -1,4 +1,4 @@
-"""Small batches that follow each other without a pause: what a batch costs more, whatever its rows."""
+"""Small batches without pauses: the added cost of a batch, independent of its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1_000
-CHUNK = 10  # batches of one query before it is the other's turn
+CHUNK = 10  # batches of one query per turn
 
 
 def windowed(df: DataFrame) -> DataFrame:
@@ -83,7 +83,7 @@ def run(
 
 
 def _where(native: list[Batch], wrapped: list[Batch]) -> str:
-    """Where the milliseconds go, phase by phase as Spark tells them, the largest first."""
+    """Return the added milliseconds of Spark's phases, the largest first."""
 
     def median(batches: list[Batch], phase: str) -> float:
         return statistics.median(spent_ms([batch], phase) for batch in batches)

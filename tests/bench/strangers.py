@@ -1,9 +1,9 @@
-"""What strangers at the port of `lowmark serve` cost: its memory, and the rounds of who is let in.
+"""The cost of strangers at the port of `lowmark serve`: its memory, and the delay of its members' rounds.
 
     python -m tests.bench.strangers [--seconds 12] [--connections 40]
 
-Each behaviour of `tests/live/strangers.py` is tried against a coordinator with TLS and token, and against one that asks
-for certificates of callers, too (`--tls-client-ca`).
+Each behaviour of `tests/live/strangers.py` is tried on a coordinator with TLS and token, and on a coordinator that also
+requires certificates of callers (`--tls-client-ca`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A source of ours read by Spark to its present end, into a sink that keeps nothing: what a row costs, and a batch."""
+"""Spark reads one of our sources to its present end, into a sink without storage: the cost of a row and of a batch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def per_row_us(spark: SparkSession, sources: Mapping[int, Source[Any, Any]], folder: Path) -> float:
-    """Processor time of a row more, microseconds: of the JVM and the Python workers, planning included.
+    """Return the processor time of an additional row, in microseconds: of JVM and Python workers, including planning.
 
     Args:
         spark: the session.
-        sources: two, by the number of their rows. What starts once is in both.
+        sources: two, by the number of their rows. The difference excludes the cost of the start.
         folder: for checkpoints.
     """
     spent = {}
@@ -35,7 +35,7 @@ def per_row_us(spark: SparkSession, sources: Mapping[int, Source[Any, Any]], fol
 
 
 def read_batch_ms(spark: SparkSession, source: Source[Any, Any], folder: Path, rows: int) -> float:
-    """How long one task takes for all rows, from when Spark begins to run the batch until it is done."""
+    """Return the milliseconds of one task for all rows, from the start of the batch's run to its end."""
     return spent_ms(_read(spark, source, folder, rows, slots=1).data, "addBatch")
 
 

@@ -1,8 +1,9 @@
-"""How fast a topic is read: Spark's own JVM connector against ours, same topic, same run, a sink that keeps nothing.
+"""The speed of reading a topic: Spark's own JVM connector against ours, same topic, same run, a sink without storage.
 
-Wall time on two cores, and processor time of everything that works for the query: the JVM and the Python workers. What
-starts once (Python processes, consumers) is told apart from what a record costs by a second topic, a quarter the size.
-Ours twice: with all columns, as Spark's has them, and with the two that most queries use; Spark's has no such choice.
+It measures the wall time on two cores, and the processor time of the query's processes: the JVM and the Python workers.
+A second topic of a quarter of the size separates the cost of the start (Python processes, consumers) from the cost of a
+record. Our connector runs twice: with all columns, like Spark's, and with the two columns that most queries use;
+Spark's connector has no such choice.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(
     pairs: int,
     warm: int = 1,
 ) -> list[Row]:
-    del service  # neither side is measured or guided
+    del service  # neither side has a low watermark
     table = []
     with kafka_broker(folder / "throughput", optimized=True) as broker:
         for what, count, size_bytes, limit in (("100 bytes", small, 100, 1 / 1.5), ("1 KB", large, 1_000, 1.0)):
@@ -88,7 +89,7 @@ def run(
 
 
 def _per_million_ms(large: list[Timed], small: list[Timed], count: int) -> list[float]:
-    """Processor time of a million records more, turn by turn."""
+    """Return the processor time of a million additional records, turn by turn."""
     more = count - count // 4
     return [(all_.cpu_ms - few.cpu_ms) * 1_000_000 / more for all_, few in zip(large, small, strict=True)]
 
@@ -127,18 +128,18 @@ def _timed(df: DataFrame, folder: Path) -> Timed:
 
 
 def cpu_ms() -> float:
-    """Processor time of this process and everything below it that is no server, ended children included."""
+    """Return the processor time of this process and its descendants except servers, with ended children."""
     parents, spent = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
             command = (stat.parent / "cmdline").read_bytes()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         parents[pid] = int(rest[1])
         spent[pid] = (
             0 if any(each in command.replace(b"\0", b" ") for each in SERVERS) else sum(map(int, rest[11:15]))
-        )  # own and waited-for, user and system
+        )  # its own and its ended children's, user and system
 
     def ours(pid: int) -> bool:
         while pid in parents:

@@ -1,7 +1,8 @@
-"""Both ways in which the rows of a wrapped stream can be measured, beside native, on the scan of `scan.py`.
+"""Both ways to measure the rows of a wrapped stream, compared with native Spark, on the scan of `scan.py`.
 
-In the JVM, where Spark has the aggregate for it (4.2 and later), and in Python, by whole Arrow batches, as Spark 4.0
-and 4.1 have to. Wall time of a batch, and processor time of JVM and Python workers, per row. `SPARK=` says where.
+The JVM measures if Spark has the aggregate (4.2 and later); Python measures whole Arrow batches, the only way for Spark
+4.0 and 4.1. The table has the wall time of a batch, and the processor time of JVM and Python workers per row. `SPARK=`
+chooses the Spark.
 """
 
 from __future__ import annotations

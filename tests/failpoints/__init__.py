@@ -1,1 +1,1 @@
-"""Errors nobody expects, raised in the middle of the product: what they leave behind."""
+"""Effects of unexpected errors raised inside the product."""

@@ -1,7 +1,7 @@
-"""Two applications that share a low watermark through a coordinator, in one process: a small world to put faults into.
+"""Two applications that share a low watermark through a coordinator, in one process: a small world for injected faults.
 
-A model checks each low watermark: the next one is never below the one before it, and never above the smallest value
-that a task of the job has said.
+A model checks each low watermark: it is never below the previous low watermark, and never above the smallest value
+that a task of the job has reported.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ALIGNED = AlignmentParams("group", max_drift_us=1_000, update_interval_us=20_00
 
 
 def in_a_member(thread: str) -> bool:
-    """Whether a thread of that name is an application's."""
+    """Whether a thread of that name belongs to an application."""
     return thread.startswith("lowmark-member")
 
 
 def in_the_server(thread: str) -> bool:
-    """Whether a thread of that name is the coordinator's. A few of gRPC's, which serve both, are among them."""
+    """Whether a thread of that name belongs to the coordinator; also true for some threads of gRPC that serve both."""
     return not in_a_member(thread) and thread != "MainThread"
 
 
@@ -42,11 +42,11 @@ class World:
     """A coordinator with a journal, and two applications of one job.
 
     Attributes:
-        said_us: what each task has said by now.
-        heard_us: every low watermark that a task has heard, in order.
-        wrong: what has broken the model's rules; it must stay empty.
-        ended: what ended the coordinator, loudly; None: nothing did.
-        given_up: the errors with which tasks were given up, by task.
+        said_us: the newest reported value of each task.
+        heard_us: every low watermark that a task has received, in order.
+        wrong: violations of the model's rules; must stay empty.
+        ended: the error that ended the coordinator, or None.
+        given_up: the errors of failed tasks, by task.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class World:
         self.members: list[Member] = []
 
     def play(self) -> None:
-        """Let both applications say values that grow, and wait until both have heard the smaller value each time."""
+        """Let both applications report growing values, and wait each time until both have the smaller value."""
         with ExitStack() as stack:
             self._serve_again_if_it_ends(stack)
             for number in range(2):
@@ -88,7 +88,7 @@ class World:
 
     def _say(self, number: int, low_us: int) -> None:
         who = task(number)
-        self.said_us[who] = low_us  # before it is said: it may be heard at once
+        self.said_us[who] = low_us  # before the report, because the answer may come at once
         with self._or_loud(who):
             self.members[number].report(who, low_us)
 
@@ -116,7 +116,7 @@ class World:
 
         deadline, again = time.monotonic() + BACK_WITHIN_SECONDS, time.monotonic() + 1
         while not done():
-            if time.monotonic() > again:  # as a query does, whose heartbeat asks each second
+            if time.monotonic() > again:  # like a query's heartbeat, which asks each second
                 again += 1
                 for number in range(2):
                     self._say(number, self.said_us[task(number)])
@@ -130,11 +130,11 @@ class World:
         return self.heard_us.get(task(number), [-1])[-1] >= low_us
 
     def _is_over(self, number: int) -> bool:
-        """Whether the query of that task, or the one it waits for, has been ended with a reason."""
+        """Whether the query of that task, or a query that it waits for, has ended with a reason."""
         return bool(self.given_up)
 
     def _serve_again_if_it_ends(self, stack: ExitStack) -> None:
-        """Serve as a supervisor does: a coordinator that ends with an error is started once more."""
+        """Serve as a supervisor does: restart a coordinator that ends with an error."""
         begun, over = threading.Event(), threading.Event()
 
         def keep() -> None:
@@ -155,11 +155,11 @@ class World:
         assert begun.wait(BACK_WITHIN_SECONDS), "no coordinator listens in time"
 
     def check(self) -> None:
-        """Raise AssertionError where something is wrong."""
+        """Raise AssertionError if a rule was violated."""
         assert not self.wrong, self.wrong
         journal = Journal(self.journal)
         try:
-            state = restore(journal, 0)  # which raises if the journal has a state that makes no sense
+            state = restore(journal, 0)  # raises if the state in the journal is inconsistent
         finally:
             journal.close()
         low_us, told_us = state.low_watermark_us("job", "orders"), [lows[-1] for lows in self.heard_us.values() if lows]

@@ -1,6 +1,6 @@
 """Make one function of the product raise once, at one of its calls.
 
-How to use it. Run what is to be hit twice: once to see which functions it calls, and once with a fault drawn from them.
+Usage: run the code twice, first to count its function calls, then with a fault drawn from these calls.
 
     with Injector(["watermark/tasks", "integration/coordinator/server.py"]) as seen:
         run()
@@ -9,13 +9,13 @@ How to use it. Run what is to be hit twice: once to see which functions it calls
         run()
     assert injector.raised, f"seed {seed}: {fault} was not reached"     # threads may make fewer calls: draw again
 
-Folders and files are named below the root of the project. An `Injector` sees the threads that start while it is
-entered: enter it before a service, a server or a query is made. With ``here=True`` it sees the calling thread, too.
-``threads`` picks threads by their names. For a process of its own, run `python -m tests.failpoints.inject ARGUMENTS`
+Folders and files are relative to the root of the project. An `Injector` sees the threads that start while it is
+entered: enter it before creating a service, a server or a query. With ``here=True`` it also sees the calling thread.
+``threads`` picks threads by their names. For a separate process, run `python -m tests.failpoints.inject ARGUMENTS`
 instead of `lowmark ARGUMENTS`, with the environment that `variable` returns.
 
 A fault is raised in the frame of the function, before its first line or after its last, so no `try` of the function
-itself sees the fault. A generator or a coroutine is called again each time it goes on.
+itself sees the fault. Each resumption of a generator or a coroutine counts as a call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error
     for error in (MemoryError, KeyError, ValueError, OSError, RuntimeError, AssertionError, RecursionError)
 }
-"""By name, what may be raised."""
+"""The possible errors, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Fault:
     """One error at one call.
 
     Attributes:
-        function: as `Injector.calls` names it: file, first line and name.
-        call: at which of its calls, 1 or more.
-        error: one of `ERRORS`.
-        after: raise where the function returns, instead of where it begins.
+        function: its name in `Injector.calls`: file, first line and name.
+        call: the number of the call, 1 or more.
+        error: a name in `ERRORS`.
+        after: raise at the function's return instead of its beginning.
     """
 
     function: str
@@ -63,26 +63,26 @@ class Fault:
 
 
 def draw(calls: Mapping[str, int], random: Random) -> Fault:
-    """Draw a fault: every function is as likely as every other, and so is every call of it."""
+    """Draw a fault: all functions are equally likely, and so are all calls of a function."""
     function = random.choice(sorted(calls))
     return Fault(function, random.randint(1, calls[function]), random.choice(sorted(ERRORS)), random.random() < 0.25)
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """The name of a function of the product, for a `Fault`."""
+    """Return the name of a function of the product, for a `Fault`."""
     name = _name(inspect.unwrap(function).__code__)
     assert name is not None, f"{function} is no function of lowmark"
     return name
 
 
 class Injector:
-    """Counts the calls of the product's functions, and lets one of them raise.
+    """Counts the calls of the product's functions, and makes one call raise.
 
     Args:
         places: folders and files below the root of the project.
-        fault: what to raise; None: only count.
-        threads: whether to look at a thread of that name; None: at each.
-        here: look at the calling thread, too.
+        fault: the fault to raise; None: only count.
+        threads: whether to trace a thread of that name; None: trace all threads.
+        here: trace the calling thread, too.
 
     Attributes:
         calls: how often each function was called.
@@ -102,7 +102,7 @@ class Injector:
         self._places, self._fault, self._threads, self._here = tuple(places), fault, threads, here
         self._names: dict[CodeType, str | None] = {}
         self._lock = threading.Lock()
-        self._due: set[FrameType] = set()  # frames in which the fault is raised when they return
+        self._due: set[FrameType] = set()  # frames that raise the fault on return
         self._before: tuple[Any, Any] = (None, None)
 
     def __enter__(self) -> Injector:  # noqa: PYI034  # Self is not in Python 3.10
@@ -116,7 +116,7 @@ class Injector:
         threading.setprofile(self._before[0])
         if self._here:
             sys.setprofile(self._before[1])
-        self._places, self._fault = (), None  # threads that were seen still come here
+        self._places, self._fault = (), None  # traced threads still call this object
         self._names.clear()
 
     def _look(self, frame: FrameType, event: str, _argument: object) -> None:
@@ -147,7 +147,7 @@ class Injector:
         return self._threads is None or self._threads(threading.current_thread().name)
 
     def _name(self, code: CodeType) -> str | None:
-        """The name of a function of these places; None for others, and for the bodies of modules and classes."""
+        """Return the name of a function of these places; None for others, and for the bodies of modules and classes."""
         name = _name(code)
         path = "" if name is None else name.partition(":")[0]
         ours = any(path == place or path.startswith(f"{place}/") for place in self._places)
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def variable(places: Collection[str], fault: Fault | None, seen: str | None = None) -> dict[str, str]:
-    """The environment that `main` reads; with ``seen``, the file that gets the calls as JSON when the process ends."""
+    """Return the environment that `main` reads; the process finally writes its calls as JSON to the file ``seen``."""
     as_dict = None if fault is None else asdict(fault)
     return {"LOWMARK_FAULT": json.dumps({"places": [*places], "fault": as_dict, "seen": seen})}
 

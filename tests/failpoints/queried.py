@@ -1,9 +1,9 @@
-"""Queries in which a lost or half-handled report costs a row: a world to put faults into.
+"""Queries in which a lost or half-handled report loses a row: a world for injected faults.
 
-Two splits move on all the time. With every fourth step a new split says an old time, falls silent for two steps while
-the others run ahead, and says a slightly newer one. A service that forgets the new split lets the low watermark pass
-it, and its second row is dropped. A query that ends is started again from its checkpoint, and its service is made anew
-if it is dead, as an operator would do it.
+Two splits advance all the time. In every fourth step a new split has a row with an old time, is silent for two steps
+while the others run ahead, and has a row with a slightly newer time. If a service forgets the new split, the low
+watermark passes the split, and its second row is dropped. As an operator would, the world restarts an ended query from
+its checkpoint, and replaces a dead service.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Outcome", "World"]
 
 KINDS = ("job", "python", "read", "sketch")
-"""`wrap` by sketch, `wrap` through Python, `read` on a Kafka broker, two applications of one job at `lowmark serve`."""
+"""`wrap` by sketch; `wrap` through Python; `read` on a Kafka broker; two applications of one job at `lowmark serve`."""
 STEPS = 9
 STEP_SECONDS = 100
 BEHIND_SECONDS = 60
 END_SECONDS = 100_000
-GRACE_SECONDS = 30.0  # longer than two steps, so that whoever was new in a lost report speaks again within it
-STANDS_AFTER_SECONDS = 45.0  # nothing of what the world does takes so long, on a busy machine either
-HOLDS_AFTER_ROUNDS = 4  # of rows that let the low watermark rise to the end; it takes two
+GRACE_SECONDS = 30.0  # longer than two steps, so that a split first seen in a lost report has another row in time
+STANDS_AFTER_SECONDS = 45.0  # every action of the world is faster, even on a busy machine
+HOLDS_AFTER_ROUNDS = 4  # rounds of rows that let the low watermark rise to the end; two are enough
 ENDS_AFTER_SECONDS = 2 * GRACE_SECONDS
-LOST = "was lost"  # what is said of a report that a kill, or an end without a last report, took away
+LOST = "was lost"  # the message about a report lost by a kill, or by an end without a last report
 _ALARMS = ("lowmark_loop_failed", "lowmark_query_failed", "lowmark_query_refused", "lowmark_lost_reports_total")
 _WAIT = threading.Event()  # never set
 
 
 def rows_of(step: int) -> list[Row]:
-    """The rows of a step: of splits that move on, and of one that is new, silent or speaks again, by turns."""
+    """The rows of a step: of the advancing splits, and of a split that is in turn new, silent and back."""
     now = step * STEP_SECONDS
     rows: list[Row] = [("a", 1, now), ("b", 1, now + 1)]
     if step % 4 == 0:
@@ -69,25 +69,25 @@ def rows_of(step: int) -> list[Row]:
 
 
 def _as_it_is(row: Any, own_us: int | None) -> int:
-    """Find the event time of a row where it is, which makes the rows pass through Python."""
+    """Return a row's own event time; the call makes the rows pass through Python."""
     del row
     assert own_us is not None
     return own_us
 
 
 class Application:
-    """One query, its rows, and the service that it has.
+    """A query, its rows, and its service.
 
     Args:
         spark: the session.
-        folder: empty; for the rows and the checkpoint.
+        folder: an empty folder for the rows and the checkpoint.
         grace_seconds: how long the low watermark holds after a lost report.
 
     Attributes:
-        emitted: what came out, by batch, so that a batch that runs again counts once.
+        emitted: the output by batch, so that a repeated batch counts once.
     """
 
-    finds_splits_first = False  # a new split is known some time after its rows are there, so these come first, alone
+    finds_splits_first = False  # True if a new split is discovered after a delay, so its rows come first, alone
 
     def __init__(self, spark: SparkSession, folder: Path, grace_seconds: float) -> None:
         self.spark, self._folder = spark, folder
@@ -106,7 +106,7 @@ class Application:
         self.feed.put(*rows)
 
     def has_read_all(self, ends: Sequence[dict[str, Any]]) -> bool:
-        """Whether a batch with these offsets at its end has read all that was put."""
+        """Whether a batch with these end offsets has read all rows put so far."""
         return any(end.get("logOffset") == self.feed.files - 1 for end in ends)
 
     def make_service(self) -> LowWatermarkService:
@@ -132,7 +132,7 @@ class Application:
             self.service = None
 
     def said(self) -> dict[str, str]:
-        """What status, check and metrics say of the stream."""
+        """Return the texts of status, check and metrics on the stream."""
         assert self.service is not None
         try:
             status = str(self.service.explain("orders"))
@@ -146,7 +146,7 @@ class Application:
 
 
 class ThroughPython(Application):
-    """Its rows are measured in Python."""
+    """An application whose rows are measured in Python."""
 
     def stream(self, service: LowWatermarkService) -> DataFrame:
         self.strategy = self.strategy.with_timestamp_assigner(_as_it_is)
@@ -167,7 +167,7 @@ class OfAJob(Application):
 
 
 class Reading(Application):
-    """Its splits are partitions of a topic, and a new split is a new partition."""
+    """An application whose splits are partitions of a topic; a new split is a new partition."""
 
     finds_splits_first = True
 
@@ -204,14 +204,14 @@ class Reading(Application):
 
 @dataclass
 class Outcome:
-    """What became of a world.
+    """The result of a world.
 
     Attributes:
-        ended: the errors with which queries ended, in order.
-        stood: a query took no batch any more.
-        said: what status, check and metrics said while nothing moved, each time.
-        missing: rows that went in and did not come out, by split.
-        wrong: rules that were broken.
+        ended: the errors that ended queries, in order.
+        stood: whether a query stopped running batches.
+        said: the texts of status, check and metrics during each standstill.
+        missing: the number of input rows without output, by split.
+        wrong: violated rules.
     """
 
     ended: list[str] = field(default_factory=list)
@@ -222,7 +222,7 @@ class Outcome:
 
     @property
     def kind(self) -> str:
-        """Which row of the table it belongs to."""
+        """The row of the table for this result."""
         if self.wrong or (self.missing and not self.stood):
             return "wrong"
         if self.stood:
@@ -236,10 +236,10 @@ class World:
     Args:
         kind: one of `KINDS`.
         spark: the session.
-        folder: empty; for the rows and the checkpoints.
-        broker: for the kind that reads from one.
-        cut_after: the step after which the queries are stopped in order and begun again; None: never.
-        causes: of these words, one is in each error that ends a query, and in what is said of one that stands.
+        folder: an empty folder for the rows and the checkpoints.
+        broker: for the kind that reads Kafka.
+        cut_after: the step after which all queries are stopped and restarted; None: never.
+        causes: words; each error that ends a query and each text on a standstill must contain a word.
         grace_seconds: how long the low watermark holds after a lost report.
     """
 
@@ -271,7 +271,7 @@ class World:
 
     @contextmanager
     def _made(self) -> Iterator[list[Application]]:
-        """The applications. The last of them has split b."""
+        """Create the applications; the last has split b."""
         of: tuple[SparkSession, Path, float] = self._spark, self._folder, self._grace_seconds
         match self._kind:
             case "job":
@@ -314,10 +314,10 @@ class World:
                 self._hear([LOST, *self._causes])
             _WAIT.wait(0.5)
 
-    # -- what an operator does
+    # -- actions of an operator
 
     def _settle(self) -> bool:
-        """Wait until all was read, whatever has to be started again for it. Returns whether that has come."""
+        """Wait until all rows are read, with restarts where needed. Returns whether all were read."""
         for one in self._all:
             ends, deadline = len(self.outcome.ended), time.monotonic() + STANDS_AFTER_SECONDS
             while not self._has_settled(one):
@@ -377,7 +377,7 @@ class World:
             one.ran = None
         one.stop_service()
 
-    # -- what is looked at
+    # -- checks
 
     def _put(self, rows: Sequence[Row]) -> None:
         behind = [row for row in rows if row[0] == "b"]
@@ -388,15 +388,15 @@ class World:
             one.put(part)
 
     def _keep_lows(self, ran: Ran) -> None:
-        """The low watermarks of a run, in order, never fall."""
+        """Check that the low watermarks of a run never fall."""
         lows = [offset.low_us for offset in ran.heartbeats if offset.low_us is not None]
         if lows != sorted(lows):
             self.outcome.wrong.append(f"the low watermark went back: {lows}")
 
     def _hear(self, causes: Sequence[str]) -> None:
-        """Nothing moves: status, check and metrics have to name the true cause, or the whole world is wrong.
+        """Check during a standstill that status, check and metrics name the true cause.
 
-        A metric names it by being the one for such a cause.
+        A metric names a cause by being the metric for this kind of cause.
         """
         for one in self._all:
             said = one.said()

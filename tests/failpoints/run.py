@@ -1,9 +1,9 @@
-"""Faults in the functions of a driver, one after the other: `make failpoints` prints the table.
+"""Faults in a driver's functions, one after the other: `make failpoints` prints the table.
 
     python -m tests.failpoints.run --minutes 10 --seed 7
 
-Each function of the driver that a small query calls raises once, at a call and with an error that a seed draws; every
-other query is cut three batches after the fault at the latest, and begun again.
+Each fault is raised once in a function of the driver that a small query calls. A seed draws the function, the call, the
+error, and the step after which the queries are stopped and restarted, if any.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLACES = (
 
 
 def calls_of(kind: str, spark: SparkSession, broker: Broker | None) -> Counter[str]:
-    """How often each function is called on the threads of a service while a query runs from its start to its end."""
+    """Count the calls of each function on a service's threads during a query from its start to its end."""
     with tempfile.TemporaryDirectory() as folder, Injector(PLACES) as seen:
         outcome = World(kind, spark, Path(folder), broker, cut_after=STEPS // 2).play()
     assert outcome.kind == "exact", outcome
@@ -57,7 +57,7 @@ def play(
     """Play the world with a fault that a seed draws.
 
     Returns:
-        (the fault, whether it was raised, what became of the query).
+        (the fault, whether it was raised, the outcome of the query).
     """
     chance = random.Random(seed)
     fault = draw(calls, chance)
@@ -68,7 +68,7 @@ def play(
 
 
 def main() -> int:
-    """Play for a while, and print what became of the queries."""
+    """Play for a while, and print the outcomes of the queries."""
     from lowmark.integration.spark.session import local_session
 
     parser = argparse.ArgumentParser(description=__doc__)

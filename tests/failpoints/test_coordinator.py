@@ -1,7 +1,7 @@
-"""An error in the middle of whatever `lowmark serve` does with a message, and of what an application's link does.
+"""An error inside `lowmark serve` while it handles a message, or inside an application's link.
 
-A coordinator comes back by itself, or it ends with the error and comes back when it is started again; a link comes
-back, or every task of it is given up with the error. Whatever happens, no low watermark goes back or too far.
+A coordinator recovers by itself, or it ends with the error and recovers after a restart; a link recovers, or all its
+tasks fail with the error. No low watermark ever falls or rises too far.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.failpoints.coordinated import PLACES, World, in_a_member, in_the_serv
 from tests.failpoints.inject import Fault, Injector, draw
 from tests.integration.serving import private_folder
 
-# A fault may reach a thread of gRPC's, or an object that is being thrown away.
+# A fault may reach a thread of gRPC, or an object during its destruction.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{warning}")
     for warning in (
@@ -28,7 +28,7 @@ pytestmark = [
 SIDES = {"serve": in_the_server, "link": in_a_member}
 
 
-# A process that ends frees the lock of its journal, and its socket. A coordinator in a thread of this test does not.
+# An ended process releases the lock of its journal and its socket; a coordinator in a thread of this test does not.
 OF_A_PROCESS = ("Door._open_unix", "Journal.__init__", "Journal._keep_spare", "Journal.close", "serve")
 
 
@@ -68,7 +68,7 @@ def test_an_error_at_a_random_call_leaves_nothing_behind(side: str, seed: int) -
     for _ in range(20):
         if play(draw(calls, random), threads)[1].raised:
             return
-    pytest.fail(f"{side}, seed {seed}: no fault of 20 was reached")  # a run may call less than the one before it
+    pytest.fail(f"{side}, seed {seed}: no fault of 20 was reached")  # a run may call less than the previous one
 
 
 @pytest.mark.torture

@@ -1,4 +1,4 @@
-"""The injector itself: it raises where it was told to, once, and nowhere else."""
+"""The injector itself: it raises once at the given place, and nowhere else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_threads_are_picked_by_name_and_other_files_are_left_alone() -> None:
             thread = threading.Thread(target=call, name=name)
             thread.start()
             thread.join(10)
-        call()  # this thread is not looked at
+        call()  # this thread is not traced
     assert seen.calls[name_of_the_function(seen, "duration_us")] == 1
     assert {function.split(":")[0] for function in seen.calls} == set(PLACES)
 

@@ -1,4 +1,4 @@
-"""`lowmark serve` as a process with an error in it: it goes on from its journal, or it ends with the error at once."""
+"""`lowmark serve` as a process with an injected error: it continues from its journal or ends with the error at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.failpoints.inject import Fault, name_of, variable
 from tests.integration.serving import private_folder, task
 from tests.live.servers import ROOT, wait_until
 
-SECONDS = 10  # within which it is back, or has ended
+SECONDS = 10  # the limit for its recovery or its end
 PLACES = ("watermark/tasks", "integration/coordinator")
 
 

@@ -1,4 +1,4 @@
-"""A fault in any function of the driver costs no row of a query, and nothing stands without a reason that is told."""
+"""A fault in any function of the driver loses no row of a query, and every standstill has a reported reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-FAULTS = 4  # of each kind; more of them: make failpoints
+FAULTS = 4  # of each kind; for more, run make failpoints
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +41,7 @@ def test_a_fault_in_the_driver_costs_no_row(spark: SparkSession, kafka: Broker, 
 
 
 def test_a_row_that_is_lost_is_seen(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that forgets what was new in one batch: the world must be such that this costs a row."""
+    """A service that forgets the new split of one batch must lose a row in this world."""
     report, lost = StreamRun.report, list[int]()
 
     def deaf(self: StreamRun, progress: Progress, *rest: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A query that shares a low watermark does not stand for ever when its application's link has ended."""
+"""A query that shares a low watermark does not wait for ever after the end of its application's link."""
 
 from __future__ import annotations
 

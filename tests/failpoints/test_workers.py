@@ -1,4 +1,4 @@
-"""An error in the middle of what a planner's thread or the service's loop does: nobody waits for what never comes."""
+"""An error inside a planner's thread or the service's loop: no caller waits for ever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ours(thread: str) -> bool:
 
 
 def injected(error: BaseException | None) -> bool:
-    """Whether the fault is behind an error."""
+    """Whether the fault caused an error."""
     while error is not None and "injected: " not in str(error):
         error = error.__cause__
     return error is not None
@@ -63,7 +63,7 @@ class LooksSource(ListSource):
 
 
 def plan(fault: Fault | None) -> tuple[str, Injector]:
-    """Let a coordinator do all that it does. Returns what became of it."""
+    """Let a coordinator run all its actions. Returns the result."""
     source, gateway = LooksSource(), Gateway()
     with Injector(["sources/coordinator", "sources/worker.py"], fault, threads=ours) as injector:
         coordinator: SourceCoordinator[SourceSplit, State] = SourceCoordinator(
@@ -119,7 +119,7 @@ def plan(fault: Fault | None) -> tuple[str, Injector]:
 
 
 def loop(fault: Fault | None) -> tuple[str, Injector]:
-    """Let a loop run what it is given, and wait for it. Returns what became of it."""
+    """Let a loop run its calls, and wait for them. Returns the result."""
     with Injector(["integration/process", "sources/worker.py"], fault, threads=ours) as injector:
         one, ran = Loop("lowmark loop"), list[int]()
         died: list[WorkerDied] = []
@@ -142,7 +142,7 @@ def loop(fault: Fault | None) -> tuple[str, Injector]:
     return "went on" if one.failed is None else "ended with the error", injector
 
 
-SUPERVISOR = " Worker._supervise"  # an error before its first line leaves a thread that never ran
+SUPERVISOR = " Worker._supervise"  # with an error before its first line the thread never ran
 WORLDS = {"queue": plan, "loop": loop}
 
 

@@ -1,4 +1,4 @@
-"""A real Alertmanager, and the receiver it tells."""
+"""A real Alertmanager, and a receiver of its notifications."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Notice = dict[str, Any]
 
 @dataclass
 class Receiver:
-    """What a person's pager would get: alerts by name and status, in the order in which they came."""
+    """A stand-in for a pager: keeps alerts by name and status, in order of arrival."""
 
     port: int
     notices: list[Notice] = field(default_factory=list)
@@ -56,7 +56,7 @@ def receiver() -> Iterator[Receiver]:
 
 @contextmanager
 def alertmanager(folder: Path, tells: Receiver) -> Iterator[str]:
-    """A running Alertmanager that tells the receiver at once; its address as HOST:PORT."""
+    """Yield the address (HOST:PORT) of a running Alertmanager that notifies the receiver at once."""
     program = require_binary("prometheus-alertmanager")
     folder.mkdir(parents=True, exist_ok=True)
     config = {  # YAML is a superset of JSON

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by playwright: what a person sees of the page."""
+"""Debian's Chromium, driven by playwright, shows the page as a person sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.live.servers import require_binary
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# It asks nobody but the page, and runs as whoever runs the tests, root too.
+# The browser connects to the page only, and runs as the user of the tests, which may be root.
 FLAGS = (
     "--disable-gpu",
     "--disable-quic",
@@ -24,7 +24,7 @@ FLAGS = (
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running browser; skips or fails the test where there is none."""
+    """Yield a running browser; skip or fail the test if none is installed."""
     program = require_binary("chromium")
     from playwright.sync_api import sync_playwright
 
@@ -37,7 +37,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def watched(page: Page) -> list[str]:
-    """What goes wrong in a page from now on: errors, warnings, refusals by its own policy."""
+    """Collect a page's errors, warnings and refusals by its own policy from now on."""
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)

@@ -1,9 +1,9 @@
-"""Spark's classes as the JVM keeps them once they are loaded: without that, half of a session's start is loading them.
+"""An archive of Spark's loaded classes (class data sharing): without it, half of a session's start is loading classes.
 
     python -m tests.live.class_archive      makes the archive of this environment's Spark, once
 
-Every JVM of Spark that the tests start, in whatever process, gets it by `SPARK_SUBMIT_OPTS`. One that does not fit (of
-another Java or Spark) is passed over without a word, and so is one that is not there.
+`SPARK_SUBMIT_OPTS` passes the archive to every JVM of Spark that the tests start in any process. The JVM silently
+ignores a missing archive, and an archive of another Java or Spark.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _OPTIONS = "SPARK_SUBMIT_OPTS"
 
 
 def archive() -> Path:
-    """Where that of this environment's Spark is."""
+    """Return the path of the archive for this environment's Spark."""
     return CACHE / f"spark-{importlib.metadata.version('pyspark')}.jsa"
 
 
 def share() -> dict[str, str]:
-    """The environment of processes whose Spark lives for minutes, and uses the archive where it is there."""
-    # Without the log it would say on stdout that the archive does not fit.
+    """Return environment variables for short-lived Spark processes, with the archive if it exists."""
+    # The option disables the log because the JVM would write a mismatch of the archive to stdout.
     found = f" -XX:SharedArchiveFile={archive()} -Xshare:auto -Xlog:disable" if archive().exists() else ""
     return {_OPTIONS: SHORT_LIVED_JVM + found}
 
 
 def main() -> None:
-    """Run a query with state and a sink in Python, and keep what was loaded for it."""
+    """Run a query with state and a sink in Python, and archive the classes that it loads."""
     clean_environment()
     made = archive()
     part = made.with_suffix(".part")

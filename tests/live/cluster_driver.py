@@ -1,5 +1,5 @@
-"""A wrapped query on a cluster of two executors, one of which is killed on the way; one that reads by a source; and one
-with tasks that Spark runs twice at once, because the first attempt is slow (speculative execution).
+"""Three queries on a cluster of two executors: a wrapped query during which one executor is killed, a query on a
+source, and a query with a slow task that Spark runs twice at once (speculative execution).
 
 The executors' Python has pyspark, pyarrow and numpy, and nothing else; `ship` brings the rest. Prints windows as JSON.
 
@@ -46,7 +46,7 @@ WORKER = "worker-python"
 
 
 def worker_program(folder: Path, python: Path) -> Path:
-    """A folder with the program that starts this Python, by its path: told by its name it is looked for in PATH."""
+    """Make a folder with a program that starts this Python by its path; Spark finds the program's name in PATH."""
     folder.mkdir(exist_ok=True)
     program = folder / WORKER
     program.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
@@ -55,7 +55,7 @@ def worker_program(folder: Path, python: Path) -> Path:
 
 
 def bare_python(folder: Path) -> Path:
-    """The Python of an environment such as a cluster has it."""
+    """Make an environment like a cluster's, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
     link_packages(("pyspark", "py4j", "pyarrow", "numpy"), packages)
@@ -63,7 +63,7 @@ def bare_python(folder: Path) -> Path:
 
 
 def slow_at_first(folder: str) -> Callable[[Any, int | None], int | None]:
-    """Finds the event time that a row has; the first attempt at the second task waits until it is given up."""
+    """Return a function from a row to its event time; the second task's first attempt waits until Spark cancels it."""
 
     def assign(_row: Any, own_us: int | None) -> int | None:
         from pathlib import Path
@@ -123,7 +123,7 @@ def main(folder: Path) -> None:
         workers.check(spark)
     except WorkersUnfit as unfit:
         before = str(unfit)
-    ship(spark)  # looks at the executors' Python
+    ship(spark)  # inspects the executors' Python
     try:
         workers.check(spark, ["lowmark.integration.transport.heartbeat", "confluent_kafka.no_such_part"])
     except WorkersUnfit as unfit:

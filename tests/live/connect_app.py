@@ -23,7 +23,7 @@ from tests.integration.feed import Feed, run, us, windows
 
 
 def serve(folder: Path, port: int) -> None:
-    """A wrapped query runs in the server's driver, as in a long-lived application that lets others in."""
+    """Run a wrapped query in the server's driver, as a long-lived application that serves clients does."""
     settings = {
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -48,7 +48,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def use(folder: Path, port: int) -> None:
-    """What is refused, and what works."""
+    """Print which calls are refused, and the rows that a stream of a source gives."""
     spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
     calls: dict[str, Callable[[], object]] = {
         "LowWatermarkService": lambda: LowWatermarkService(spark),

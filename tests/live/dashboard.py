@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.live.servers import Prometheus
 from tests.test_grafana import DASHBOARD, DASHBOARDS, panels, variables
 
-# What Grafana puts in: everything is chosen, Prometheus scrapes every second.
+# The values that Grafana substitutes if all is selected and Prometheus scrapes every second.
 _VALUES = {"stream": ".*", "query": ".*", "__rate_interval": "10s", "__range": "1m"}
 
 
@@ -21,7 +21,7 @@ class PanelQuery:
     expression: str
 
     def values(self, prometheus: Prometheus, since_s: float) -> list[float]:
-        """All values of all its series at every second since then: what the panel showed who looked at it all along."""
+        """Return the values of all series at every second since then: everything the panel has shown."""
         found = prometheus.get(
             "query_range", query=self.expression, start=str(since_s), end=str(time.time()), step="1s"
         )
@@ -44,7 +44,7 @@ def panel_queries(*names: str) -> list[PanelQuery]:
 
 
 def offered(prometheus: Prometheus) -> dict[str, list[str]]:
-    """What each template variable lets a user choose from."""
+    """The choices of each template variable."""
     found = {}
     for name, query in variables(DASHBOARD):
         values = re.fullmatch(r"label_values\((.*), (\w+)\)", query)

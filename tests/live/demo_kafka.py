@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def as_exit(number: int, _frame: FrameType | None) -> None:
-    """So that the broker is stopped when this is asked to end."""
+    """Exit by an exception on a signal, so that the broker is stopped."""
     raise SystemExit(128 + number)
 
 

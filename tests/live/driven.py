@@ -1,10 +1,10 @@
-"""What the processes that get killed have in common: a query, its checkpoint and its output on disk.
+"""Common base of the processes that tests kill: a query, its checkpoint and its output on disk.
 
-    python -m tests.live.NAME_driver run CONFIG     goes on until it is killed
-    python -m tests.live.NAME_driver drain CONFIG   reads all there is, until the last window is out, and ends
+    python -m tests.live.NAME_driver run CONFIG     runs until it is killed
+    python -m tests.live.NAME_driver drain CONFIG   reads all rows until the last window is emitted, and ends
 
-Output: one file a batch, written aside and renamed, so that a batch that runs again replaces itself. `torture` starts
-and kills them.
+Output: one file per batch, written under a temporary name and renamed, so that a repeated batch replaces its file.
+`torture` starts and kills the processes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Windows = list[tuple[tuple[Any, int], int]]
 
 @dataclass(frozen=True)
 class Config:
-    """What a driver needs to know; travels as a JSON file.
+    """The settings of a driver, passed as a JSON file.
 
     Attributes:
-        folder: of all that the driver writes.
+        folder: holds everything that the driver writes.
     """
 
     folder: str
@@ -54,7 +54,7 @@ class Config:
 
     @property
     def started(self) -> Path:
-        """There once the query has started."""
+        """A file that exists once the query has started."""
         return Path(self.folder, "started")
 
     def write(self, path: Path) -> None:
@@ -79,7 +79,7 @@ def read_windows(path: Path) -> Windows:
 
 
 def write_windows(path: Path, windows: Windows) -> None:
-    """Write windows aside, and rename the file when it is whole."""
+    """Write windows to a temporary file, and rename the complete file."""
     part = path.with_suffix(".part")
     with part.open("w") as file:
         json.dump([[split, start, rows] for (split, start), rows in windows], file)
@@ -103,10 +103,10 @@ class Driven(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
-        """Return when the last window is out."""
+        """Return when the last window has been emitted."""
 
     def ended(self, spark: SparkSession) -> None:
-        """The query has ended, and the session is still there."""
+        """Called after the query has ended, while the session still exists."""
 
     def settings(self) -> Mapping[str, str]:
         """Further settings of the session."""
@@ -117,7 +117,7 @@ class Driven(ABC, Generic[ConfigT]):
         return {"processingTime": "0 seconds"}
 
     def main(self, mode: str) -> None:
-        """Run the query until killed, or until all is read."""
+        """Run the query until it is killed, or until all rows are read."""
         self.config.output.mkdir(exist_ok=True)
         spark = self._session()
         with LowWatermarkService(spark) as service:
@@ -162,9 +162,9 @@ class Driven(ABC, Generic[ConfigT]):
 
 
 def main(driven: type[Driven[ConfigT]], config: type[ConfigT]) -> None:
-    """Do what the command line says.
+    """Run the mode that the command line names.
 
-    Once more where Spark's Kafka connector ended it unasked, as whatever restarts queries would.
+    Restarts the query once if a fault of Spark's Kafka connector ended it, as a supervisor would.
     """
     driver = driven(config.read(Path(sys.argv[2])))
     try:

@@ -32,9 +32,9 @@ def _site(settings: dict[str, object]) -> str:
 
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[str]:
-    """Start it, and yield its address, such as ``hdfs://127.0.0.1:9000``.
+    """Start a name node and a data node, and yield the address, such as ``hdfs://127.0.0.1:9000``.
 
-    The rest of Hadoop's client is that of Spark 4.2, in the version of the servers.
+    The other jars of Hadoop's client come with Spark 4.2, in the same version as the servers.
     """
     java, [servers] = require_java(), require_jars("hdfs")
     [sparks] = (ROOT / ".venv").glob("lib/python*/site-packages/pyspark/jars")

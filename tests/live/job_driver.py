@@ -1,4 +1,4 @@
-"""An application of job "billing" that gets killed: a wrapped query over JSON files, at a coordinator, until the end.
+"""An application of job "billing" for tests that kill it: a wrapped query over JSON files, at a coordinator.
 
 Usage: python -m tests.live.job_driver FOLDER COORDINATOR     reads FOLDER/feed, keeps FOLDER/checkpoint
 """

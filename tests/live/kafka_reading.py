@@ -1,4 +1,4 @@
-"""What the live tests of the Kafka source share: discovery, planning and reading by hand, without Spark."""
+"""Common parts of the live tests of the Kafka source: discovery, planning and reading by hand, without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reading(reading.Reading[KafkaSplit]):
         super().__init__(source, KafkaSplit, state)
 
     def batch(self) -> dict[str, pa.Table]:
-        """Read all there is now and move on; split id -> rows."""
+        """Read all present rows and advance; return split id -> rows."""
         ends = self.planner.latest(self.going)
         slices = [replace(split, stop=ends[split.split_id].position) for split in self.going if split.split_id in ends]
         tables = read_tables(self.source, slices)
@@ -37,7 +37,7 @@ class Reading(reading.Reading[KafkaSplit]):
         return tables
 
     def values(self) -> list[str]:
-        """Read all there is now and move on; all values, sorted."""
+        """Read all present rows and advance; return all values, sorted."""
         return sorted(text_of(value) for table in self.batch().values() for value in table["value"].to_pylist())
 
 
@@ -46,7 +46,7 @@ def text_of(value: bytes | None) -> str:
 
 
 def source_of(broker: Broker, *topics: str, **options: Any) -> KafkaSource:
-    """A source of these topics; without any, `options` say which."""
+    """A source of these topics; without topics, `options` name them."""
     which: Mapping[str, Any] = {"topics": list(topics)} if topics else {}
     return KafkaSource(**{"bootstrap_servers": broker.bootstrap, "give_up_after": "30 seconds", **which, **options})
 
@@ -83,12 +83,12 @@ def rows_of(broker: Broker, topic: str, isolation: str = "read_committed") -> di
 
 @dataclass
 class Slices:
-    """Reads by slices and keeps what was claimed, to be held against all there is.
+    """Reads by slices and keeps every claim, to be compared with the whole content.
 
     Attributes:
-        claims: (split id, where the slice stopped, the time it was said to have reached).
-        rows: split id -> how many rows were read.
-        plans: how many plans there were, with what each of them looked up.
+        claims: (split id, the slice's stop, the claimed time: every later row is at or after it).
+        rows: split id -> number of rows read.
+        plans: all plans in order.
     """
 
     query: Reading
@@ -100,7 +100,7 @@ class Slices:
     previous_us: int | None = None
 
     def one(self) -> bool:
-        """Plan and read a slice; return whether there was one."""
+        """Plan and read a slice; return whether it had rows."""
         query, splits = self.query, list(self.query.splits.values())
         limits = SliceLimits(
             now_us=time.time_ns() // 1_000,
@@ -131,12 +131,12 @@ class Slices:
         raise AssertionError("it does not come to an end")
 
     def restart(self, query: Reading) -> None:
-        """Go on with another process's planner, from the positions of this one, which are all that is kept."""
+        """Continue with the planner of another process, from the positions alone."""
         query.splits = self.query.splits
         self.query, self.observed_us = query, {}
 
     def false_claims(self, broker: Broker, *topics: str) -> list[str]:
-        """Hold every claim against the whole content of the topics: a row behind the stop must not be older."""
+        """Return the claims that the topics' whole content refutes by an older row at or after the stop."""
         isolation = "read_committed" if self.query.source._settings.read_committed else "read_uncommitted"
         content = {name: rows for topic in topics for name, rows in rows_of(broker, topic, isolation).items()}
         return [
@@ -147,5 +147,5 @@ class Slices:
         ]
 
     def claimed(self) -> set[str]:
-        """The splits of which something was claimed."""
+        """The splits with a claim."""
         return {name for name, _, _ in self.claims}

@@ -1,9 +1,9 @@
-"""What the live Kafka tests share: topics with known rows, the query every test runs, and what must hold of it.
+"""Common parts of the live Kafka tests: topics with known rows, the query of every test, and its checks.
 
-A record's value is its event time in microseconds, as text, and nothing else: offset and partition are its identity.
-The `Log` remembers what was produced, so each claim is checked against the topic, never against what lowmark says.
+A record's value is its event time in microseconds, as text; offset and partition are its identity.
+The `Log` remembers the produced records, so each check compares lowmark with the topic.
 
-    shares of the truth    Log.windows       windows a batch query over the topic gives, by plain Python
+    shares of the truth    Log.windows       windows of a batch query over the topic, by plain Python
                            batch_windows     the same by Spark itself, in batch mode
                            expected_lows     the low watermark after each batch, from its Kafka offsets alone
 """
@@ -68,7 +68,7 @@ class Log:
     broker: Broker
     topic: str
     times_us: dict[int, list[int]] = field(default_factory=dict)
-    stamped: bool = True  # with their event time; else with the time of their arrival
+    stamped: bool = True  # records have their event time as timestamp, else the time of their arrival
 
     @classmethod
     def create(cls, broker: Broker, partitions: int, *, stamped: bool = True) -> Log:
@@ -84,7 +84,7 @@ class Log:
     def produce(self, rows: Mapping[int, Sequence[int]]) -> None:
         """Append event times to partitions, interleaved, and return when the broker has them.
 
-        They are the records' values, and to the millisecond their timestamps if the log is `stamped`.
+        The times are the records' values, and if the log is `stamped` also their timestamps, in milliseconds.
         """
         queues = {partition: list(times) for partition, times in rows.items() if times}
         most = max(map(len, queues.values()), default=0)
@@ -120,10 +120,10 @@ def source(spark: SparkSession, log: Log, **options: object) -> DataFrame:
         "kafka.bootstrap.servers": log.broker.bootstrap,
         "subscribe": log.topic,
         "startingOffsets": "earliest",
-        # A partition that is added must be found while the test waits, not after five minutes.
+        # The default is five minutes, and a test waits for an added partition.
         "kafka.metadata.max.age.ms": 500,
-        # Each task asks where its partition ends, over the connection on which its fetch waits for new rows: by default
-        # half a second, in every partition and batch.
+        # Each task asks for the end of its partition over the connection on which its fetch waits for new rows: by
+        # default half a second, in every partition and batch.
         "kafka.fetch.max.wait.ms": 20,
         **options,
     }
@@ -141,7 +141,7 @@ def parsed(frame: DataFrame) -> DataFrame:
 
 
 def by_window() -> list[Column]:
-    """What the scenarios group by."""
+    """The grouping columns of the scenarios."""
     return [F.window("ts", "1 minute").alias("w"), F.col("partition")]
 
 
@@ -168,7 +168,7 @@ def batch_windows(spark: SparkSession, log: Log) -> Windows:
 
 @dataclass
 class Sink:
-    """What a query has emitted, in the session's memory: every row, so that a window emitted twice is seen."""
+    """A query's emitted rows, in the session's memory: every row, so that a window emitted twice is found."""
 
     spark: SparkSession
     name: str = field(default_factory=lambda: f"sink_{uuid.uuid4().hex[:12]}")
@@ -191,7 +191,7 @@ class Sink:
 
 
 class Batches:
-    """A foreachBatch sink for windows that outlives restarts: a batch that is run again replaces itself."""
+    """A foreachBatch sink for windows that outlives restarts: a repeated batch replaces its earlier rows."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[Window, int]]] = {}
@@ -210,7 +210,7 @@ class Batches:
 
 @contextmanager
 def remembered(spark: SparkSession, batches: int) -> Iterator[None]:
-    """Let Spark remember the progress of so many batches (100 by default)."""
+    """Let Spark keep the progress of this many batches (100 by default)."""
     with settings(spark, {"spark.sql.streaming.numRecentProgressUpdates": str(batches)}):
         yield
 
@@ -222,7 +222,7 @@ def history(query: StreamingQuery) -> list[Progress]:
 
 
 def poll_query(query: StreamingQuery, check: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
-    """Wait for something of a running query; a query that failed says so itself at once."""
+    """Wait for a condition of a running query; raise the query's own error as soon as it fails."""
     from tests.live.servers import wait_until
 
     def alive_and_true() -> bool:
@@ -234,7 +234,7 @@ def poll_query(query: StreamingQuery, check: Callable[[], bool], what: str, *, s
     wait_until(alive_and_true, what, seconds=seconds)
 
 
-# --- what must hold ---
+# --- checks ---
 
 
 def dropped(progress: Iterable[Progress]) -> int:
@@ -252,13 +252,13 @@ def assert_in_force(progress: Sequence[Progress], stream: str) -> int:
     """The watermark that Spark used in batch N + 1 is the low watermark in the heartbeat of batch N, in every batch.
 
     Returns:
-        In how many batches a low watermark was in force.
+        The number of batches with a low watermark in force.
     """
     in_force = 0
     for before, after in pairwise(progress):
         assert after.batch_id == before.batch_id + 1, f"no progress of batch {before.batch_id + 1}"
         low_us = heartbeat_of(before, stream).low_us
-        # Before there is a low watermark, Spark's own is the epoch.
+        # Spark's own watermark is the epoch until the first low watermark.
         assert after.watermark_us == (0 if low_us is None else low_us), f"batch {after.batch_id}"
         in_force += low_us is not None
     return in_force
@@ -271,10 +271,10 @@ def kafka_source(progress: Progress) -> SourceProgress:
 
 
 def expected_lows(progress: Iterable[Progress], log: Log, strategy: WatermarkStrategy) -> list[tuple[int, int | None]]:
-    """(batch, low watermark once that batch was reported), from Kafka's offsets and what was produced.
+    """(batch, low watermark after that batch's report), from Kafka's offsets and the produced rows.
 
-    Written down anew, not taken from the coalescer: the minimum over all partitions of the largest event time read so
-    far, bound and millisecond taken off, and nothing until each has spoken. No idleness here.
+    Computed independently of the coalescer: the minimum over all partitions of the largest event time read so far,
+    less the bound and a millisecond; None until every partition has a row. Idleness is left out.
     """
     top_us: dict[int, int] = {}
     low_us: int | None = None
@@ -294,10 +294,10 @@ def expected_lows(progress: Iterable[Progress], log: Log, strategy: WatermarkStr
 
 
 def assert_reported(progress: Sequence[Progress], log: Log, stream: str, strategy: WatermarkStrategy) -> int:
-    """The report of batch N is in the heartbeat of batch N + 1, every time.
+    """Assert that the report of every batch N is in the heartbeat of batch N + 1.
 
     Returns:
-        How often the low watermark rose.
+        The number of rises of the low watermark.
     """
     told = {p.batch_id: heartbeat_of(p, stream).low_us for p in progress}
     lows = expected_lows(progress, log, strategy)
@@ -307,7 +307,7 @@ def assert_reported(progress: Sequence[Progress], log: Log, stream: str, strateg
 
 
 class Notifications:
-    """A LowWatermarkListener that keeps what it hears."""
+    """A LowWatermarkListener that keeps its notifications."""
 
     def __init__(self) -> None:
         self.heard_us: list[int] = []
@@ -317,7 +317,7 @@ class Notifications:
 
 
 def seed() -> int:
-    """A new seed for what is drawn at random; print it, and name it in failures."""
+    """Return a new random seed, for the test to print and to name in failures."""
     return time.time_ns() % 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""The process that gets killed: a query on a Kinesis stream; see `driven`.
+"""A query on a Kinesis stream, in a process that tests kill; see `driven`.
 
 Rows are (split by the writer, number, event time in the payload).
 """
@@ -33,7 +33,7 @@ class Config(driven.Config):
 
 
 def by_payload(frame: DataFrame) -> DataFrame:
-    """The event time that writers gave."""
+    """Return the event time in the payload."""
     row = F.from_json(F.col("data").cast("string"), VALUE).alias("row")
     parsed = frame.select("split_id", row)
     return parsed.select("split_id", "row.key", "row.number", F.timestamp_micros("row.at_us").alias("ts"))

@@ -1,8 +1,8 @@
-"""The process that gets killed, without Spark: plans, writes the offset down, reads, writes the rows, commits, again.
+"""A loop without Spark, in a process that tests kill: plan, write the offset, read, write the rows, commit.
 
     python -m tests.live.kinesis_loop ENDPOINT STREAM FOLDER
 
-As Spark does it: an offset that was written is read again after a restart, and only then the next one is planned.
+As in Spark, a restarted process first reads the batch of the last written offset again, then plans the next batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.live.kinesis_reading import Reading
 
 
 def write(path: Path, value: Any) -> None:
-    """Durable when it returns."""
+    """Write a value as JSON; the file is durable on return."""
     part = path.with_suffix(".part")
     with part.open("w") as file:
         json.dump(value, file)
@@ -31,12 +31,12 @@ def write(path: Path, value: Any) -> None:
 
 
 def newest(folder: Path) -> int:
-    """The newest batch that is there, -1 without one."""
+    """The newest batch with a file, -1 without files."""
     return max((int(file.stem) for file in folder.glob("*.json")), default=-1)
 
 
 def main(endpoint: str, stream: str, folder: Path) -> None:
-    """Read until killed."""
+    """Read until the process is killed."""
     offsets, commits, output = (folder / name for name in ("offsets", "commits", "output"))
     for each in (offsets, commits, output):
         each.mkdir(exist_ok=True)

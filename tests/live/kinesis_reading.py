@@ -1,4 +1,4 @@
-"""What the live tests of the Kinesis source share: batches by hand, without Spark, and a stream that is written to."""
+"""Common parts of the live tests of the Kinesis source: batches by hand, without Spark, and a writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.live.servers import Kinesis, wait_until
 
 
 def source_of(server: Kinesis, *streams: str, endpoint: str | None = None, **options: Any) -> KinesisSource:
-    """A source of these streams that asks often, because the server has no limits."""
+    """A source of these streams that polls often, because the server has no limits."""
     which: dict[str, Any] = {"streams": list(streams)} if streams else {}
     fast: dict[str, Any] = {
         "discover_every": "200 milliseconds", "poll_every": "50 milliseconds", "reads_per_second": None,
@@ -31,7 +31,7 @@ def source_of(server: Kinesis, *streams: str, endpoint: str | None = None, **opt
 
 
 def reshard(server: Kinesis, stream: str, rng: random.Random) -> str:
-    """Split a shard, or merge two that lie beside each other; return which."""
+    """Split a shard, or merge two adjacent shards; return the kind."""
     found = {each["ShardId"]: each for each in server.described(stream)}
     there = sorted(
         server.shards(stream, only_open=True), key=lambda shard: int(found[shard]["HashKeyRange"]["StartingHashKey"])
@@ -61,11 +61,11 @@ class Writer:
 
 
 class Reading:
-    """A query by hand: plans, and reads what is planned, by offsets as they stand in Spark's checkpoint.
+    """A query by hand: plans and reads batches by offsets as in Spark's checkpoint.
 
     Attributes:
-        rows: what was read, batch after batch: (split id, its rows).
-        told: what the planner told of each batch.
+        rows: the rows read, batch after batch: (split id, its rows).
+        told: the planner's answer for each batch.
     """
 
     def __init__(self, source: KinesisSource, *, slots: int = 2, max_rows: int | None = None) -> None:
@@ -83,7 +83,7 @@ class Reading:
         self.told.append(planned)
 
     def plan(self) -> BatchOffset:
-        """Plan the next batch; the offset is written down before anything is read."""
+        """Plan the next batch and keep its offset before reading."""
         start = self._at()
         return self._planner.plan(start, self.max_rows)
 
@@ -91,7 +91,7 @@ class Reading:
         return [split for task in self._planner.tasks(self._at(), end) for split in task.splits]
 
     def read(self, end: BatchOffset) -> dict[str, pa.Table]:
-        """Read a batch, from its offset alone."""
+        """Read a batch, known by its offset alone."""
         end = BatchOffset.find(json.loads(json.dumps(end.to_json())))  # type: ignore[assignment]
         parts: dict[str, list[pa.RecordBatch]] = {}
         for part in read_slices(self.source, self.slices(end), stalled_seconds=30):
@@ -103,7 +103,7 @@ class Reading:
         self.offset = json.loads(json.dumps(end.to_json()))
 
     def batch(self) -> bool:
-        """Plan, read and commit; return whether there was something."""
+        """Plan, read and commit; return whether the batch had rows."""
         end = self.plan()
         if end == self._at():
             return False
@@ -112,7 +112,7 @@ class Reading:
         return True
 
     def until(self, rows: int, *, seconds: float = 60) -> None:
-        """Read until so many rows were read in all."""
+        """Read until the total number of rows is reached."""
 
         def enough() -> bool:
             self.batch()
@@ -121,11 +121,11 @@ class Reading:
         wait_until(enough, f"{rows} rows", seconds=seconds)
 
     def values(self) -> list[str]:
-        """The data of all rows, in the order in which they were read."""
+        """The data of all rows, in reading order."""
         return [value for _, table in self.rows for value in strings(table, "data")]
 
     def by_key(self) -> dict[str, list[int]]:
-        """The numbers of the rows of each partition key, as they were read."""
+        """The row numbers of each partition key, in reading order."""
         found: dict[str, list[int]] = {}
         for _, table in self.rows:
             for key, value in zip(strings(table, "partitionKey"), strings(table, "data"), strict=True):
@@ -134,11 +134,11 @@ class Reading:
 
     @property
     def live(self) -> set[str]:
-        """The splits that go on."""
+        """The unfinished splits."""
         return set(self.offset["positions"])
 
     def restart(self, source: KinesisSource | None = None) -> None:
-        """Go on in another process, from the checkpoint."""
+        """Continue as another process would, from the checkpoint."""
         self._planner.close()
         if source is not None:
             self.source = source

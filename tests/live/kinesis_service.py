@@ -1,15 +1,15 @@
-"""moto's server, with Kinesis as it is where moto's differs: `python -m tests.live.kinesis_service PORT`.
+"""moto's server, corrected where its Kinesis differs from AWS: `python -m tests.live.kinesis_service PORT`.
 
-moto has the API, its errors and its formats. What it does not have, and readers stand on, is mended here:
+moto has the API, its errors and its formats. This module adds properties that readers rely on:
 
     sequence numbers    56 digits, growing along a shard and from parents to children, with gaps
-    resharding          the records of a parent stay in it; new ones go to open shards only (moto's go to the parent)
+    resharding          a parent keeps its records; new records go to open shards only (in moto to the parent)
     the end of a shard  GetRecords of a closed shard ends without an iterator, and names the children
     retention           `POST /_service/expire` takes a shard's records away, and a closed shard without any is gone
     the clock           `POST /_service/clock` sets it ahead or back, with the Date of answers and arrival times
     speed               GetRecords finds its place by bisection
 
-It refuses what production refuses, in the same words:
+It refuses the same requests as production, in the same words:
 
     a time in its future            InvalidArgumentException: "cannot be greater than the currentTimestampInMillis"
     numbers of another stream       InvalidArgumentException: "did not come from this stream", also of one that was
@@ -36,7 +36,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 BASE = 49590338271490256608559692538361571095921575989136588802
-"""A real one; a record's is this and how many were put before it, spread out."""
+"""A real sequence number. A record's number is this one plus a multiple of the number of earlier records."""
 
 ITERATOR_SECONDS = 300.0
 SHARDS_A_PAGE = 3
@@ -44,12 +44,12 @@ READS_PER_SECOND = 5
 BYTES_PER_SECOND = 2 << 20
 
 _count = 0
-_ahead_ms = 0  # of the real time
+_ahead_ms = 0  # relative to the real time
 _expired: set[str] = set()  # iterators of these shards have expired, once
 _issued: dict[int, Any] = {}  # sequence number -> its shard
 _limited: dict[str, int] = {}  # stream with limits -> how often it refused
 _reads: dict[tuple[str, str, str], deque[float]] = {}  # (operation, stream, shard) -> when it was called last
-_free_at: dict[tuple[str, str], float] = {}  # (stream, shard) -> when it has given no more than 2 MB a second
+_free_at: dict[tuple[str, str], float] = {}  # (stream, shard) -> when its average falls to 2 MB a second
 
 
 def _now() -> datetime:
@@ -83,7 +83,7 @@ def _next_sequence() -> int:
 
 
 def mend() -> None:  # noqa: C901  # one function of theirs after the other
-    """Change moto's Kinesis, in this process."""
+    """Correct moto's Kinesis in this process."""
     from moto.core.exceptions import JsonRESTError
     from moto.core.responses import ActionResult
     from moto.core.utils import unix_time
@@ -136,7 +136,7 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
         return found, found[-1].sequence_number, round(behind * 1000)
 
     def sequence_at(shard: Any, at_timestamp: Any) -> int:
-        """moto answers with what came last before; here it is the place before the first that came then or later."""
+        """Return the number before the first record at or after a time; moto gives the last earlier record's."""
         at = at_timestamp.timestamp() if hasattr(at_timestamp, "timestamp") else float(at_timestamp)
         place = bisect_left(shard.times, at)
         return int(shard.numbers[place] - 1 if place < len(shard.numbers) else shard.get_max_sequence_number())
@@ -173,7 +173,7 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
         stream.creation_datetime = _now()
 
     def check_place(backend: Any, stream: Any, shard: Any, kind: str, number: Any, at: Any) -> None:
-        """Refuse a place that is not one of this shard."""
+        """Refuse a sequence number or time that is not valid for this shard."""
         used = f"shard {shard.shard_id} in stream {stream.stream_name} under account {backend.account_id}"
         if kind == "AT_TIMESTAMP":
             at_ms = round((at.timestamp() if hasattr(at, "timestamp") else float(at)) * 1_000)
@@ -206,7 +206,7 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
         return aged(stream, iterator_of(backend, stream_arn, stream_name, shard_id, kind, number, at))
 
     def aged(stream: Any, iterator: str) -> str:
-        """An iterator says when it was made, and of which stream."""
+        """Add the time of creation and the stream to an iterator."""
         return f"{iterator.strip()}|{_now_ms()}|{stream.creation_datetime.timestamp()}"
 
     def get_records(response: Any) -> Any:
@@ -284,7 +284,7 @@ Start = Callable[[str, list[tuple[str, str]]], object]
 
 
 class Service:
-    """What tests ask of the service that no client can: JSON by POST to /_service/..., in front of moto."""
+    """The tests' own requests to the service: JSON by POST to /_service/..., in front of moto."""
 
     def __init__(self, moto: Any) -> None:
         self._moto = moto
@@ -329,7 +329,7 @@ class Service:
 
 
 def main(port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process ends."""
     mend()
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, run_simple
@@ -341,7 +341,7 @@ def main(port: int) -> None:
             return super().date_time_string(time.time() + _ahead_ms / 1_000 if timestamp is None else timestamp)
 
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  # werkzeug's name
-            """Thousands of lines would say nothing."""
+            """Log nothing, because thousands of requests would fill the log."""
 
     moto = DomainDispatcherApplication(create_backend_app)
     run_simple("127.0.0.1", port, Service(moto), threaded=True, request_handler=Quiet)

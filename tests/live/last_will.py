@@ -1,7 +1,7 @@
-"""Ends what a test run has started when the run itself was killed, or interrupted before its fixtures could.
+"""Ends the processes of a test run that was killed, or interrupted before its fixtures ended them.
 
-A process beside the run reads from a pipe whose other end the run holds. When nobody holds it any more, the run is
-gone, however it went, and the sessions that it had not ended yet are ended, by their process ids.
+A process beside the run reads from a pipe whose other end the run holds. The pipe closes when the run ends in any
+way; then the process ends the run's remaining sessions, by their process ids.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _executor: subprocess.Popen[str] | None = None
 
 
 def end_with_us(session: int) -> None:
-    """Let a process and all of its session end when this process does.
+    """End a process and its whole session when this process ends.
 
     Args:
         session: the id of a process that was started with `start_new_session`.
@@ -51,7 +51,7 @@ def end_with_us(session: int) -> None:
 
 
 def ended(session: int) -> None:
-    """Say that a session has ended: its number may be another's soon."""
+    """Report the end of a session, because another process may get its id."""
     _tell(f"-{session}\n")
 
 

@@ -1,8 +1,8 @@
-"""The process that gets killed: a query whose splits are known by their rows alone, one step of a script each batch.
+"""A query that knows splits by their rows alone, one step of a script per batch, in a process that tests kill.
 
-An hour of the script: two splits stand at its beginning; a newcomer says a time five minutes later, once; the two run
-ahead by forty minutes; the newcomer says a time two minutes after its first, and then one behind all others. Whoever
-forgets the newcomer in between drops its second row. See `driven`.
+An hour of the script: two splits are at its beginning; a newcomer has one row five minutes later; the two splits run
+ahead by forty minutes; the newcomer has its second row two minutes after its first, and finally a row later
+than all others. A restart that forgets the newcomer drops the second row. See `driven`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Config(driven.Config):
     bootstrap: str = ""
     topic: str = ""
     jars: str = ""
-    trigger_seconds: int = 6  # batches are done long before, so there is a time between two
+    trigger_seconds: int = 6  # much longer than a batch, so kills hit the time between two batches
 
     @property
     def feed(self) -> Path:
@@ -62,7 +62,7 @@ def rows(step: int) -> list[tuple[str, int]]:
 
 
 def expected(config: Config) -> Counter[tuple[str, int]]:
-    """The windows of one minute that are over in the end."""
+    """The windows of one minute that are closed at the end."""
     found = Counter[tuple[str, int]]()
     for step in range(config.hours * STEPS):
         found.update((split, us // MINUTE_US * MINUTE_US) for split, us in rows(step) if us < config.closed_us)
@@ -70,7 +70,7 @@ def expected(config: Config) -> Counter[tuple[str, int]]:
 
 
 def write_files(config: Config) -> None:
-    """The whole script as files, one a step, older ones first."""
+    """Write the whole script as files, one per step, in order of time."""
     config.feed.mkdir()
     for step in range(config.hours * STEPS):
         file = config.feed / f"{step:06}.json"
@@ -118,12 +118,12 @@ class Newcomers(Driven[Config]):
                 values = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
                 said = [each for step in range(self.config.hours * STEPS) for each in rows(step)]
                 script = F.array(*(F.struct(F.lit(split).alias("split"), F.lit(us).alias("us")) for split, us in said))
-                at = F.least(F.col("value"), F.lit(len(said) - 1))  # it goes on without end
+                at = F.least(F.col("value"), F.lit(len(said) - 1))  # the rate source has no end
                 return values.select(F.element_at(script, (at + 1).cast("int")).alias("r")).select("r.*")
 
 
 def us_of(text: str) -> int:
-    """A time of Spark's progress, in microseconds."""
+    """Convert a time in Spark's progress to microseconds."""
     return round(dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1_000_000)
 
 

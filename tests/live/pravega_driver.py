@@ -1,4 +1,4 @@
-"""The process that gets killed while it reads Pravega; see `driven`."""
+"""A query on Pravega, in a process that tests kill; see `driven`."""
 
 from __future__ import annotations
 

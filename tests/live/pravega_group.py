@@ -24,12 +24,12 @@ Cuts = dict[str, dict[int, int]]
 
 
 class Application:
-    """Reads in a group, as others do, and begins anew whenever somebody resets the group.
+    """Reads in a group as any application does, and starts again after each reset of the group.
 
     Attributes:
-        events: what it was given; what came before a reset comes again.
-        checkpoints: the names of those that it was told of.
-        resets: how often the group was reset under it.
+        events: all events received; events from before a reset are repeated.
+        checkpoints: the names of the checkpoints seen.
+        resets: the number of resets of the group.
     """
 
     def __init__(self, pravega: Pravega, group: str) -> None:
@@ -58,7 +58,7 @@ class Application:
                 reader = self._pravega._writers.createReader(
                     f"app-{uuid.uuid4().hex[:8]}", self._group, serializer, config
                 )
-            except jpype.JException:  # the query has not made it yet
+            except jpype.JException:  # the query has not created the group yet
                 self._ended.wait(0.2)
                 continue
             try:
@@ -78,13 +78,13 @@ class Application:
 
 
 def set_to(pravega: Pravega, group: str) -> tuple[int, Cuts]:
-    """How often a group was set to a position, and to which the last time; 0 where there is no such group."""
+    """Return how often a group was set to a position, and the last position; 0 if the group does not exist."""
     import jpype
 
     try:
         config = pravega.client._controller.getReaderGroupConfig(pravega.scope, group).get()
     except jpype.JException as failed:
-        if not any(each in cause_of(failed) for each in ("ReaderGroupNotFound", "NOT_FOUND")):  # also while it is made
+        if not any(each in cause_of(failed) for each in ("ReaderGroupNotFound", "NOT_FOUND")):  # or not complete
             raise
         return 0, {}
     cuts = dict(config.getStartingStreamCuts())
@@ -92,12 +92,12 @@ def set_to(pravega: Pravega, group: str) -> tuple[int, Cuts]:
 
 
 def standing(pravega: Pravega, offset: BatchOffset) -> Cuts:
-    """Where an offset of Spark's stands, as StreamCuts."""
+    """The position in one of Spark's offsets, as StreamCuts."""
     return {stream: dict(cut.positions) for stream, cut in stream_cuts(pravega.client, offset.positions).items()}
 
 
 def newest_offset(checkpoint: Path) -> BatchOffset | None:
-    """The source's offset in the newest batch that a query has planned; None before the first."""
+    """The source's offset in the query's newest planned batch; None before the first."""
     files = [file for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
     for file in sorted(files, key=lambda each: -int(each.name)):
         for line in file.read_text().splitlines():

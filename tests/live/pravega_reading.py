@@ -1,4 +1,4 @@
-"""What the live tests of the Pravega source share: discovery, planning and reading by hand, without Spark."""
+"""Common parts of the live tests of the Pravega source: discovery, planning and reading by hand, without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.live.reading import read_tables
 
 
 class Reading(reading.Reading[PravegaSplit]):
-    """A query by hand on Pravega, from the beginning or where another one stands."""
+    """A query by hand on Pravega, from the beginning or from the positions of another query."""
 
     def __init__(self, source: PravegaSource, before: Reading | None = None) -> None:
         state, splits = (None, None) if before is None else (before.snapshot(), before.splits)
@@ -26,7 +26,7 @@ class Reading(reading.Reading[PravegaSplit]):
         return plan_slices(self.planner, self.going, limits, previous_time_us=None)
 
     def batch(self, rows: int | None = None, cap_us: int | None = None) -> dict[str, pa.Table]:
-        """Plan and read one batch, and move on; split id -> rows."""
+        """Plan and read one batch, and advance; return split id -> rows."""
         plan = self.plan(rows, cap_us)
         cuts = self.planner.cut([(self.splits[name], cut.stop) for name, cut in plan.slices.items()])
         tables = read_tables(self.source, [part for part, _ in cuts])
@@ -37,7 +37,7 @@ class Reading(reading.Reading[PravegaSplit]):
         return tables
 
     def events(self, rows: int | None = None) -> list[bytes]:
-        """Read one batch; all events, sorted."""
+        """Read one batch; return all events, sorted."""
         return sorted(event for table in self.batch(rows).values() for event in events_of(table))
 
 

@@ -1,6 +1,6 @@
 """A real Pravega for tests: everything in one process, on free ports, in memory; and a writer with its Java client.
 
-The client runs in the Java of the test's own process, as it does in that of a worker.
+The client runs in the Java of the test's own process, as in a worker.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ QUIET = """<configuration><appender name="E" class="ch.qos.logback.core.ConsoleA
 
 @dataclass
 class Pravega:
-    """A running Pravega. What it holds is in memory: it is gone when the process ends.
+    """A running Pravega, which keeps its streams in memory only.
 
     Attributes:
-        trust_store: the authority of its certificate, "" without TLS.
-        proxy: stands before its segment store, if that was wished.
+        trust_store: path of its certificate's authority, "" without TLS.
+        proxy: in front of its segment store, or None.
     """
 
     controller: str
@@ -90,7 +90,7 @@ class Pravega:
 
     @functools.cached_property
     def client(self) -> PravegaClient:
-        """Our client, for what the tests ask that a source asks, too."""
+        """The source's own client."""
         require_jars("pravega-client")
         return client_of(self.settings)
 
@@ -119,12 +119,12 @@ class Pravega:
         return PravegaSource(**{**given, **options})
 
     def create_stream(self, segments: int = 1, name: str | None = None, *, keep_bytes: int | None = None) -> str:
-        """Make a stream of so many segments, which are the fewest it can be merged to, and return its name.
+        """Create a stream with this number of segments, also its minimum, and return its name.
 
         Args:
-            segments: how many.
-            name: of the stream; None: a new one.
-            keep_bytes: how many bytes its retention keeps at least, once they are consumed; None: all.
+            segments: their number.
+            name: of the stream; None: a new name.
+            keep_bytes: the least number of bytes that its retention keeps after consumption; None: all.
         """
         self.admin  # noqa: B018  # Java, and the scope
         name = f"t-{uuid.uuid4().hex[:12]}" if name is None else name
@@ -155,7 +155,7 @@ class Pravega:
         return Writer(self, stream)
 
     def write(self, stream: str, events: Iterable[tuple[str, bytes]]) -> int:
-        """Write events, each (routing key, bytes), and return how many when they are there."""
+        """Write events, each (routing key, bytes), and return their number once all are stored."""
         with self.writer(stream) as writer:
             return writer.write(events)
 
@@ -164,7 +164,7 @@ class Pravega:
         return self.write(stream, ((str(row.get(key, "")), json.dumps(row, sort_keys=True).encode()) for row in rows))
 
     def scale(self, stream: str, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]) -> None:
-        """Replace segments by others, with these ranges of keys."""
+        """Replace segments by new segments with these ranges of keys."""
         long, double = java_class("java.lang.Long"), java_class("java.lang.Double")
         old, new = java_class("java.util.ArrayList")(), java_class("java.util.HashMap")()
         for segment in sealed:
@@ -176,9 +176,9 @@ class Pravega:
         assert bool(done), f"{stream} was not scaled"
 
     def ranges(self, stream: str) -> dict[int, tuple[float, float]]:
-        """Segment -> its range of keys, of those that are open."""
+        """Open segment -> its range of keys."""
         collection = self.client._controller.getCurrentSegments(self.scope, stream).get()
-        # Java keeps them by the upper end of their ranges, and shows them by a key only.
+        # Java keeps segments by the upper end of their ranges, but its API finds a segment only by a key.
         field_ = java_class("io.pravega.client.control.impl.SegmentCollection").class_.getDeclaredField("segments")
         field_.setAccessible(True)  # Java's
         spans = [(each.getSegment(), each.getRange()) for each in field_.get(collection).values()]
@@ -196,7 +196,7 @@ class Pravega:
         self.scale(stream, [first, second], [(low, high)])
 
     def ready(self) -> bool:
-        """Whether it says that it runs: its ports are open before, and what is asked then is never answered."""
+        """Whether its log says that it runs; its ports open earlier, but requests then are never answered."""
         log = self.process.log
         return log.exists() and "Pravega Sandbox is running" in log.read_text(errors="replace")
 
@@ -221,7 +221,7 @@ class Writer:
         self._writer.close()
 
     def write(self, events: Iterable[tuple[str, bytes]]) -> int:
-        """Write events, each (routing key, bytes); return when they are there."""
+        """Write events, each (routing key, bytes); return once all are stored."""
         import jpype
 
         byte_array, count = jpype.JArray(jpype.JByte), 0
@@ -232,7 +232,7 @@ class Writer:
         return count
 
     def note_time(self, time_ms: int) -> None:
-        """Promise that no event before this time will be written by this writer."""
+        """Promise that this writer writes no more events before this time."""
         self._writer.noteTime(time_ms)
 
 
@@ -243,15 +243,15 @@ def pravega_server(
     """A Pravega with its log in `folder`, stopped at the end.
 
     Args:
-        folder: its own.
-        auth: who asks has to give user and password.
-        tls: it is spoken to by TLS alone.
-        delay_ms: how long bytes to and from its segment store take, one way; None: no proxy stands before it.
+        folder: for its files, used by no other server.
+        auth: clients must give user and password.
+        tls: the server accepts TLS only.
+        delay_ms: the delay of bytes to and from its segment store, one way; None: no proxy in front.
 
-    Skips or fails the test where Java or the jars are missing.
+    Skips or fails the test if Java or the jars are missing.
     """
     java = require_java()
-    # Two old copies of what bcprov-ext has: the first on the class path is taken, and with these its store breaks.
+    # Two old copies of the classes in bcprov-ext: Java takes the first on the class path, and these break its store.
     old = ("bc-fips", "bcprov-jdk15on")
     classpath = ":".join(str(jar) for jar in require_jars("pravega") if not jar.name.startswith(old))
     require_jars("pravega-client")
@@ -287,7 +287,7 @@ def _start(java: str, classpath: str, folder: Path, *, auth: bool, tls: bool, de
     proxy = None if delay_ms is None else TcpProxy(store, folder, delay_ms=delay_ms)
     if proxy is None and not tls:
         command = [java, *options, "-cp", classpath, "io.pravega.local.LocalPravegaEmulator"]
-    else:  # clients are told a port, and an address, that its settings do not have
+    else:  # the settings lack the port and address published to clients
         published = str(store if proxy is None else proxy.port)
         command = [sys.executable, "-m", "tests.live.pravega_service", published, classpath, *options]
     server = Pravega(
@@ -307,7 +307,7 @@ def _start(java: str, classpath: str, folder: Path, *, auth: bool, tls: bool, de
 
 
 def _make_certificate(java: str, folder: Path) -> None:
-    """A certificate for this address, as Pravega wants it: as PEM, and as stores of Java with a password."""
+    """Make a certificate for this address in Pravega's formats: PEM, and Java's stores with a password."""
     (folder / "password").write_text(PASSWORD)
     keytool = str(Path(java).with_name("keytool")) if "/" in java else "keytool"
     for command in (
@@ -322,7 +322,7 @@ def _make_certificate(java: str, folder: Path) -> None:
 
 
 def encoded(password: str) -> str:
-    """A password as Pravega keeps it: iterations, salt and hash, in hexadecimal twice."""
+    """Encode a password in Pravega's format: iterations, salt and hash, in hexadecimal twice."""
     salt = os.urandom(32)
     digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 5_000, 64)
     return f"5000:{salt.hex()}:{digest.hex()}".encode().hex()

@@ -1,8 +1,8 @@
-"""Pravega's standalone, whose clients are told another port of its segment store: that of a proxy in front of it.
+"""Pravega's standalone that publishes to clients the port of a proxy in front of its segment store.
 
     python -m tests.live.pravega_service PUBLISHED_PORT CLASSPATH JVM_OPTIONS...
 
-Its settings have no such port: it is the default of one that the standalone leaves out.
+The standalone has no setting for this port, so this module changes the default of the segment store's setting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .servers import LOCALHOST
 
 
 def main(published: int, classpath: str, options: list[str]) -> None:
-    """Run it until the process is ended."""
+    """Run the standalone until the process ends."""
     import jpype
 
     jpype.startJVM("-Xrs", *options, classpath=classpath.split(":"), convertStrings=False)

@@ -1,4 +1,4 @@
-"""A query by hand, without Spark: what the live tests of all sources share."""
+"""A query by hand, without Spark, for the live tests of all sources."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Reading(Generic[SplitT]):
     """An enumerator with one reader, and the positions of its splits.
 
     Args:
-        source: what is read.
+        source: the source to read.
         split: the class of its splits.
-        state: the enumerator's, to go on from.
-        splits: where they stand then.
+        state: the enumerator's state to restore.
+        splits: the splits at their positions at that state.
 
     Attributes:
-        splits: by id, where they stand; of those that are finished, where they ended.
-        finished: ids of those that are.
+        splits: by id, at their positions; finished splits at their ends.
+        finished: ids of the finished splits.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Reading(Generic[SplitT]):
         self._take()
 
     def _take(self) -> None:
-        plain = DataclassSerializer(self._split)  # what is in a checkpoint is what goes on
+        plain = DataclassSerializer(self._split)  # only the checkpoint's content survives
         for _, split in self.context.assigned:
             self.splits.setdefault(split.split_id, plain.deserialize(1, plain.serialize(split)))
 
@@ -61,7 +61,7 @@ class Reading(Generic[SplitT]):
         return [split for name, split in self.splits.items() if name not in self.finished]
 
     def discover(self) -> list[str]:
-        """Look for splits once more; return the ids that are new."""
+        """Discover splits once; return the new ids."""
         before = set(self.splits)
         self.context.next_period()
         self._take()
@@ -76,7 +76,7 @@ class Reading(Generic[SplitT]):
 
 
 def read_tables(source: Source[SplitT, Any], slices: Sequence[SplitT]) -> dict[str, pa.Table]:
-    """Read slices; split id -> rows, also where there are none."""
+    """Read slices; return split id -> rows, with empty tables too."""
     parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in slices}
     for part in read_slices(source, slices, stalled_seconds=30):
         parts[part.split_id].append(part.rows)

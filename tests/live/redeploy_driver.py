@@ -1,12 +1,12 @@
-"""An application of a job that is deployed again and again: counts rows by window, and does what it reads on stdin.
+"""An application of a job that is redeployed often: counts rows by window, and obeys commands on stdin.
 
 Usage: python -m tests.live.redeploy_driver SCRATCH
 
     start FOLDER COORDINATOR QUERIES [AWAY]
-                                         begins the query, as one of so many for which the others wait so long: it
+                                         starts the query as one of QUERIES; the others wait for it for AWAY. It
                                          reads FOLDER/feed, keeps FOLDER/checkpoint, writes FOLDER/out/<batch>.json
-    run FOLDER COORDINATOR QUERIES       runs it with AvailableNow until it ends by itself
-    stop                                 ends it in order
+    run FOLDER COORDINATOR QUERIES       runs the query with AvailableNow to its end
+    stop                                 stops the query
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def begin(
     out = folder / "out"
     out.mkdir(exist_ok=True)
 
-    def keep(batch: DataFrame, batch_id: int) -> None:  # a batch that runs again replaces what it wrote
+    def keep(batch: DataFrame, batch_id: int) -> None:  # a repeated batch replaces its file
         rows = [tuple(row) for row in batch.collect()]
         (out / f".{batch_id}").write_text(json.dumps(rows))
         (out / f".{batch_id}").rename(out / f"{batch_id}.json")

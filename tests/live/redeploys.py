@@ -1,10 +1,10 @@
-"""Two applications of one job are redeployed in every order: are their rows out again, all of them?
+"""Two applications of one job are redeployed in every order, and must emit all their rows.
 
     python -m tests.live.redeploys            prints the table: rows in, rows out, late
-    python -m tests.live.redeploys --long     with the pauses of a minute and two, too
+    python -m tests.live.redeploys --long     also with pauses of one and two minutes
 
 Each application is a Spark driver of its own at a real `lowmark serve`, and counts its rows by windows of ten seconds.
-The first is far ahead of the second in event time; while they are away, both get rows between the two.
+The first is far ahead of the second in event time; during their absence, both get rows between the two times.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 2.0
-SECONDS = 90  # for what takes ten, on a machine with more to do
-AWAY = "20s"  # for which the other waits where the job names a time
+SECONDS = 90  # the limit for waits of about ten seconds, on a busy machine
+AWAY = "20s"  # how long the other application waits if the job sets a limit
 END = 1_000_000  # the event time after all rows
-PAUSE = threading.Event()  # is never set
+PAUSE = threading.Event()  # never set
 _WIDTH = 10  # rows of a file, a second apart: one window
 
 
 class Driver:
-    """A Spark driver that plays an application; it lives on from scene to scene, unless it is killed."""
+    """A Spark driver that plays an application; it is kept for the next scene unless it is killed."""
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir()
@@ -53,7 +53,7 @@ class Driver:
         self._process: subprocess.Popen[str] | None = None
 
     def do(self, *command: str) -> None:
-        """Have it do something; it is begun if it does not run."""
+        """Send the driver a command; start the driver if it does not run."""
         if self._process is None:
             with (self._scratch / "log").open("ab") as log:
                 self._process = subprocess.Popen(
@@ -71,7 +71,7 @@ class Driver:
         self._expect(f"did {command[0]}")
 
     def kill(self) -> None:
-        """Python and its JVM at once, as with a machine that is gone."""
+        """Kill Python and its JVM at once, like a lost machine."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -93,7 +93,7 @@ class Driver:
 
 @dataclass
 class Application:
-    """One of the two: its driver, its feed and what it put out."""
+    """An application of the job: its driver, feed and output."""
 
     folder: Path
     coordinator: str
@@ -111,7 +111,7 @@ class Application:
 
     @property
     def low_us(self) -> int:
-        """Its own low watermark once all was read."""
+        """Its own low watermark after all its rows."""
         return us(self.feed.files * _WIDTH - 1) - 1_000
 
     def start(self, queries: int = 2, job_away: str = "") -> None:
@@ -119,7 +119,7 @@ class Application:
         self.running = True
 
     def run(self) -> None:
-        """With AvailableNow, to its end."""
+        """Run with AvailableNow, to its end."""
         self.driver.do("run", str(self.folder), self.coordinator, "2")
 
     def go(self, *, killed: bool = False) -> None:
@@ -131,7 +131,7 @@ class Application:
 
     @property
     def out(self) -> int:
-        """Rows in windows that it put out."""
+        """The number of rows in its emitted windows."""
         files = (self.folder / "out").glob("[0-9]*.json")
         return sum(n for file in files for _, _, n in json.loads(file.read_text()))
 
@@ -180,7 +180,7 @@ class Scene:
         return sources[0] if sources else None
 
     def has_come(self, one: Application, low_us: int) -> bool:
-        """Whether an application has said that it is so far."""
+        """Whether an application has reported at least this low watermark."""
         source = self.source()
         said = [] if source is None else [each for each in source.tasks if each.task.task_id == one.query]
         return any((each.low_watermark_us or 0) >= low_us for each in said)
@@ -190,7 +190,7 @@ class Scene:
             wait_until(lambda: self.has_come(one, one.low_us), f"{one.folder.name} has read all", seconds=SECONDS)  # noqa: B023
 
     def begin(self, job_away: str = "") -> None:
-        """Both run; the one ahead has read ten windows, the other five."""
+        """Start both; the application ahead reads ten windows, the other five."""
         self.serve()
         for one, files in zip(self.both, (10, 5), strict=True):
             one.put(files)
@@ -205,17 +205,17 @@ class Scene:
 
     @property
     def away(self) -> int:
-        """How many tasks are away and waited for."""
+        """The number of absent tasks that the others wait for."""
         source = self.source()
         return 0 if source is None else source.away
 
     def grow(self) -> None:
-        """Rows come of which those of the one behind are below those that the one ahead has read."""
+        """Add rows; those for the application behind are older than those that the application ahead has read."""
         self.ahead.put(10)
         self.behind.put(4)
 
     def end(self, *applications: Application) -> None:
-        """Let every window close of those that run, and wait until nothing more comes out."""
+        """Close every window of the running applications, and wait until their output stops growing."""
         for one in applications:
             one.feed.put(("a", 1, END), ("a", 1, END + 1))
         wait_until(lambda: (self.low_us or 0) >= us(END), "the end of time", seconds=SECONDS)
@@ -225,7 +225,7 @@ class Scene:
             for one in applications:
                 if one.out != seen.get(one.folder.name, (-1, 0))[0]:
                     seen[one.folder.name] = one.out, time.monotonic()
-            # What is late never comes out. A window that is to close does so in the next batch.
+            # Late rows are never emitted, and a window that can close does so in the next batch.
             return all(one.out == one.rows or time.monotonic() - seen[one.folder.name][1] > 12 for one in applications)
 
         wait_until(still, "the last windows", seconds=SECONDS)
@@ -302,7 +302,7 @@ def redeployed(
     killed: bool = False,
     serve_killed: bool = False,
 ) -> Result:
-    """Some go away in one order and come back in another, each so long after the one before."""
+    """Stop applications in one order and start them in another order, `between` seconds apart."""
     with scene(drivers) as job:
         of = {"ahead": job.ahead, "behind": job.behind}
         job.begin()
@@ -329,7 +329,7 @@ def redeployed(
 
 
 def one_after_the_other(drivers: Drivers, *, serve_killed: bool = False) -> Result:
-    """Two queries with AvailableNow, each of which ends before the other begins, three times."""
+    """Run two queries with AvailableNow alternately, three times, each to its end."""
     with scene(drivers) as job:
         job.serve()
         for _ in range(3):
@@ -341,7 +341,7 @@ def one_after_the_other(drivers: Drivers, *, serve_killed: bool = False) -> Resu
                     job.serve()
         for one in job.both:
             one.feed.put(("a", 1, END), ("a", 1, END + 1))
-        for _ in range(2):  # a query hears of what the other has published when it runs the next time
+        for _ in range(2):  # a query learns the other's low watermark in its next run
             for one in job.both:
                 one.run()
         together = sum(one.rows for one in job.both), sum(one.out for one in job.both)
@@ -349,7 +349,7 @@ def one_after_the_other(drivers: Drivers, *, serve_killed: bool = False) -> Resu
 
 
 def scaled_down(drivers: Drivers, how: str, *, serve_killed: bool = False) -> Result:
-    """The one behind is gone for good; the other goes on alone, once it was said so or the time is over."""
+    """The application behind never returns; the other continues alone after an order or after the time limit."""
     with scene(drivers) as job:
         job.begin(AWAY if how == "job_away" else "")
         job.behind.go()

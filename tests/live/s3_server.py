@@ -24,9 +24,9 @@ _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 @contextmanager
 def s3a(spark: SparkSession, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield a bucket's address, such as ``s3a://checkpoints``, and the log of what is asked of it, a line a request.
+    """Yield a bucket's address, such as ``s3a://checkpoints``, and the log of its requests, a line per request.
 
-    The session knows S3A until the end.
+    The session keeps S3A for the rest of its life.
     """
     jars = require_jars("s3a")
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _create_bucket(port: int, name: str) -> None:
 
 
 def _add_to_class_path(spark: SparkSession, jars: list[Path]) -> None:
-    """What `--packages` does for a session that starts with it; here one is shared by all tests."""
+    """Add jars as `--packages` does at a session's start, because all tests share one session."""
     loader = spark.sparkContext._jsc.hadoopConfiguration().getClassLoader()
     for jar in jars:
         loader.addURL(spark._jvm.java.io.File(str(jar)).toURI().toURL())  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""`make screenshots`: the pictures of docs/pictures, of the real page beside queries that run, and of an audit."""
+"""`make screenshots`: makes docs/pictures from the real page beside running queries, and from an audit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idl
 
 
 def orders(chance: random.Random, start: dt.datetime, batch: int) -> list[tuple[object, ...]]:
-    """Eight partitions: one ten minutes behind, one that falls silent, six regular."""
+    """Eight partitions: one ten minutes behind, one that becomes silent, six regular."""
     rows: list[tuple[object, ...]] = []
     for split, name in enumerate(NAMES["orders"]):
         if split == 0 and batch > 3:
@@ -50,7 +50,7 @@ def orders(chance: random.Random, start: dt.datetime, batch: int) -> list[tuple[
 
 
 def devices(chance: random.Random, start: dt.datetime, batch: int) -> list[tuple[object, ...]]:
-    """Thousands of devices, some of them far behind."""
+    """Thousands of devices, some far behind."""
     rows: list[tuple[object, ...]] = []
     for name in NAMES["devices"]:
         behind = dt.timedelta(seconds=min(3_600, chance.expovariate(1 / 120)))
@@ -99,7 +99,7 @@ def main() -> None:
             for file, page in pages.items():
                 page.goto(str(service.page_address))
                 page.locator("#streams a", has_text=VIEWS[file][0]).click()
-                page.mouse.move(0, 0)  # else it points at a stream, which is shown then
+                page.mouse.move(0, 0)  # away from the streams, because the page shows the stream under the mouse
             for batch in range(1, BATCHES):
                 feeds["orders"].put(*orders(chance, start, batch))
                 if batch == 1:

@@ -27,7 +27,7 @@ PASSWORD = "hunter-2"
 
 @contextmanager
 def secure_broker(folder: Path) -> Iterator[tuple[Broker, str, Mapping[str, str]]]:
-    """A broker, the address of its secure listener, and the options with which it lets one in."""
+    """Yield a broker, the address of its secure listener, and the client options for it."""
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
     command = [
         "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -38,7 +38,7 @@ def secure_broker(folder: Path) -> Iterator[tuple[Broker, str, Mapping[str, str]
     [secure] = free_ports(1)
     lines = SECURE.format(host=LOCALHOST, secure=secure, pem=both, password=PASSWORD)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + lines)  # the last word holds
+        patch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + lines)  # the last line counts
         with kafka_broker(folder / "kafka") as broker:
             login = {
                 "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader",

@@ -1,8 +1,8 @@
 """Servers for tests: a Kafka broker, a Prometheus and moto's Kinesis, each its own process on free ports of 127.0.0.1.
 
-Rules: a server is ready when it answers, never after a sleep; it is ended by its own process id; its log
-stays in the test's folder, and the end of the log is in the error when it does not start. Whether a missing
-server skips a test or fails it is decided in :func:`unavailable` and nowhere else.
+Rules: a server is ready when it answers, never after a sleep; a test ends it by its own process id; its log
+stays in the test's folder, and the error of a failed start contains the end of the log. Only :func:`unavailable`
+decides whether a missing server skips or fails a test.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ Answer = TypeVar("Answer")
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 LOCALHOST = "127.0.0.1"
-START_SECONDS = 60.0  # a broker is up in 3 seconds; the rest is for a machine that does something else meanwhile
+START_SECONDS = 60.0  # a broker starts in 3 seconds; the rest is for a busy machine
 STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 30
 
 
 class ServerError(RuntimeError):
-    """A server that did not start, or ended unasked. The message ends with the last lines of its log."""
+    """A server did not start, or ended by itself. The message ends with the last lines of its log."""
 
 
-# --- what is there, and what follows where it is not ---
+# --- required programs, and the effect of missing ones ---
 
 
 def unavailable(what: str, hint: str) -> NoReturn:
-    """Skip the running test because `what` cannot be had, or fail it when CI=true: CI has no excuse.
+    """Skip the running test because `what` is missing; fail the test if CI=true, because CI must have everything.
 
     Args:
-        what: the missing thing, as a person calls it.
+        what: the missing thing, in words for people.
         hint: what to install or run.
     """
-    import pytest  # here: `make demo-kafka` starts a broker in an environment without the tests' packages
+    import pytest  # imported here because `make demo-kafka` has no packages of the tests
 
     reason = f"missing: {what}; {hint}"
     if os.environ.get("CI", "").lower() in {"true", "1"}:
@@ -70,7 +70,7 @@ def unavailable(what: str, hint: str) -> NoReturn:
 
 
 def require_java() -> str:
-    """The `java` to start servers with; skips or fails the test where there is none that fits."""
+    """Return the `java` for servers; skip or fail the test if no suitable Java exists."""
     problem = java_problem()
     if problem:
         unavailable("Java", f"{problem}; install Java 17 or newer (Debian: apt install openjdk-17-jre-headless)")
@@ -79,10 +79,10 @@ def require_java() -> str:
 
 
 def jars(name: str, spark: str | None = None) -> list[Path]:
-    """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty where it has not.
+    """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty without them.
 
-    Those of Spark's Kafka connector are of the line of a Spark, the installed one if none is named; 4.3 has none of its
-    own yet and runs 4.2's.
+    The jars of Spark's Kafka connector are those for the given Spark version, by default the installed one; Spark 4.3
+    has none of its own yet and uses those of 4.2.
     """
     line = ".".join((spark or importlib.metadata.version("pyspark")).split(".")[:2])
     if name == "spark-kafka" and (ROOT / "tests" / "live" / "jars" / f"spark-kafka-{line}.xml").exists():
@@ -91,7 +91,7 @@ def jars(name: str, spark: str | None = None) -> list[Path]:
 
 
 def require_jars(name: str, spark: str | None = None) -> list[Path]:
-    """As :func:`jars`; skips or fails the test where there are none."""
+    """Return the jars as :func:`jars` does; skip or fail the test if they are missing."""
     found = jars(name, spark)
     if not found:
         unavailable(f"the jars of {name}", "run make jars (it needs Maven; Debian: apt install maven)")
@@ -99,14 +99,14 @@ def require_jars(name: str, spark: str | None = None) -> list[Path]:
 
 
 def binary(name: str) -> Path | None:
-    """An installed program, else the one that `make servers` unpacked, else None."""
+    """Return an installed program, else the program that `make servers` unpacked, else None."""
     installed = shutil.which(name)
     unpacked = CACHE / "prometheus" / name
     return Path(installed) if installed else unpacked if unpacked.exists() else None
 
 
 def require_binary(name: str) -> Path:
-    """As :func:`binary`; skips or fails the test where there is none."""
+    """Return a program as :func:`binary` does; skip or fail the test if it is missing."""
     found = binary(name)
     if found is None:
         unavailable(
@@ -119,15 +119,15 @@ def require_binary(name: str) -> Path:
 
 
 def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float = START_SECONDS) -> Answer:
-    """Ask until the answer is true and return it: the one place in the tests that sleeps.
+    """Poll until the result is true, and return it: the only place in the tests that sleeps.
 
     Args:
-        check: returns something falsy as long as it is not so; what it raises ends the wait.
-        what: what is waited for, for the error.
-        seconds: after this long it is an error; generous, because it costs nothing when all is well.
+        check: returns a falsy value until the condition holds; an exception ends the wait.
+        what: the condition in words, for the error.
+        seconds: the limit; generous, because it costs nothing in a passing test.
 
     Raises:
-        TimeoutError: it did not come to be in time.
+        TimeoutError: the condition did not hold in time.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -140,7 +140,7 @@ def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float 
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1, free a moment ago; one may be taken since, so who binds retries."""
+    """Return different free ports of 127.0.0.1. Callers must retry, because another program may take a port first."""
     with_sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for each in with_sockets:
@@ -174,13 +174,13 @@ class Process:
     running: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self, ready: Callable[[], bool]) -> None:
-        """Start it and return when `ready()` is true.
+        """Start the process and return when `ready()` is true.
 
         Raises:
-            ServerError: it ended by itself, or was not ready in time; it is no longer running then.
+            ServerError: the process ended by itself, or was not ready in time and was stopped.
         """
         with self.log.open("ab") as output:
-            # An own session: Ctrl-C ends the test, and the test ends the server.
+            # The server has its own session, so Ctrl-C ends the test only, and the test ends the server.
             self.running = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
@@ -214,11 +214,11 @@ class Process:
         self.running = None
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM) and wait; a second stop does nothing."""
+        """Send SIGTERM and wait for the end; a second call does nothing."""
         self._end(subprocess.Popen.terminate)
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would."""
+        """End the process at once (SIGKILL), as a crash would."""
         self._end(subprocess.Popen.kill)
 
 
@@ -226,13 +226,13 @@ ServerT = TypeVar("ServerT")
 
 
 def started(start: Callable[[int], ServerT]) -> ServerT:
-    """Return a server that `start` has started on free ports; again where another program took one meanwhile.
+    """Return a server that `start` has started on free ports; retry if another program takes a port first.
 
     Args:
-        start: gets how often it was tried before, so that each try has a folder of its own.
+        start: called with the number of earlier tries, to use a new folder in each try.
 
     Raises:
-        ServerError: it does not start.
+        ServerError: the server did not start.
     """
     for attempt in range(3):
         try:
@@ -248,7 +248,7 @@ def started(start: Callable[[int], ServerT]) -> ServerT:
 
 @dataclass
 class Record:
-    """One record to produce. `timestamp_ms` is Kafka's own timestamp; None lets the client take its clock."""
+    """One record to produce. `timestamp_ms` is Kafka's own timestamp; None: the client's clock."""
 
     value: bytes | str | None
     partition: int = 0
@@ -263,7 +263,7 @@ class Record:
 
 @dataclass
 class Broker:
-    """A running Kafka broker. It keeps its ports and its data over `stop`, `kill` and `restart`."""
+    """A running Kafka broker, which keeps its ports and its data over `stop`, `kill` and `restart`."""
 
     bootstrap: str
     process: Process
@@ -271,7 +271,7 @@ class Broker:
     _producer: Producer | None = field(default=None, init=False, repr=False)
 
     def _settings(self, more: Mapping[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
-        # log_level 0: librdkafka writes to stderr while the broker is down, which tests do on purpose.
+        # log_level 0: otherwise librdkafka writes to stderr whenever a test stops the broker.
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, "broker.address.family": "v4", **more}
 
     @property
@@ -285,7 +285,7 @@ class Broker:
 
     @property
     def producer(self) -> Producer:
-        """A producer that repeats nothing and reorders nothing, made once."""
+        """A producer without duplicates and reordering, made once."""
         if self._producer is None:
             from confluent_kafka import Producer
 
@@ -293,7 +293,7 @@ class Broker:
         return self._producer
 
     def ready(self) -> bool:
-        """Whether the broker answers and takes part in its own cluster."""
+        """Whether the broker answers and is a member of its own cluster."""
         if not port_open(int(self.bootstrap.rpartition(":")[2])):
             return False
         from confluent_kafka import KafkaException
@@ -307,10 +307,10 @@ class Broker:
         """Create a topic and return its name when every partition has a leader.
 
         Args:
-            name: without one, a new unique name.
-            partitions: how many.
-            **config: topic settings, with `_` for `.`. Records are kept for ever unless `retention_ms` says
-                otherwise, because old event times would else be deleted within minutes.
+            name: of the topic; None: a new unique name.
+            partitions: their number.
+            **config: topic settings, with `_` for `.`. `retention_ms` is unlimited by default, because Kafka
+                would delete records with old event times within minutes.
         """
         from confluent_kafka.admin import NewTopic
 
@@ -322,11 +322,11 @@ class Broker:
         return name
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Grow a topic to `total` partitions and return when every one has a leader."""
+        """Grow a topic to `total` partitions and return when each has a leader."""
         from confluent_kafka.admin import NewPartitions
 
         self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(START_SECONDS)
-        self._producer = None  # it remembers the old number of partitions for minutes; `produce` has flushed it
+        self._producer = None  # it caches the old number of partitions for minutes; `produce` has flushed it
         self._await_partitions(topic, total)
 
     def _await_partitions(self, topic: str, total: int) -> None:
@@ -337,10 +337,10 @@ class Broker:
         wait_until(led, f"{total} partitions of {topic} with a leader")
 
     def produce(self, topic: str, records: Iterable[Record]) -> int:
-        """Produce the records, each to its partition, and return how many when the broker has them all.
+        """Produce the records to their partitions, and return their number once the broker has stored them.
 
         Raises:
-            ServerError: a record was refused; the first reason is named.
+            ServerError: the broker refused a record; the message has the first reason.
         """
         refused: list[str] = []
         count = 0
@@ -350,7 +350,7 @@ class Broker:
                 refused.append(str(error))
 
         for record in records:
-            stamp = 0 if record.timestamp_ms is None else record.timestamp_ms  # 0 is the client's word for "now"
+            stamp = 0 if record.timestamp_ms is None else record.timestamp_ms  # 0 means "now" to the client
             while True:
                 try:
                     self.producer.produce(
@@ -363,7 +363,7 @@ class Broker:
                         on_delivery=delivered,
                     )
                     break
-                except BufferError:  # the local queue is full: deliver some of it
+                except BufferError:  # the local queue is full: deliver some records
                     self.producer.poll(0.1)
             self.producer.poll(0)
             count += 1
@@ -374,7 +374,7 @@ class Broker:
         return count
 
     def produce_json(self, topic: str, rows: Iterable[Mapping[str, object]], partition: int = 0) -> int:
-        """Produce one JSON object a row to one partition; the shortest way to a topic Spark can parse."""
+        """Produce one JSON object per row to one partition; the shortest way to a topic that Spark can parse."""
         return self.produce(topic, (Record(json.dumps(row, sort_keys=True), partition) for row in rows))
 
     def end_offsets(self, topic: str) -> dict[int, int]:
@@ -395,7 +395,7 @@ class Broker:
         self.process.kill()
 
     def restart(self) -> None:
-        """Start again on the same ports and data, after `stop`, `kill`, or while it runs."""
+        """Start again on the same ports and data; stop the broker first if it runs."""
         self.process.stop()
         self.process.start(self.ready)
 
@@ -427,9 +427,9 @@ log.message.timestamp.after.max.ms=9223372036854775807
 def kafka_broker(folder: Path, *, optimized: bool = False) -> Iterator[Broker]:
     """A Kafka broker (KRaft, one node) with its data and log in `folder`, stopped at the end.
 
-    `optimized` is for what is measured: its JVM starts later and runs faster.
+    `optimized` is for benchmarks: its JVM starts later and runs faster.
 
-    Skips or fails the test where Java or the jars are missing.
+    Skips or fails the test if Java or the jars are missing.
     """
     java = require_java()
     classpath = ":".join(str(jar) for jar in require_jars("kafka"))
@@ -451,9 +451,9 @@ def _start_broker(java: str, classpath: str, folder: Path, *, optimized: bool) -
 
 
 def another_broker(folder: Path, first: Broker, node: int = 2) -> Broker:
-    """Start another broker in the cluster of one that `kafka_broker` started; whoever asked for it stops it.
+    """Start another broker in the cluster of a broker from `kafka_broker`; the caller stops it.
 
-    Its log and data are in `folder`, which is made; `node` is its number, from 2 on.
+    Its log and data are in `folder`, which is created; `node` is its number, from 2 on.
     """
     *run, _, described = first.process.command
     properties = dict(line.split("=", 1) for line in Path(described).read_text().splitlines() if "=" in line)
@@ -488,10 +488,10 @@ def _start_node(run: list[str], folder: Path, described: str, cluster: str, port
 
 @dataclass
 class Kinesis:
-    """A running stand-in for Kinesis (`kinesis_service.py`). It keeps its streams in memory: what ends it loses them.
+    """A running stand-in for Kinesis (`kinesis_service.py`), which keeps its streams in memory only.
 
     Attributes:
-        url: its endpoint, as clients of AWS take it.
+        url: its endpoint for clients of AWS.
         process: the server.
     """
 
@@ -512,13 +512,13 @@ class Kinesis:
         return self._client
 
     def create_stream(self, shards: int = 1, name: str | None = None) -> str:
-        """Create a stream and return its name; without one, a new unique one."""
+        """Create a stream and return its name, by default a new unique name."""
         name = f"s-{uuid.uuid4().hex[:12]}" if name is None else name
         self.client.create_stream(StreamName=name, ShardCount=shards)
         return name
 
     def put(self, stream: str, rows: Sequence[tuple[str, bytes]]) -> None:
-        """Put (partition key, data) records, 500 at once."""
+        """Put (partition key, data) records, 500 per request."""
         for begin in range(0, len(rows), 500):
             records = [{"PartitionKey": key, "Data": data} for key, data in rows[begin : begin + 500]]
             self.client.put_records(StreamName=stream, Records=records)
@@ -530,7 +530,7 @@ class Kinesis:
         return [each["ShardId"] for each in found if not (only_open and each in over)]
 
     def described(self, stream: str) -> list[dict[str, Any]]:
-        """The shards of a stream as ListShards has them, of all its pages."""
+        """The shards of a stream from all pages of ListShards."""
         page = self.client.list_shards(StreamName=stream)
         found = list(page["Shards"])
         while page.get("NextToken"):
@@ -545,20 +545,20 @@ class Kinesis:
         self.client.split_shard(StreamName=stream, ShardToSplit=shard, NewStartingHashKey=str(middle))
 
     def merge(self, stream: str, one: str, other: str) -> None:
-        """Merge two shards that lie beside each other."""
+        """Merge two adjacent shards."""
         self.client.merge_shards(StreamName=stream, ShardToMerge=one, AdjacentShardToMerge=other)
 
     def expire(self, stream: str, shard: str, records: int) -> None:
-        """Have the first records of a shard expire; a closed shard without any is gone."""
+        """Expire the first records of a shard; a closed shard without records vanishes."""
         self._ask("expire", {"stream": stream, "shard": shard, "records": records})
 
     def expire_iterator(self, shard: str) -> None:
-        """Have the next read of a shard with this id find its iterator expired."""
+        """Expire the iterator for the next read of a shard with this id."""
         self._ask("iterators", {"shard": shard})
 
     @contextmanager
     def clock(self, ahead_ms: int) -> Iterator[None]:
-        """Have the service's clock be ahead of ours by so much, or behind; meanwhile."""
+        """Set the service's clock ahead of ours, or behind, until the block ends."""
         self._ask("clock", {"ahead_ms": ahead_ms})
         try:
             yield
@@ -566,7 +566,7 @@ class Kinesis:
             self._ask("clock", {"ahead_ms": 0})
 
     def limit(self, stream: str) -> int:
-        """Keep a stream to the service's limits from now on; return how often it has refused for them."""
+        """Apply the service's limits to a stream from now on; return the number of refused calls."""
         return int(self._ask("limits", {"stream": stream})["refused"])
 
     def _ask(self, what: str, asked: Mapping[str, object]) -> dict[str, Any]:
@@ -603,14 +603,14 @@ def kinesis_server(folder: Path) -> Iterator[Kinesis]:
 
 
 class Proxy:
-    """A small HTTP proxy in front of a server, in threads of this process, that can be slow, refuse, or be away.
+    """A small HTTP proxy in front of a server, in threads of this process, that can be slow, refuse, or be down.
 
     Attributes:
-        url: where it listens.
-        latency_seconds: before every answer.
-        refuse: (status, code) with which it answers instead of the server, None: it does not.
-        refuse_operation: only requests of this operation, such as "GetRecords"; None: all.
-        heard: is called with the operation of each request.
+        url: its address.
+        latency_seconds: the delay before every answer.
+        refuse: (status, code) of its own error answers; None: forward the requests.
+        refuse_operation: refuse only requests of this operation, such as "GetRecords"; None: all.
+        heard: called with the operation of each request.
     """
 
     def __init__(self, target: str) -> None:
@@ -626,14 +626,14 @@ class Proxy:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen, also again."""
+        """Start to listen; may be called again after `stop`."""
         self._server = http.server.ThreadingHTTPServer((LOCALHOST, self.port), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Be away: connections are refused."""
+        """Stop listening, so that connections are refused."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -659,7 +659,7 @@ class Proxy:
                 self.close_connection = True
 
             def log_message(self, *args: object) -> None:
-                """Not between pytest's lines."""
+                """Log nothing, to keep pytest's output clean."""
 
             def log_error(self, *args: object) -> None:
                 """The same."""
@@ -689,7 +689,7 @@ class Proxy:
 
 @contextmanager
 def proxied(target: str) -> Iterator[Proxy]:
-    """A proxy that listens, in front of a server."""
+    """Yield a listening proxy in front of a server."""
     proxy = Proxy(target)
     proxy.start()
     try:
@@ -700,12 +700,12 @@ def proxied(target: str) -> Iterator[Proxy]:
 
 # --- Prometheus ---
 
-# Loopback is never behind a proxy, whatever the environment says.
+# Ignore proxies in the environment, because loopback is never behind a proxy.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def http_get(url: str) -> tuple[int, str]:
-    """Status and body; 0 and the reason where nothing answers."""
+    """Return status and body; 0 and the reason without an answer."""
     try:
         with _opener.open(url, timeout=5) as response:
             return response.status, response.read().decode()
@@ -718,7 +718,7 @@ def http_get(url: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running Prometheus; as text it is its address."""
+    """A running Prometheus; `str` of it is its address."""
 
     url: str
     process: Process
@@ -727,14 +727,14 @@ class Prometheus:
         return self.url
 
     def ready(self) -> bool:
-        """Whether it answers that it is ready."""
+        """Whether its readiness check succeeds."""
         return http_get(f"{self.url}/-/ready")[0] == 200
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer of its HTTP API.
+        """Return the `data` of an answer of its HTTP API.
 
         Raises:
-            ServerError: it refused; its own reason is named.
+            ServerError: Prometheus refused; the message has its reason.
         """
         status, body = http_get(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
         if status != 200:
@@ -742,12 +742,12 @@ class Prometheus:
         return json.loads(body)["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The instant vector of an expression now: a list of {"metric": {...}, "value": [seconds, text]}."""
+        """Return the instant vector of an expression now: a list of {"metric": {...}, "value": [seconds, text]}."""
         result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
 
     def await_targets(self, *, seconds: float = START_SECONDS) -> None:
-        """Return when every target was scraped; TimeoutError with what they say where one stays down."""
+        """Return when every target was scraped; raise TimeoutError with the targets' errors if one stays down."""
 
         def up() -> bool:
             targets = self.get("targets")["activeTargets"]
@@ -772,7 +772,7 @@ def prometheus_server(
 ) -> Iterator[Prometheus]:
     """A Prometheus that scrapes `scrape_targets` ("HOST:PORT" each), evaluates `rules` and tells `alertmanagers`.
 
-    Skips or fails the test where the program is missing.
+    Skips or fails the test if the program is missing.
     """
     program = require_binary("prometheus")
     folder.mkdir(parents=True, exist_ok=True)

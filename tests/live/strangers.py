@@ -1,4 +1,4 @@
-"""Callers without a token, who send a coordinator's port what costs it memory: HTTP/2 frames, written byte by byte."""
+"""Callers without a token that attack a coordinator's memory: HTTP/2 frames, written byte by byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Behaviour = Callable[[ssl.SSLSocket, float], None]
 
 
 def indexed(connection: ssl.SSLSocket, until: float) -> None:
-    """Header blocks of 3 KB that name one header of 4 KB three thousand times, by its index."""
+    """Send header blocks of 3 KB that name one header of 4 KB three thousand times, by its index."""
     named, stream = _literal(b"x", b"v" * 4_000, into_table=True), 1
     while time.monotonic() < until:
         block = _CALL + named + _NEWEST_INDEXED * 3_000
@@ -30,7 +30,7 @@ def indexed(connection: ssl.SSLSocket, until: float) -> None:
 
 
 def endless(connection: ssl.SSLSocket, until: float) -> None:
-    """A header block that never ends."""
+    """Send a header block that never ends."""
     connection.sendall(_frame(_HEADERS, 0, 1, _CALL))
     part = _frame(_CONTINUATION, 0, 1, _literal(b"a", b"b" * _MOST_FRAME))
     while time.monotonic() < until:
@@ -38,14 +38,14 @@ def endless(connection: ssl.SSLSocket, until: float) -> None:
 
 
 def unassigned(connection: ssl.SSLSocket, until: float) -> None:
-    """Frames of a kind that HTTP/2 does not know, as fast as they go: what the bytes alone cost."""
+    """Send frames of an unknown HTTP/2 type at full speed, which shows the cost of the bytes alone."""
     part = _frame(_UNASSIGNED, 0, 0, bytes(_MOST_FRAME))
     while time.monotonic() < until:
         connection.sendall(part)
 
 
 def silent(connection: ssl.SSLSocket, until: float) -> None:
-    """Nothing after HTTP/2's preface."""
+    """Send nothing after HTTP/2's preface."""
     connection.settimeout(max(0.1, until - time.monotonic()))
     while connection.recv(4_096):
         pass
@@ -55,10 +55,10 @@ BEHAVIOURS: dict[str, Behaviour] = {each.__name__: each for each in (indexed, en
 
 
 def knock(port: int, behaviour: Behaviour, *, connections: int, seconds: float) -> Counter[str]:
-    """Have so many strangers behave so for so long; each connects again when it is cut off.
+    """Run a behaviour on many connections for some seconds; each connects again after a disconnect.
 
     Returns:
-        How often a connection ended, by how it ended: "stayed" to the end, or by the name of the error.
+        The number of ended connections by kind of end: "stayed" to the end, or the name of the error.
     """
     until, ended = time.monotonic() + seconds, Counter[str]()
 
@@ -93,12 +93,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: bytes, value: bytes, *, into_table: bool = False) -> bytes:
-    """A header as HPACK writes it (RFC 7541, 6.2), without Huffman codes."""
+    """Encode a header in HPACK (RFC 7541, 6.2), without Huffman codes."""
     return (b"\x40" if into_table else b"\x00") + _text(name) + _text(value)
 
 
 def _text(data: bytes) -> bytes:
-    """A string with its length, an integer with a prefix of 7 bits (RFC 7541, 5.1 and 5.2)."""
+    """Encode a string with its length, an integer with a prefix of 7 bits (RFC 7541, 5.1 and 5.2)."""
     left = len(data) - 127
     if left < 0:
         return bytes((len(data),)) + data

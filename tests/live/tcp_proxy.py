@@ -1,9 +1,10 @@
-"""A proxy in front of a server, for any protocol: bytes take a while in both directions, and it can be killed.
+"""A proxy in front of a server, for any protocol: it delays bytes in both directions, and tests can kill it.
 
     python -m tests.live.tcp_proxy PORT TARGET_PORT MILLISECONDS
 
-A process of its own, so that neither its work nor its death is that of who measures. Bytes wait side by side, not in
-turn: a connection is slow, but as broad as before. An answer takes twice the milliseconds: once there, once back.
+The proxy is a separate process, so that its load and its death do not touch the measuring process. Bytes are delayed
+in parallel, so a connection keeps its throughput. An answer is delayed by twice the milliseconds: once for the
+request, once for the answer.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class TcpProxy:
     Args:
         target_port: of the server, on 127.0.0.1.
         folder: for its log.
-        port: where it listens; None: a free one.
-        delay_ms: how long bytes take, one way.
+        port: its own port; None: a free port.
+        delay_ms: the delay of bytes, one way.
     """
 
     def __init__(self, target_port: int, folder: Path, *, port: int | None = None, delay_ms: float = 0.0) -> None:
@@ -37,11 +38,11 @@ class TcpProxy:
         self.process = Process("the proxy", command, folder / f"proxy-{self.port}.log")
 
     def start(self) -> None:
-        """Listen, also again."""
+        """Start to listen; may be called again after `kill`."""
         self.process.start(lambda: port_open(self.port))
 
     def kill(self) -> None:
-        """Be gone at once, with all connections."""
+        """End the proxy and all connections at once."""
         self.process.kill()
 
 
@@ -49,7 +50,7 @@ class TcpProxy:
 def tcp_proxied(
     target_port: int, folder: Path, *, port: int | None = None, delay_ms: float = 0.0
 ) -> Iterator[TcpProxy]:
-    """A proxy that listens, ended at the end."""
+    """Yield a listening proxy, and end it afterwards."""
 
     def start(_attempt: int) -> TcpProxy:
         proxy = TcpProxy(target_port, folder, port=port, delay_ms=delay_ms)
@@ -78,7 +79,7 @@ async def _serve(port: int, target_port: int, delay_seconds: float) -> None:
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_seconds: float) -> None:
-    """Carry bytes one way, each after its time; b"" is the end."""
+    """Carry bytes one way, each after its delay; b"" is the end."""
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MOST_CHUNKS)
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is not on this machine's file system: native, adopted and left, on a real HDFS and through S3A."""
+"""A checkpoint outside this machine's file system: native, adopted and left, on a real HDFS and through S3A."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ran_native(feed: Feed, checkpoint: str) -> None:
 
 
 def writing(then: Callable[[int], None]) -> Callable[[HadoopStore, str, str], None]:
-    """A `HadoopStore.write` after whose n-th file something happens."""
+    """Return a `HadoopStore.write` that calls `then` with the number of files written so far."""
     write, writes = HadoopStore.write, 0
 
     def written(store: HadoopStore, path: str, text: str) -> None:
@@ -111,12 +111,12 @@ def test_a_command_that_is_cut_short_is_gone_on_with_and_undone(
 def test_a_folder_is_moved_and_in_a_bucket_what_was_left_of_it(
     spark: SparkSession, request: pytest.FixtureRequest, place: str
 ) -> None:
-    """In a bucket a folder is renamed object by object, and in between both folders are there."""
+    """In a bucket a folder is renamed object by object, so both folders exist for a while."""
     store = HadoopStore(spark, f"{request.getfixturevalue(place)}/moved")
     log = {name: f"offset {name}" for name in ("0", "1", "2")}
     for name, text in log.items():
         store.write(f"sources/1/{name}", text)
-    store._files.mkdirs(store._path("sources/2"))  # as a query does that is refused at its start
+    store._files.mkdirs(store._path("sources/2"))  # as a query refused at its start does
     store.move("sources/1", "sources/2")
     assert {name: store.read(f"sources/2/{name}") for name in store.names("sources/2")} == log
 
@@ -133,7 +133,7 @@ def test_a_folder_is_moved_and_in_a_bucket_what_was_left_of_it(
 
 @S3A
 def test_in_a_bucket_no_entry_is_missing_at_any_moment(spark: SparkSession, s3: tuple[str, Path], feed: Feed) -> None:
-    """A rename there is a copy, and one over another object deletes it first: Spark would start a batch too early."""
+    """A rename there is a copy, and deletes an existing target first: Spark would start a batch too early."""
     bucket, log = s3
     checkpoint = f"{bucket}/whole"
     ran_native(feed, checkpoint)

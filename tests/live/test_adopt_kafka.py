@@ -1,7 +1,7 @@
-"""One checkpoint on Kafka, by turns of a native and a wrapped query: nothing lost, nothing twice, whoever was killed.
+"""One checkpoint on Kafka, alternately of a native and a wrapped query: nothing lost or duplicated by any kill.
 
-In native phases all partitions go side by side, so native Spark drops nothing by itself; in wrapped phases one of them
-is half an hour behind the others. So the windows of all phases together must be those of an undisturbed batch query.
+In native phases all partitions advance together, so native Spark drops nothing; in wrapped phases one partition is
+half an hour behind the others. So the windows of all phases must equal those of an undisturbed batch query.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def has_begun(driver: Driver, config: Config) -> bool:
 def test_native_adopted_and_left_on_kafka(
     spark: SparkSession, kafka: Broker, kafka_jars: list[Path], checkpoint: str
 ) -> None:
-    """Kafka's `partition` cannot be null, and is nullable when wrapped: the state's schema is taken all the same."""
+    """Kafka's `partition` is not nullable, and nullable when wrapped: Spark must accept the state's schema."""
     log, sink = Log.create(kafka, 2), Batches()
     at_us, lost = T0_US, 0
     for phase in range(4):
@@ -92,16 +92,16 @@ def test_native_adopted_and_left_on_kafka(
 
 
 def read_so_far(log: Log, checkpoint: Path) -> bool:
-    """Whether all that was produced is in committed batches."""
+    """Whether all produced rows are in committed batches."""
     try:
         found = kafka_starting_offsets(checkpoint)
     except LowmarkError:
-        return False  # not yet, or being written
+        return False  # missing, or being written
     return found.get(log.topic) == {str(partition): len(times) for partition, times in log.times_us.items()}
 
 
 def expected(query: Query, log: Log) -> Windows:
-    """What the query gives of all rows, once their low watermark has come to the last one."""
+    """The query's output for all rows, after the low watermark has passed the last row."""
     if query == "windows":
         return log.windows(closed_by_us=LAST_LOW_US)
     times = {(partition, time_us) for partition, times in log.times_us.items() for time_us in times}
@@ -131,7 +131,7 @@ def test_by_turns_and_killed_each_time(
     def produce(rows: dict[int, list[int]]) -> None:
         for log in logs:
             log.produce(rows)
-            if query == "distinct":  # each of them comes twice
+            if query == "distinct":  # each row is produced twice
                 log.produce(rows)
 
     def all_read(driver: Driver) -> bool:
@@ -141,7 +141,7 @@ def test_by_turns_and_killed_each_time(
     with Torture("torture_driver", tmp_path) as killer:
         for phase in range(int(os.environ.get("LOWMARK_KILLS", "8"))):
             wraps = phase % 2 == 1
-            if newest(base.checkpoint / "offsets") >= 0:  # the first may be killed before it planned anything
+            if newest(base.checkpoint / "offsets") >= 0:  # the first query may be killed before its first plan
                 done = adopt(base.checkpoint, streams, stopped=True) if wraps else leave(base.checkpoint, stopped=True)
                 assert done.done or done.why_nothing is None, str(done)
             config = base.but(how="wrapped" if wraps else "native")
@@ -153,7 +153,7 @@ def test_by_turns_and_killed_each_time(
                     wait_until(partial(all_read, driver), "all of it read", seconds=120)
                 at_us += 30 * MINUTE_US
             for _ in range(killer.rng.randrange(2, 6)):
-                # No time twice: a row of its own is told from one that came again.
+                # Every time is unique, so that a repeated row is recognized.
                 times_ms = [killer.rng.sample(range(1, STEP_US // 1_000), 5) for _ in range(3)]
                 produce({p: [at_us + ms * 1_000 for ms in times_ms[p]] for p in range(3)})
                 at_us += STEP_US

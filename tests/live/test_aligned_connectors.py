@@ -1,8 +1,8 @@
-"""A stream of Kinesis, and one of Pravega, in one alignment group with a stream of a real Kafka, as a user writes it.
+"""A Kinesis stream and a Pravega stream, each in an alignment group with a stream of a real Kafka, as users write it.
 
-Each is read by a query of its own, under Spark, and all rows come. No low watermark may be further ahead of the other
-than the drift; it rises when a batch is planned, so of what was delivered a batch, of a drift at most, comes on top.
-What was measured is printed (`pytest -s`).
+Spark reads each stream in its own query, and all rows arrive. No low watermark may be ahead of the other by more than
+the drift. The low watermark rises when a batch is planned, so delivered rows may be ahead by one more batch, which is
+at most a drift long. The test prints its measurements (`pytest -s`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.live]
 START_MS = 1_700_000_000_000
 BOUND_MS = 100
 CLAIM_MS = 1
-"""A stream that has read all it may says so: that what follows is beyond the cap, by a millisecond at least."""
+"""A stream that has read up to the cap claims that the next row is at least a millisecond beyond the cap."""
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
 
 @dataclass
 class Group:
-    """Queries on streams of one group, and how far each has come.
+    """Queries on streams of one group, and the progress of each.
 
     Attributes:
-        came_ms: the newest event time of each; before its first batch its oldest.
-        rows: how many rows came of each.
-        widest_ms: how far one low watermark was ahead of the other at most.
-        delivered_ms: the same of delivered rows.
+        came_ms: the newest delivered event time of each stream; before its first batch its oldest.
+        rows: the number of delivered rows of each stream.
+        widest_ms: the largest distance of the two low watermarks.
+        delivered_ms: the largest distance of delivered rows.
     """
 
     service: LowWatermarkService
@@ -74,7 +74,7 @@ class Group:
         self.queries.append(writer.option("checkpointLocation", str(self.folder / name)).start())
 
     def take(self, name: str, batch: DataFrame) -> None:
-        """A batch was read: every row of it is here."""
+        """Count the rows of a batch and its newest event time."""
         [row] = batch.agg(F.count("*").alias("rows"), F.max("ms").alias("ms")).collect()
         if not row.rows:
             return
@@ -87,13 +87,13 @@ class Group:
                 self.delivered_ms = max(self.delivered_ms, self.came_ms[name] - min(others))
 
     def join(self) -> None:
-        """Return when all are in the group, which nobody waits for who is there first."""
+        """Return when all streams are in the group, because the first one reads on alone until then."""
         wait_until(lambda: len(self.known()) == len(self.queries), "all have a low watermark", seconds=150)
 
     def meet(self) -> None:
-        """Return when they are no further apart than the drift. From here on they are measured."""
+        """Return when the streams are within the drift, and start measuring."""
         wait_until(lambda: self.apart_ms() <= self.drift_ms, "they are within the drift", seconds=60)
-        at_ms = min(self.known()) // 1_000  # a claim has come so far without a row
+        at_ms = min(self.known()) // 1_000  # a claim reaches this far without a row
         with self.lock:
             self.came_ms = {name: max(came_ms, at_ms) for name, came_ms in self.came_ms.items()}
             self.delivered_ms = 0
@@ -103,14 +103,14 @@ class Group:
         return (max(known) - min(known)) / 1_000
 
     def known(self) -> list[int]:
-        """The low watermarks that are known, at one moment."""
+        """The present low watermarks, without those that are None."""
         failed = [query.exception() for query in self.queries if query.exception()]
         assert not failed, failed
         lows = [status.low_watermark_us for _, status in self.service.statuses()]
         return [low for low in lows if low is not None]
 
     def run(self, rows: dict[str, int]) -> None:
-        """Return when all rows came."""
+        """Return when all rows were delivered."""
 
         def all_came() -> bool:
             apart_ms = self.apart_ms()
@@ -165,16 +165,16 @@ def test_kinesis_and_kafka_stay_within_the_drift(
     group.read("kafka", of_kafka(kafka, topic), "timestamp", first_ms)
     group.read("kinesis", source, "approximateArrivalTimestamp", first_ms)
     group.join()
-    # Kinesis claims what its clock says, and its query did so alone while the other one began.
+    # Kinesis claims times by its clock, and its query did so alone while the Kafka query started.
     kafka.produce(topic, [Record("second", timestamp_ms=time.time_ns() // 1_000_000)])
     group.meet()
     began, times_ms = time.time(), list[int]()
-    for moment in range(moments):  # arrival times are the clock's: five seconds of them
+    for moment in range(moments):  # arrival times come from the clock: five seconds of them
         times_ms += [time.time_ns() // 1_000_000] * rows
         writer.put(rows)
         wait_until(lambda until=began + 0.1 * (moment + 1): time.time() >= until, "the next moment")  # type: ignore[misc]
     kafka.produce(topic, [Record(f"{ms}", timestamp_ms=ms) for ms in times_ms])
     group.run({"kafka": len(times_ms) + 2, "kinesis": len(times_ms) + 1})
-    # Not by delivered rows: Kinesis claims times in which it has none.
+    # Delivered rows prove nothing here, because Kinesis claims times without rows.
     assert 0 < group.widest_ms <= drift_ms + CLAIM_MS
     assert min(group.batches.values()) >= 5_000 // drift_ms // 2, "in turns"

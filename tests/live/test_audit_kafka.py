@@ -1,4 +1,4 @@
-"""`lowmark audit kafka` on a real broker: what it reads, in which order, and what it says when something is amiss."""
+"""`lowmark audit kafka` on a real broker: the rows it reads, their order, and its messages on trouble."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main;
 
 
 def call(*arguments: str) -> tuple[int, str, str]:
-    """The command within this process: exit code, stdout, stderr."""
+    """Run the command in this process; return exit code, stdout, stderr."""
     result = CliRunner().invoke(main.app, ["audit", "kafka", *arguments], prog_name="lowmark")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
@@ -63,7 +63,7 @@ def audited(broker: Broker, topic: str, path: str | None = None, **given: Any) -
 
 
 def orders(count: int, partitions: int = 4, pad: int = 0) -> Iterator[Record]:
-    """A row a second and partition, an hour ago; partition 1 is ten minutes behind."""
+    """One row per second and partition, an hour ago; partition 1 is ten minutes behind."""
     start_ms = (int(time.time()) - 3_600) * 1_000
     for number in range(count):
         partition = number % partitions
@@ -91,20 +91,20 @@ def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -
     assert "no append time" in answer["order"]
     assert (answer["rows"], answer["batches"], answer["complete"]) == (4_000, 10, True)
     minute, more = answer["native"]
-    # 100 rows of each partition a batch: from the third batch on all of the slow one is behind the first.
+    # 100 rows of each partition per batch: from the third batch on all rows of the slow partition are late.
     assert minute["splits"] == {f"{created}/1": 800}
     assert more["rows_dropped"] == 0
     assert answer["native_smallest_delay_us"] == (600 - 101) * 1_000_000 + 1_000
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
     paid = told(kafka, created, "--rows-per-batch", "400", "--event-time", "$.paid_at")
-    assert without_silences(paid) == without_silences(answer)  # which are told by Kafka's time, where that is another
+    assert without_silences(paid) == without_silences(answer)  # silences are by Kafka's time, which differs
 
 
 def test_several_topics_are_audited_as_one_stream(kafka: Broker) -> None:
     name = kafka.create_topic(partitions=1)
     other = kafka.create_topic(f"{name}-late", partitions=2)
     kafka.produce(name, (Record(json.dumps({"at": 1_700_000_000_000 + row * 1_000})) for row in range(1_000)))
-    # Ten minutes behind, and of the second partition a part in seconds.
+    # Ten minutes behind; the second partition's times are in seconds.
     late = [1_700_000_000_000 + row * 1_000 - 600_000 for row in range(500)]
     kafka.produce(other, [Record(json.dumps({"at": at}), 0) for at in late])
     kafka.produce(other, [Record(json.dumps({"at": at // 1_000}), 1) for at in late])
@@ -174,7 +174,7 @@ def test_append_times_order_all_partitions(kafka: Broker) -> None:
     assert "LogAppendTime" in answer["order"]
     assert answer["rows"] == 2_400
     assert answer["batches"] >= 3
-    assert answer["splits"][f"{topic}/0"]["out_of_orderness_us"]["max"] == 199_000_000  # the bursts tell the same hour
+    assert answer["splits"][f"{topic}/0"]["out_of_orderness_us"]["max"] == 199_000_000  # all bursts have the same hour
     by_broker = told(kafka, topic)
     assert any("no row can be late" in note for note in by_broker["notes"])
     assert by_broker["native"][0]["rows_dropped"] == 0
@@ -194,7 +194,7 @@ def test_the_newest_rows_begin_at_one_time_in_all_partitions(kafka: Broker) -> N
 
 
 def test_the_commands_of_the_pages(kafka: Broker, created: str, tmp_path: Path) -> None:
-    """What README.md and audit.md say to run, as it stands but for addresses and paths."""
+    """The commands in README.md and audit.md, changed only in addresses and paths."""
     table = {"partition": [0, 1] * 50, "event_time": [1_700_000_000 + n for n in range(100)]}
     csv.write_csv(pa.table(table), tmp_path / "a.csv")
     written = block("README.md", "make venv") + "\n" + block("audit.md", "lowmark audit")
@@ -254,7 +254,7 @@ def test_a_broker_that_is_not_there_is_told_soon() -> None:
     assert time.monotonic() - began < 30
 
 
-# Little is read ahead, so that what happens to a topic meets its reader.
+# The client prefetches little, so that a change of the topic reaches its reader.
 SLOWLY = {
     "fetch.message.max.bytes": 2_000,
     "queued.min.messages": 1,
@@ -284,7 +284,7 @@ def test_a_topic_that_is_deleted_meanwhile_leaves_an_answer(kafka: Broker) -> No
 def test_a_broker_that_dies_meanwhile_leaves_an_answer(tmp_path: Path) -> None:
     with kafka_broker(tmp_path) as broker:
         topic = broker.create_topic(partitions=2)
-        broker.produce(topic, orders(30_000, partitions=2, pad=500))  # a fetch brings what a producer sent as one, 1 MB
+        broker.produce(topic, orders(30_000, partitions=2, pad=500))  # a fetch returns a producer's whole batch, 1 MB
         killed: list[int] = []
 
         def kill(read: int, _total: int) -> None:

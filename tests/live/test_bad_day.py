@@ -1,8 +1,7 @@
-"""A bad day on a real Kafka and a real `lowmark serve`: whatever was done, all that a person may look at names it.
+"""A bad day on a real Kafka and a real `lowmark serve`: every view for people names the planted cause.
 
-Goal: `status`, `explain`, page, metric and alert name one cause, the one that was planted. Method: a partition
-that gets no rows any more, one whose producer's clock goes a year ahead, a coordinator that is killed. The test
-compares the five with each of these causes, and with each other.
+Goal: `status`, `explain`, page, metric and alert all name the planted cause. Method: a partition stops getting rows, a
+producer's clock goes a year ahead, a coordinator is killed. The test compares the five views with the planted cause.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tests.test_grafana import ALERTS
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.usefixtures("kafka_jars")]
 
 YEAR_US = 365 * 86_400 * 1_000_000
-SECONDS = 60  # for what takes a few, on a machine with more to do
+SECONDS = 60  # the limit for waits of a few seconds, on a busy machine
 
 
 @dataclass
 class Producers:
-    """One for each partition: a row every 200 ms, of now, unless it is told otherwise."""
+    """One producer per partition: a row every 200 ms, with the present time by default."""
 
     broker: Broker
     topic: str
@@ -70,23 +69,23 @@ class Producers:
 
 @dataclass(frozen=True)
 class Told:
-    """The answers of all five at one moment."""
+    """The answers of all five views at one moment."""
 
     status: dict[str, Any]
     explain: str
     page: dict[str, Any]
     metrics: dict[str, list[tuple[dict[str, str], float]]]
-    alerts: dict[str, str]  # name -> description, of those that fire
+    alerts: dict[str, str]  # firing alerts: name -> description
 
     @property
     def causes(self) -> list[str | None]:
-        """In the words of status, page and metric."""
+        """The causes in status, page and metric."""
         metric = [labels["cause"] for labels, _ in self.metrics.get("lowmark_cause_info", [])]
         return [self.status["cause"], self.page["cause"], metric[0] if metric else None]
 
     @property
     def sentences(self) -> list[str]:
-        """Why, in the words of status, explain and page, without how long by now."""
+        """The reasons in status, explain and page, without durations."""
         explained = re.search(r"(?m)^  why    (.*)$", self.explain)
         said = [self.status["why"], explained[1] if explained else "", self.page["why"]]
         return [re.sub(r"\b[\d,.:hms-]+( rows)?( \d+s)?\b", "N", each) for each in said]
@@ -94,7 +93,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Eyes:
-    """The five."""
+    """The five views."""
 
     service: LowWatermarkService
     prometheus: Prometheus
@@ -113,13 +112,13 @@ class Eyes:
         return Told(status, call("explain", *connect)[1], page, metrics, alerts)
 
     def until(self, cause: str, alert: str, described: str = "") -> Told:
-        """Look until all agree on a cause, and an alert fires for it whose description holds this."""
+        """Look until all views agree on a cause, and an alert for it fires with this text in its description."""
         seen: list[Told] = []
 
         def agreed() -> bool:
             seen.append(self.look())
             told = seen[-1]
-            # The page looks once a second, and gRPC's words for a coordinator that is away change once.
+            # The page refreshes once a second, and gRPC changes its error text for an absent coordinator once.
             return (
                 set(told.causes) == {cause}
                 and len(set(told.sentences)) == 1
@@ -135,7 +134,7 @@ class Eyes:
 
 
 def quickly(folder: Path) -> Path:
-    """The rules, with seconds where they wait for minutes."""
+    """The alert rules, with waits of seconds instead of minutes."""
     rules = folder / "alerts.yml"
     rules.write_text(re.sub(r"for: \d+m", "for: 0s", ALERTS).replace("> 900", "> 5"))
     return rules
@@ -144,7 +143,7 @@ def quickly(folder: Path) -> Path:
 def test_a_bad_day_has_one_cause_wherever_a_person_looks(
     spark: SparkSession, kafka: Broker, prometheus_binary: Path, tmp_path: Path
 ) -> None:
-    del prometheus_binary  # it is there
+    del prometheus_binary  # only required
     topic = kafka.create_topic(partitions=3)
     producers = Producers(kafka, topic)
     with (

@@ -1,4 +1,4 @@
-"""The tutorial, run as it stands but for addresses, on real servers: audit, wrapped query, an alert, the page."""
+"""The tutorial, changed only in addresses, on real servers: audit, wrapped query, an alert, the page."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 ALERT = "LowmarkWatermarkStuck"
-# What the alert waits for, shortened: a quarter of an hour, and five minutes more.
+# The alert's waits of a quarter of an hour and of five minutes, shortened.
 SHORTER = (("moved_timestamp_seconds > 900", "moved_timestamp_seconds > 10"), ("for: 5m", "for: 0m"))
 SECONDS, SLOW, SILENT = 3_600, 600, 1_200
 PRINTED = re.compile(r"(<!-- printed by: (\w+) -->\n```\n)(.*?)(```)", re.DOTALL)
 
 
 class Tutorial:
-    """The page: its snippets and commands, with the addresses of this test's servers."""
+    """The tutorial page: its snippets and commands, with the addresses of this test's servers."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
         self.page = TUTORIAL.read_text(encoding="utf-8")
@@ -54,16 +54,16 @@ class Tutorial:
         return found[number]
 
     def run(self, number: int) -> None:
-        """One of the page's programs, in the names of all."""
+        """Run one of the page's programs, in the namespace of all."""
         exec(compile(self.here(self.snippet("python", number)), TUTORIAL.name, "exec"), self.names)
 
     def command(self, begin: str) -> list[str]:
-        """The words of a command of the page."""
+        """Return the words of one of the page's commands."""
         [line] = re.findall(rf"^    ({begin}.*)$", self.page, flags=re.MULTILINE)
         return shlex.split(self.here(line))
 
     def lowmark(self, begin: str, *more: str) -> str:
-        """What one of its `lowmark` commands prints."""
+        """Run one of its `lowmark` commands and return the output."""
         words = self.command(f"lowmark {begin}")[1:]
         done = CliRunner(env={"COLUMNS": "150"}).invoke(main.app, [*words, *more], prog_name="lowmark")
         assert done.exit_code == 0, done.output
@@ -71,14 +71,14 @@ class Tutorial:
 
 
 def settled(printed: str) -> str:
-    """Without what depends on the hour."""
+    """Remove times and durations from an output."""
     printed = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?( UTC)?", "TIME", printed)
-    printed = re.sub(r"; no row of it was reported for [\d.hms ]+[hms](?=\.)", "", printed)  # once that is ten seconds
+    printed = re.sub(r"; no row of it was reported for [\d.hms ]+[hms](?=\.)", "", printed)  # from ten seconds on
     return re.sub(r"(since|for|held|clock by|behind the clock:?) [\d.hms ]+", r"\1 SOME ", printed).strip()
 
 
 def said(tutorial: Tutorial) -> None:
-    """Compare what the page shows with what was printed; LOWMARK_WRITE=1 writes it instead."""
+    """Compare the page with the printed output; LOWMARK_WRITE=1 updates the page instead."""
     if os.environ.get("LOWMARK_WRITE"):
         page = PRINTED.sub(lambda found: f"{found[1]}{tutorial.printed[found[2]].strip()}\n{found[4]}", tutorial.page)
         TUTORIAL.write_text(page, encoding="utf-8")
@@ -99,7 +99,7 @@ def ended(names: dict[str, Any]) -> Iterator[None]:
 
 
 def paid(start: int) -> Iterator[tuple[int, int]]:
-    """Partition and event time of every row of the topic, in seconds."""
+    """Return partition and event time (in seconds) of every row of the topic."""
     for second in range(SECONDS):
         for partition in range(4):
             if partition < 3 or second < SILENT:
@@ -123,7 +123,7 @@ def test_the_chain_of_the_tutorial(
     addresses = {"localhost:9092": kafka.bootstrap, "=9464": "=0", "=8466": "=0", "/tmp/payments": str(tmp_path)}
     tutorial = Tutorial(addresses)
 
-    # 1, 2: the topic, and what native Spark would lose of it
+    # 1, 2: the topic, and native Spark's losses
     tutorial.run(0)
     start = tutorial.names["start"]
     tutorial.printed["audit"] = tutorial.lowmark("audit kafka")
@@ -133,7 +133,7 @@ def test_the_chain_of_the_tutorial(
     assert ten["rows_dropped"] > 2_000
     assert [each["rows_dropped"] for each in audit["lowmark"] if each["delay_us"] == 10_000_000] == [0]
     if not os.environ.get("LOWMARK_WRITE"):
-        assert audit["strategy"] in tutorial.snippet("python", 1)  # word for word
+        assert audit["strategy"] in tutorial.snippet("python", 1)  # verbatim
     elif "STRATEGY" in tutorial.page:
         tutorial.page = tutorial.page.replace("STRATEGY", audit["strategy"])
 
@@ -143,7 +143,7 @@ def test_the_chain_of_the_tutorial(
         service = tutorial.names["service"]
         wait_until(lambda: service.status("payments").holder == "payments/3", "the silent partition holds")
 
-        # 4: everybody names the same split
+        # 4: all views name the same split
         assert "payments/3" in tutorial.lowmark("status payments")
         told = tutorial.lowmark("explain payments")
         begins = told.index("Stream payments: ")
@@ -184,7 +184,7 @@ def test_the_chain_of_the_tutorial(
                 return [each for each in pager.of(ALERT, status) if each["labels"]["stream"] == "payments"]
 
             wait_until(lambda: holders() == ["payments/3"], "Prometheus names the holder")
-            # The others go on, for three seconds here: the alert wants rows to arrive.
+            # The other partitions continue, for three seconds here, because the alert requires arriving rows.
             others = tutorial.snippet("python", 2)
             assert "3_600" in others
             exec(compile(tutorial.here(others.replace("3_600", "3")), TUTORIAL.name, "exec"), tutorial.names)
@@ -192,7 +192,7 @@ def test_the_chain_of_the_tutorial(
             assert "split payments/3 (active)" in re.sub(r"\s+", " ", fired["annotations"]["description"])
             assert "`lowmark explain payments` says why" in fired["annotations"]["action"]
 
-            tutorial.run(3)  # the partition that was silent delivers
+            tutorial.run(3)  # the silent partition delivers
             wait_until(lambda: heard("resolved"), "the alert is taken back")
             wait_until(lambda: holders() == ["payments/1"], "Prometheus names the next holder")
             shows(page, "#holder", "payments/1")
@@ -203,7 +203,7 @@ def test_the_chain_of_the_tutorial(
             assert (status.counts.dropped_rows, status.counts.rows) == (0, written)
             assert written >= audit["rows"] + 3 * 3
 
-        # Every window that is over has all its rows, where native Spark would have dropped thousands.
+        # Every closed window has all its rows; native Spark would have dropped thousands.
         low_us = status.low_watermark_us
         assert low_us is not None
         over = Counter((partition, at // 60 * 60) for partition, at in paid(start))

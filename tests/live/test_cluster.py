@@ -1,4 +1,4 @@
-"""A standalone cluster of two workers, to which an application is submitted; one of its executors is killed."""
+"""An application on a standalone cluster of two workers; one of its executors is killed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ HOME = Path(pyspark.__file__).parent
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers of a core each, that know nothing of lowmark."""
+    """Start a master and two workers of one core each, without lowmark."""
     [port] = free_ports(1)
     url = f"spark://{LOCALHOST}:{port}"
     environment = ["env", "-i", f"SPARK_HOME={HOME}", f"SPARK_LOCAL_IP={LOCALHOST}", f"PATH={os.environ['PATH']}"]
-    environment += ["SPARK_SCALA_VERSION=2.13"]  # as bin/spark-class says it
+    environment += ["SPARK_SCALA_VERSION=2.13"]  # as bin/spark-class sets it
     environment += [f"JAVA_HOME={os.environ['JAVA_HOME']}"] if "JAVA_HOME" in os.environ else []
     run = [*environment, require_java(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{HOME}/jars/*"]
     at = ["--webui-port", "0", "--host"]
@@ -36,7 +36,7 @@ def master(tmp_path: Path) -> Iterator[str]:
             tmp_path / "master.log",
         )
     ]
-    for n, host in enumerate((LOCALHOST, "localhost")):  # a task is not tried twice on one host
+    for n, host in enumerate((LOCALHOST, "localhost")):  # Spark does not retry a task on the same host
         command = [*run, f"{deployed}.worker.Worker", *at, host, "--cores", "1", "--memory", "1g"]
         command += ["--work-dir", str(tmp_path / f"work-{n}"), url]
         nodes.append(Process("a worker", command, tmp_path / f"worker-{n}.log"))
@@ -66,7 +66,7 @@ def test_pitfall_28_a_lost_executor_changes_nothing_and_executors_need_nothing_b
         master,
         str(ROOT / "tests" / "live" / "cluster_driver.py"),
     ]
-    # Here as on the workers Python has one name, and each host finds its own under it.
+    # The driver and the workers use one name for Python, and each host finds its own program by it.
     here = worker_program(tmp_path / "here", Path(sys.executable))
     places = {"SPARK_HOME": str(HOME), "PYTHONPATH": str(ROOT), "PATH": f"{here}:{os.environ['PATH']}"}
     ran = subprocess.run(

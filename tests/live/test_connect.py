@@ -1,4 +1,4 @@
-"""Spark Connect with a real server: what a client can do, and in which words the rest is refused."""
+"""Spark Connect with a real server: the calls that work for a client, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def orders():
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Where a driver with a service and a wrapped query serves clients."""
+    """Yield the port of a driver that has a service and a wrapped query, and serves clients."""
     require_java()
     folder = tmp_path_factory.mktemp("connect")
     [port] = free_ports(1)
@@ -68,7 +68,7 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
             words
         )
         assert words.count("Hint: ") == 1
-    # The service of the server's driver is as near as any other on this machine.
+    # The service in the server's driver can be reached like any other on this machine.
     status = said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "status", "--json")
     assert '"orders"' in status
 

@@ -1,4 +1,4 @@
-"""The programs in examples/, as a user runs them, on a real broker."""
+"""The programs in examples/, run as a user does, on a real broker."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MINUTE_MS = 60_000
 
 
 def run(name: str, *more_jars: Path, **options: object) -> str:
-    """Run an example with `--option value` for each, and return what it prints."""
+    """Run an example with `--option value` for each option, and return its output."""
     require_java()
     jars = ",".join(str(jar) for jar in (*require_jars("spark-kafka"), *more_jars))
     conf = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=1 --conf spark.driver.host=127.0.0.1"
-    conf += " --conf spark.databricks.delta.snapshotPartitions=1"  # of its log, 50 by default
+    conf += " --conf spark.databricks.delta.snapshotPartitions=1"  # the partitions of its log's snapshot, 50 by default
     arguments = [part for option, value in options.items() for part in (f"--{option}", str(value))]
     ran = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
@@ -48,7 +48,7 @@ def test_orders_to_parquet_in_two_runs(kafka: Broker, kafka_jars: list[Path], tm
     def orders(partition: int, minutes: range) -> list[tuple[int, dict[str, object]]]:
         return [(partition, {"at": NOW_MS + m * MINUTE_MS, "item": "pen", "cents": 100 + m}) for m in minutes]
 
-    # Partition 1 is half an hour behind; the rest of it comes before the second run.
+    # Partition 1 is half an hour behind; its other rows come before the second run.
     produce(kafka, topic, [*orders(0, range(40)), *orders(1, range(10))])
     said = run("orders_to_parquet.py", bootstrap=kafka.bootstrap, topic=topic, out=tmp_path)
     assert "low watermark" in said
@@ -67,7 +67,7 @@ def test_clicks_of_views_with_an_idle_side_and_a_bad_clock(
     views, clicks = (kafka.create_topic(partitions=2) for _ in range(2))
     minute = MINUTE_MS
     produce(kafka, views, [(n % 2, {"at": NOW_MS + n * minute, "page": f"page-{n}"}) for n in range(30)])
-    # Only partition 0 of the clicks has any, and one of them comes from a clock that is a year ahead.
+    # Only partition 0 of the clicks has rows, and the clock of one row is a year ahead.
     ahead = round(time.time() * 1000) + 365 * 24 * 60 * minute
     told = [(0, {"at": NOW_MS + n * minute + 5_000, "of": f"page-{n}"}) for n in range(0, 30, 3)]
     produce(kafka, clicks, [*told[:5], (0, {"at": ahead, "of": "page-1"}), *told[5:]])
@@ -77,12 +77,12 @@ def test_clicks_of_views_with_an_idle_side_and_a_bad_clock(
     clicked = {r["page"] for r in rows if r["clicked_at"] is not None}
     without = {r["page"] for r in rows if r["clicked_at"] is None}
     assert clicked == {f"page-{n}" for n in range(0, 30, 3)}, "none was late for the click from the future"
-    # The low watermark is the smaller one of both streams, 27 minutes; a click may come ten minutes after its view.
+    # The low watermark is the smaller one of both streams, 27 minutes; a click comes up to ten minutes after its view.
     assert without == {f"page-{n}" for n in range(17) if n % 3}
 
 
 def rows_of_delta(table: Path) -> list[dict[str, Any]]:
-    """Read the newest version of a table: the files that its checkpoint and its log added and did not remove."""
+    """Read a table's newest version: the files that its checkpoint and log added and did not remove."""
     files: set[str] = set()
     log = table / "_delta_log"
     checkpoints = sorted(log.glob("*.checkpoint.parquet"))
@@ -101,13 +101,13 @@ def rows_of_delta(table: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(600)
 def test_devices_as_splits_merged_into_delta(kafka: Broker, tmp_path: Path) -> None:
-    """Twenty batches, a restart among them: Delta Lake writes checkpoints of its own meanwhile."""
+    """Twenty batches with a restart, so that Delta Lake writes its own checkpoints."""
     topic = kafka.create_topic(partitions=1)
 
     def readings(device: str, seconds: range) -> list[tuple[int, dict[str, object]]]:
         return [(0, {"device": device, "at": NOW_MS + 1_000 * at, "celsius": at / 100}) for at in seconds]
 
-    # "attic" sends what it has kept of half an hour only after the others went on: half a minute is in the table then.
+    # "attic" sends the rest of its half hour after "cellar" is an hour ahead: the table then has half a minute.
     produce(kafka, topic, [*readings("attic", range(0, 30, 10)), *readings("cellar", range(0, 3_600, 10))])
     delta = require_jars("delta")
     options = {"bootstrap": kafka.bootstrap, "topic": topic, "out": tmp_path, "rows-per-batch": 30}

@@ -1,4 +1,4 @@
-"""What is claimed of event times before a row is read, on a real broker: every claim against the whole content."""
+"""Claims of event times before a row is read, on a real broker: every claim is checked against the whole content."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def reading() -> Iterator[Read]:
 
 @pytest.fixture
 def times_ms() -> list[int]:
-    """A row a minute, from a month ago on."""
+    """The times of one row per minute, from a month ago on."""
     return [int(time.time() * 1_000) - MONTH_MS + n * MINUTE_MS for n in range(ROWS)]
 
 
 def in_transactions(
     kafka: Broker, topic: str, times_ms: list[int], *, rows: int = 10, partition: int = 0, end: str = "commit"
 ) -> None:
-    """Write rows of these times, so many in a transaction; the markers have the time of now."""
+    """Write rows of these times, `rows` per transaction; the transactions' markers have the present time."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"tx-{topic}-{partition}"})
     producer.init_transactions(30)
     for at in range(0, len(times_ms), rows):
@@ -62,10 +62,10 @@ def plainly(kafka: Broker, topic: str, times_ms: list[int], *, partition: int = 
 
 
 def filled(kafka: Broker, times_ms: list[int], parts: str) -> str:
-    """A topic with two partitions: the first holds the parts named, a letter each; the second plain rows only.
+    """Fill a topic of two partitions: the first with the named parts, one letter each; the second with plain rows.
 
-    t: rows in transactions; p: plain rows; a: a transaction that was aborted, of rows of now, before as many plain
-    rows; A: one of rows of that time.
+    t: rows in transactions; p: plain rows; a: an aborted transaction of rows with the present time, then plain rows;
+    A: the same, with aborted rows at times of the part.
     """
     topic = kafka.create_topic(partitions=2)
     plainly(kafka, topic, times_ms, partition=1)
@@ -87,7 +87,7 @@ def filled(kafka: Broker, times_ms: list[int], parts: str) -> str:
     ("isolation", "parts"),
     [
         *(("read_committed", parts) for parts in ("t", "tp", "pt", "ptp", "tpt", "a", "pap", "pAp", "tAp")),
-        # Where aborted records are rows, those of now are out of order, which is not for claims to know.
+        # If aborted records count as rows, those with the present time are out of order, which claims cannot know.
         *(("read_uncommitted", parts) for parts in ("t", "ptp")),
     ],
 )
@@ -105,7 +105,7 @@ def test_no_row_is_behind_a_claim_however_a_history_was_written(
     assert f"{topic}/1" in slices.claimed()
     if parts[0] == "p":
         assert f"{topic}/0" in slices.claimed(), "where no marker hides rows, claims are made"
-    # Reading goes on by shares: the splits stay together, and it takes few plans more than the budget asks for.
+    # Reading continues by shares: the splits stay together, and few plans more than the budget requires are needed.
     assert len(slices.plans) < 3 * 2 * ROWS / 25
 
 
@@ -172,7 +172,7 @@ def test_gaps_of_compaction_do_not_keep_claims_from_being_made(
     after_ms = count(times_ms[-1] + 1_000, 1_000)
 
     def compacted() -> bool:
-        later_ms = next(after_ms)  # rolls the segments by its time, so that the cleaner may take those before
+        later_ms = next(after_ms)  # its time rolls the segments, which lets the cleaner remove earlier ones
         kafka.produce(topic, [Record("end", partition, key="end", timestamp_ms=later_ms) for partition in (0, 1)])
         return all(rows[0][0] >= ROWS - 80 for rows in rows_of(kafka, topic).values())
 
@@ -196,7 +196,7 @@ def test_claims_go_by_the_time_that_rows_have(kafka: Broker, reading: Read, time
     slices.to_the_end()
 
     assert slices.rows == {f"{topic}/0": 60}
-    if kind == "LogAppendTime":  # else the rows are not in order, which no claim can help
+    if kind == "LogAppendTime":  # otherwise the rows are out of order, and claims cannot hold
         assert slices.false_claims(kafka, topic) == []
         assert slices.claimed() == {f"{topic}/0"}
 
@@ -287,7 +287,7 @@ def test_a_partition_without_an_answer_claims_nothing_and_stalls_nobody_for_long
     query = reading(source_of(kafka, topic))
     planner = query.planner
     assert isinstance(planner, KafkaPlanner)
-    # An offset that is not there yet: found by nobody, and never delivered.
+    # An offset beyond the end: never found, never delivered.
     splits = [
         KafkaSplit(split_id=f"{topic}/0", topic=topic, partition=0, start=ROWS),
         KafkaSplit(split_id=f"{topic}/1", topic=topic, partition=1, start=5),
@@ -336,5 +336,5 @@ def test_looking_at_64_partitions_costs_little(kafka: Broker, reading: Read) -> 
 
     assert [len(each) for each in claimed] == [64, 64]
     print(f"the first look: {spent_seconds[0]:.3f} s, at what it brought: {spent_seconds[1]:.3f} s")
-    assert spent_seconds[0] < 5.0  # far above what it takes; this finds what waits for a timeout
+    assert spent_seconds[0] < 5.0  # far above the usual time, so only a wait for a timeout exceeds it
     assert spent_seconds[1] < 1.0

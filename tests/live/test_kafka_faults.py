@@ -1,7 +1,7 @@
-"""What goes wrong around a wrapped Kafka query: failed batches, killed readers, stopped services, long batches.
+"""Faults around a wrapped Kafka query: failed batches, killed readers, stopped services, long batches.
 
-Goal: no fault costs a row, none freezes the query without a word. Method: each fault is made on purpose, at a known
-moment; what follows is compared with what was produced.
+Goal: no fault loses a row or silently freezes the query. Method: each fault is caused at a known moment; the output is
+compared with the produced rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wrapped(service: LowWatermarkService, spark: SparkSession, log: Log, **optio
 def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_the_restart(
     spark: SparkSession, kafka: Broker, checkpoint: str
 ) -> None:
-    """A batch that Spark runs again has no `latestOffset`; its partitions must be known all the same."""
+    """A repeated batch has no `latestOffset`, but its partitions must be known."""
     log = Log.create(kafka, 2)
     log.produce({0: [FAST_US + i * MINUTE_US for i in range(5)]})
     sink = Batches()
@@ -79,7 +79,7 @@ def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_t
             .option("checkpointLocation", checkpoint)
         )
         query = start_again(writer)
-        # Half an hour behind, and within the minute for which an empty partition holds.
+        # Half an hour behind, and within the minute in which an empty partition holds the low watermark.
         for minute in range(3):
             log.produce({1: [T0_US + minute * MINUTE_US]})
             query.processAllAvailable()
@@ -96,10 +96,10 @@ def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_t
 def test_a_batch_longer_than_the_grace_does_not_use_it_up(
     spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty partition that gets its first row while a long batch runs was never heard to be silent."""
+    """An empty partition that gets its first row during a long batch was never observed as silent."""
     from lowmark.watermark.splits import stream
 
-    # Instead of a minute, which would make this test one of two; the long batch below is longer than this.
+    # Shorter than the default of a minute, to save time; the long batch below takes longer than this.
     monkeypatch.setattr(stream, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)
     log = Log.create(kafka, 2)
     log.produce({0: [FAST_US]})
@@ -109,7 +109,7 @@ def test_a_batch_longer_than_the_grace_does_not_use_it_up(
     def slow(frame: DataFrame, batch_id: int) -> None:
         sink(frame, batch_id)
         if batch_id == 0:
-            log.produce({0: [FAST_US + MINUTE_US]})  # makes batch 1, whatever the heartbeat does
+            log.produce({0: [FAST_US + MINUTE_US]})  # causes batch 1 independently of the heartbeat
         elif not began:
             began.append(time.monotonic())
             log.produce({1: [T0_US]})
@@ -132,7 +132,7 @@ def test_a_batch_longer_than_the_grace_does_not_use_it_up(
 
 
 def heartbeat_processes(spark: SparkSession) -> list[int]:
-    """The heartbeat readers of this session: processes that its JVM started, by their own ids."""
+    """The process ids of this session's heartbeat readers, which its JVM started."""
     jvm = spark._jvm.java.lang.ProcessHandle.current()  # type: ignore[union-attr]
     children = jvm.children().iterator()
     found = []
@@ -163,12 +163,12 @@ def test_a_killed_heartbeat_reader_fails_the_query_and_a_restart_resumes_its_low
         os.kill(reader, signal.SIGKILL)
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(60)
-        # Spark says "Connection reset" or, of an end of file, nothing at all; so the service says what it means.
+        # Spark reports "Connection reset", or nothing for an end of file; so the service explains the failure.
         wait_until(lambda: "gone: the heartbeat" in caplog.text, "the service's word on it", seconds=30)
         assert 'on "orders": a Python process' in caplog.text
         assert "start the query again" in caplog.text
 
-        log.produce({1: [FAST_US + 2 * MINUTE_US]})  # only the fast one: the slow one must be remembered
+        log.produce({1: [FAST_US + 2 * MINUTE_US]})  # only the fast partition: the slow one must be remembered
         query = writer.start()
         query.processAllAvailable()
         assert heartbeat_of(history(query)[0], "orders").low_us == held_us
@@ -249,7 +249,7 @@ def test_a_query_that_failed_before_its_first_batch_was_over_does_not_hide_the_o
 
 
 def test_one_partition_column_over_two_topics_is_not_taken_for_one_split(spark: SparkSession, kafka: Broker) -> None:
-    """`split="partition"` over two topics: the fast topic's partition must not speak for the slow topic's."""
+    """`split="partition"` over two topics: the fast topic's partition must not count for the slow topic's."""
     fast, slow = Log.create(kafka, 1), Log.create(kafka, 1)
     fast.produce({0: [FAST_US + i * MINUTE_US for i in range(3)]})
     slow.produce({0: [T0_US]})
@@ -258,13 +258,13 @@ def test_one_partition_column_over_two_topics_is_not_taken_for_one_split(spark: 
         both = source(spark, fast, subscribe=f"{fast.topic},{slow.topic}")
         events = service.wrap(both, name="orders", event_time="ts", split="partition", strategy=bounded())
         query = sink.start(counted(events))
-        slow.produce({0: [T0_US + MINUTE_US]})  # a batch at least after the first report
+        slow.produce({0: [T0_US + MINUTE_US]})  # at least one batch after the first report
         with pytest.raises(StreamingQueryException, match=r'Hint: .*split=\["topic", "partition"\]'):
             query.awaitTermination(60)
 
 
 def test_two_streams_over_one_source_each_know_its_partitions(spark: SparkSession, kafka: Broker) -> None:
-    """Spark reads a source once that stands twice in a plan; both streams must find its partitions in the progress."""
+    """Spark reads a source once even if a plan has it twice; both streams must find its partitions in the progress."""
     log = Log.create(kafka, 2)
     log.produce({0: [FAST_US + i * MINUTE_US for i in range(3)]})
     with LowWatermarkService(spark) as service:
@@ -289,7 +289,7 @@ def test_two_streams_over_one_source_each_know_its_partitions(spark: SparkSessio
 def test_a_source_that_a_stream_before_has_beside_another_is_not_taken_for_the_other(
     spark: SparkSession, kafka: Broker
 ) -> None:
-    """What stands before the second heartbeat is a source of the first stream alone."""
+    """The source listed before the second heartbeat belongs to the first stream only."""
     shared, other = Log.create(kafka, 1), Log.create(kafka, 2)
     shared.produce({0: [FAST_US]})
     with LowWatermarkService(spark) as service:
@@ -314,7 +314,7 @@ def test_a_source_that_a_stream_before_has_beside_another_is_not_taken_for_the_o
 def test_an_idle_partition_is_not_left_out_while_minOffsetsPerTrigger_keeps_its_rows_waiting(
     spark: SparkSession, kafka: Broker
 ) -> None:
-    """Rows that the source does not hand out are no silence."""
+    """A partition with rows that the source withholds is not silent."""
     log = Log.create(kafka, 2)
     log.produce({0: [T0_US] * 10})
     sink = Sink(spark)
@@ -327,7 +327,7 @@ def test_an_idle_partition_is_not_left_out_while_minOffsetsPerTrigger_keeps_its_
         query = sink.start(counted(events))
         poll_query(query, lambda: service.status("orders").last_batch_id is not None, "the first batch")
         log.produce({1: [FAST_US] * 10})
-        # The last batch for now: any later one would show the row below as backlog.
+        # The last batch for now, because a later batch would show the row below as backlog.
         in_force_us = T0_US - BOUND_US - 1_000
         poll_query(query, lambda: history(query)[-1].watermark_us == in_force_us, "the low watermark in force")
         log.produce({0: [T0_US + MINUTE_US]})  # waits for nine more

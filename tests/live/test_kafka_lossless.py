@@ -1,9 +1,9 @@
-"""The main claim on a real broker: partitions an hour apart, and not one row is lost, where Spark alone loses most.
+"""The main claim on a real broker: partitions an hour apart, and no row is lost; Spark alone loses most of them.
 
 Goal: rows counted in windows = rows produced, for each partition; every window equals the batch query's; nothing is
 dropped. Method: known rows in a topic, Spark's own JVM connector, `maxOffsetsPerTrigger` so that the fast partitions
-run ahead over several batches, one last row for each partition so that all windows close. Native Spark runs on the very
-same topic, and must lose rows there: otherwise the test would show nothing.
+run ahead over several batches, one last row for each partition so that all windows close. Native Spark reads the same
+topic and must lose rows there, because otherwise the test would prove nothing.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, 
             name="orders",
             event_time="ts",
             split=["topic", "partition"],
-            # The empty partition would hold for a minute; every other one has rows in the first batch. Shorter than two
-            # batches: fast machines have read the first rows, and nobody else delivers, before a longer one is over.
+            # By default the empty partition holds for a minute; all others have rows in the first batch. The grace is
+            # shorter than two batches, because fast machines have read all first rows before a longer grace ends.
             strategy=bounded().with_grace("1 second"),
         )
         sink = Sink(spark)
@@ -91,7 +91,7 @@ def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, 
         added = partitions
         log.produce(
             {p: part(rng, p, partitions, phase=1, rows=rows) for p in live}
-            # Not older than the low watermark, which no partition has let past its twentieth minute.
+            # These rows are not late: the low watermark is at most at the twentieth minute of the slowest partition.
             | {added: part(rng, partitions // 2, partitions, phase=1, rows=rows)}
         )
         poll_query(
@@ -129,7 +129,7 @@ def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, 
 
 
 def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: SparkSession, kafka: Broker) -> None:
-    """Partition 0 stays an hour behind, and speaks; partition 3 falls silent, and is left out until it returns."""
+    """Partition 0 stays an hour behind and delivers; partition 3 becomes silent, and is left out until it returns."""
     rng = random.Random(seed())
     log = Log.create(kafka, 4)
     slow, silent = 0, 3
@@ -144,7 +144,7 @@ def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: Sp
     with LowWatermarkService(spark) as service, remembered(spark, 1_000):
         events = service.wrap(
             source(spark, log), name="orders", event_time="ts", split=["topic", "partition"],
-            # Long against a round of the loop below: the others must not fall silent between two rounds.
+            # Much longer than a round of the loop below, so that the others are never silent between two rounds.
             strategy=bounded().with_idleness("4 seconds"),
         )  # fmt: skip
         sink = Sink(spark)
@@ -173,7 +173,7 @@ def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: Sp
         closed = log.windows(closed_by_us=passed.low_watermark_us)
         assert {w for w in closed if w[0] == silent} <= sink.windows().keys()
 
-        at_us[silent] = at_us[slow]  # not older than the low watermark
+        at_us[silent] = at_us[slow]  # at or after the low watermark
         minute(0, 1, 2, silent)
         query.processAllAvailable()
         assert service.status("orders").splits[name].state is SplitState.ACTIVE
@@ -192,7 +192,7 @@ def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: Sp
 def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batches(
     spark: SparkSession, kafka: Broker
 ) -> None:
-    """No aggregation: batches as small and as fast as they can be, so that every race has its chance."""
+    """No aggregation: batches are as small and fast as possible, to give every race a chance."""
     rng = random.Random(drawn := seed())
     log = Log.create(kafka, 4)
     log.produce(
@@ -222,7 +222,7 @@ def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batc
 
 
 def a_run(*lows_us: int | None) -> tuple[Log, list[Progress]]:
-    """A made-up run: one row in each batch of each of two partitions, and these low watermarks in the heartbeats."""
+    """An invented run: one row of each of two partitions per batch, and these low watermarks in the heartbeats."""
     log = Log(broker=None, topic="t", times_us={0: [], 1: []})  # type: ignore[arg-type]  # nothing is produced
     progress = []
     for batch, low_us in enumerate(lows_us):
@@ -238,7 +238,7 @@ def a_run(*lows_us: int | None) -> tuple[Log, list[Progress]]:
 
 
 def test_the_checks_tell_a_late_report_and_a_lost_row_from_none() -> None:
-    """The method itself: a check that cannot fail shows nothing."""
+    """The checks must fail on a faulty run."""
     first_us, second_us = T0_US - BOUND_US - 1_000, T0_US + MINUTE_US - BOUND_US - 1_000
     log, progress = a_run(None, first_us, second_us)
     assert assert_reported(progress, log, "orders", bounded()) == 2

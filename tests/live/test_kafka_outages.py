@@ -1,8 +1,8 @@
-"""Brokers that are away and come back, under a running query of `service.read`, a planner and a reader.
+"""Brokers that stop and return, under a running query of `service.read`, a planner and a reader.
 
-Goal: what was reachable before goes on within seconds of its return, and no row is lost or comes twice. Method: a
-cluster of three brokers, one or all of which are stopped (SIGSTOP: connections stay, nobody answers) or killed
-(SIGKILL: a restart makes new leader epochs); what counts as their return is what a client sees that was made just then.
+Goal: query, planner and reader continue within seconds of the brokers' return, and no row is lost or duplicated.
+Method: in a cluster of three brokers one or all are stopped (SIGSTOP: connections stay without answers) or killed
+(SIGKILL: a restart makes new leader epochs); the brokers count as returned when a new client reaches them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.live.servers import Broker, another_broker, kafka_broker, wait_until
 PARTITIONS = 6
 GO_ON_SECONDS = 5.0
 ALIVE = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
-"""A broker that is gone is missed soon."""
+"""Properties with which the cluster soon notices a lost broker."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
-    """Three brokers, of which the first is the controller, too."""
+    """Start three brokers; the first is also the controller."""
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as running:
         patch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + ALIVE)
@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
 
 @contextmanager
 def away(brokers: Sequence[Broker], how: signal.Signals) -> Iterator[None]:
-    """Brokers are gone until the block ends; then they are back, or on their way."""
+    """Stop or kill brokers until the block ends, then let them return."""
     if how is signal.SIGKILL:
         for broker in brokers:
             broker.kill()
@@ -71,7 +71,7 @@ def away(brokers: Sequence[Broker], how: signal.Signals) -> Iterator[None]:
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int] | None:
-    """Where partitions end, as a client sees it that is made just now; None where one does not answer."""
+    """Return the ends of partitions as a new client sees them; None if a partition does not answer."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     with suppress(KafkaException, TimeoutError):
         found = admin.list_topics(topic, timeout=1).topics[topic].partitions
@@ -82,7 +82,7 @@ def ends(bootstrap: str, topic: str) -> dict[int, int] | None:
 
 
 class Watched:
-    """Something that goes on and on in a thread, and when each partition moved last."""
+    """Repeats a step in a thread, and keeps the newest position of each partition."""
 
     def __init__(self, step: Callable[[], dict[int, int]]) -> None:
         self.positions: dict[int, int] = {}
@@ -109,7 +109,7 @@ class Watched:
 
 
 class Feed(Watched):
-    """Produces to all partitions all the time, as a client that is never away for long itself."""
+    """Produces to all partitions all the time, like a client that is never offline for long."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         settings = {"enable.idempotence": True, "linger.ms": 5, "reconnect.backoff.max.ms": 300, "log_level": 0}
@@ -158,7 +158,7 @@ def planning(source: KafkaSource) -> Watched:
 def reading(source: KafkaSource) -> Watched:
     query = Reading(source)
     reader = source.create_split_reader()
-    # To where nobody gets: a slice has an end, and these rows are still to come.
+    # The stop is out of reach, because a slice needs an end and the rows are not produced yet.
     reader.handle_splits_changes(SplitsAddition(tuple(replace(each, stop=10**9) for each in query.splits.values())))
 
     def step() -> dict[int, int]:
@@ -168,7 +168,7 @@ def reading(source: KafkaSource) -> Watched:
 
 
 class Query:
-    """A query of `service.read`, and the rows that it has written."""
+    """A query of `service.read`, and the position of its output in each partition."""
 
     def __init__(self, service: LowWatermarkService, source: KafkaSource, checkpoint: str) -> None:
         self.positions = dict.fromkeys(range(PARTITIONS), 0)
@@ -177,7 +177,8 @@ class Query:
 
         def take(batch: DataFrame, batch_id: int) -> None:
             for row in batch.sort("partition", "offset").collect():
-                # By offsets, which have no gaps here: a producer whose brokers were all killed may write a row twice.
+                # Compare offsets, because a producer may write a row twice if all brokers are killed. Offsets have no
+                # gaps here.
                 if row.offset != self.positions[row.partition]:
                     self.wrong.append(f"batch {batch_id}: {row}, expected offset {self.positions[row.partition]}")
                 self.positions[row.partition] = row.offset + 1
@@ -192,7 +193,7 @@ class Query:
 
 
 def seconds_until(watched: Mapping[str, Callable[[dict[int, int]], bool]], wanted: dict[int, int]) -> dict[str, float]:
-    """Wait until all have reached these offsets; return how long each of them took."""
+    """Wait until all have reached these offsets; return the seconds that each took."""
     began, took = time.monotonic(), dict[str, float]()
 
     def all_there() -> bool:
@@ -222,7 +223,7 @@ def test_a_query_goes_on_within_seconds_when_brokers_come_back(
     new = NewTopic(topic, PARTITIONS, replica_assignment=replicas, config={"retention.ms": "-1"})
     cluster[0].admin.create_topics([new])[topic].result(30)
     wait_until(lambda: ends(bootstrap, topic), "all partitions led")
-    # Brokers that were killed are away for as long as their start takes, too.
+    # The outage of killed brokers includes their start.
     patience = "2 minutes" if how is signal.SIGKILL else "1 minute"
     source = KafkaSource(bootstrap_servers=bootstrap, topics=[topic], value_type="string", give_up_after=patience)
 
@@ -248,7 +249,7 @@ def test_a_query_goes_on_within_seconds_when_brokers_come_back(
         query.query.stop()
 
     assert query.wrong == []
-    # From a record to its row a query takes its time without an outage, too: on this machine, what it took before.
+    # A query needs time from a record to its row without an outage, too: the time measured before the outage.
     allowed = {name: GO_ON_SECONDS + (usual[name] if name == "query" else 0) for name in took}
     late = {name: each for name, each in took.items() if each > allowed[name]}
     assert not late, f"{took}, and before the outage {usual}"

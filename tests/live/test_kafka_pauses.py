@@ -1,8 +1,8 @@
-"""Producers that pause together and go on: the silence of all makes no row late; a partition that is dead is left out.
+"""Producers that pause together and continue: the silence of all makes no row late; a dead partition is left out.
 
-Goal: nothing dropped and every window right, whoever speaks first after a pause. Method: one query over busy partitions
-that are up to 27 minutes apart in event time; all producers pause for longer than the idleness timeout at moments drawn
-from a seed, and come back one after the other. Then one of them stays away for good.
+Goal: nothing is dropped and every window is right, in any order of return after a pause. Method: one query over busy
+partitions, which are up to 27 minutes apart in event time; all producers pause for longer than the idleness timeout at
+moments drawn from a seed, and return one after the other. Then one producer stops for good.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PARTITIONS = 11
 TIMEOUT_SECONDS = 4.0
 PAUSE_SECONDS = 6.0
 COME_BACK_SECONDS = 1.5
-"""Longer than a batch, so that the first ones know only of who came back first; and no longer than what the rule bears:
-three quarters of the timeout, less a batch of the others that a split may have missed before the pause."""
+"""Longer than a batch, so that the first batches have rows of the first producers only; but at most the time that the
+rule allows: three quarters of the timeout, less a batch of the others that a split may have missed before the pause."""
 SKEW_US = 163 * SECOND_US
 ROUND_SECONDS = 0.25
 STEP_US = 5 * SECOND_US
@@ -51,7 +51,7 @@ END_US = T0_US + 10 * HOUR_US
 
 
 class Producers(Feeder):
-    """One producer a partition, in one thread; partition p is p * SKEW_US behind in event time."""
+    """One producer per partition, all in one thread; partition p is p * SKEW_US behind in event time."""
 
     def __init__(self, log: Log, rng: random.Random) -> None:
         super().__init__(ROUND_SECONDS)
@@ -69,7 +69,7 @@ class Producers(Feeder):
         self.log.produce(times)
 
     def pause(self) -> None:
-        """All fall silent at once, and come back one after the other, the one that is furthest behind at last."""
+        """Silence all producers at once, and let them return one after the other, the furthest behind last."""
         back = time.monotonic() + PAUSE_SECONDS
         self.silent_until = {p: back + COME_BACK_SECONDS * self.rng.random() for p in range(PARTITIONS)}
         self.silent_until[0], self.silent_until[PARTITIONS - 1] = back, back + COME_BACK_SECONDS
@@ -114,17 +114,17 @@ def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed
 
 
 def most_seconds(gap: float) -> float:
-    """How long a dead split may hold, by the time between two batches: twice the timeout, if that is a third of it.
+    """Return how long a dead split may hold, by the gap between batches: for a third of the timeout, twice the timeout.
 
-    Its last rows may be in a batch that is planned up to a gap after its death. The first batch that is planned more
-    than the timeout after that one leaves it out, so up to another gap later, and says so when it is over: a third.
-    Batches more than half the timeout apart are pauses of all, and it is the fifth of them that leaves it out.
+    The batch with its last rows is planned up to a gap after its death. The first batch planned more than the timeout
+    later leaves the split out, up to a second gap later, and reports that at its end: a third gap. Batches more than
+    half the timeout apart are pauses of all splits, and the fifth of them leaves the split out.
     """
     return TIMEOUT_SECONDS + 3 * gap if gap <= TIMEOUT_SECONDS / 2 else 7 * gap
 
 
 def longest_gap_seconds(query: StreamingQuery, seconds: float) -> float:
-    """From the plan of one batch with rows to that of the next, within the last seconds."""
+    """Return the longest time between the plans of successive batches with rows, within the last seconds."""
     told = [p for p in map(dict, query.recentProgress) if p["numInputRows"] > 1]
     at = [datetime.fromisoformat(p["timestamp"].replace("Z", "+00:00")).timestamp() for p in told]
     gaps = [after - before for before, after in itertools.pairwise(at) if before > at[-1] - seconds]
@@ -136,7 +136,7 @@ def active(service: LowWatermarkService) -> list[str]:
 
 
 def seconds_until_left_out(service: LowWatermarkService, query: StreamingQuery, producers: Producers) -> float:
-    """Let the partition that is furthest behind die; return after how long it holds nobody any more."""
+    """Stop the producer of the partition furthest behind; return the seconds until this partition is left out."""
     furthest = f"{producers.log.topic}/{PARTITIONS - 1}"
     poll_query(query, lambda: len(active(service)) == PARTITIONS and furthest in active(service), "all back")
     producers.dead.add(PARTITIONS - 1)

@@ -1,7 +1,7 @@
-"""The shapes of query that people run on Kafka: two from one stream, joins, AvailableNow, Once; each loses nothing.
+"""The common shapes of queries on Kafka: two from one stream, joins, AvailableNow, Once; none loses a row.
 
-Goal: what holds for one plain aggregation (test_kafka_lossless.py) holds where several heartbeats, several queries or
-several runs meet. Method: known rows, the slow partition or stream far behind, and complete sets compared.
+Goal: the claim for one plain aggregation (test_kafka_lossless.py) also holds for several heartbeats, queries or runs.
+Method: known rows, with the slow partition or stream far behind; complete sets are compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAST_LOW_US = END_US - BOUND_US - 1_000
 
 
 def apart(rows: int = 30) -> dict[int, list[int]]:
-    """Partition 0 an hour behind partition 1; half a minute from row to row."""
+    """Return times with partition 0 an hour behind partition 1, and half a minute between rows."""
     return {p: [T0_US + p * HOUR_US + i * MINUTE_US // 2 for i in range(rows)] for p in range(2)}
 
 
@@ -52,7 +52,7 @@ def wrapped(service: LowWatermarkService, frame: DataFrame, name: str = "orders"
 def test_two_queries_from_one_wrapped_stream_do_not_disturb_each_other(
     spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
-    """One runs at its own pace, the other stops halfway and goes on later: each has its own low watermark."""
+    """One query runs on, the other stops halfway and continues later: each has its own low watermark."""
     log = Log.create(kafka, 2)
     log.produce(apart())
     sinks = {"first": Batches(), "second": Batches()}
@@ -130,7 +130,7 @@ def test_a_join_of_two_wrapped_streams_with_one_side_far_behind_loses_no_pair_ov
         query.stop()
     assert dropped(progress) == 0
     assert set().union(*pairs.values()) == {(t, t + SECOND_US) for t in times}
-    # Both sides have to have moved it: Spark takes the smaller of the two watermarks.
+    # Both sides must have advanced, because Spark takes the smaller of the two watermarks.
     last = rejoined[-1]
     lows = [heartbeat_of(last, name).low_us for name in ("fast", "slow")]
     assert last.watermark_us == min(low for low in lows if low is not None) == times[-1] + SECOND_US - BOUND_US - 1_000
@@ -162,11 +162,11 @@ def test_available_now_reads_in_several_batches_and_brings_the_last_windows_out(
 def test_once_again_and_again_moves_the_watermark_with_each_run(
     spark: SparkSession, kafka: Broker, checkpoint: str
 ) -> None:
-    """A run of one batch has no heartbeat after its report: checkpoint/lowmark carries it into the next run."""
+    """A run of one batch has no heartbeat after its report, so checkpoint/lowmark passes the report to the next run."""
     log = Log.create(kafka, 2)
     sink, progress, farewells = Batches(), [], []
     rows = apart()
-    # After each run, the slow partition's last row; the first three runs are seen by the next one.
+    # The slow partition's last row after each run; each of the first three reports reaches the next run.
     known = [rows[0][run * 7 + 6] - BOUND_US - 1_000 for run in range(3)]
     for run in range(4):
         log.produce({p: times[run * 7 : run * 7 + 7] for p, times in rows.items()})

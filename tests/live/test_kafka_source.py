@@ -1,4 +1,4 @@
-"""The Kafka source on a real broker, without Spark: what is discovered, where it begins and ends, and what rows say."""
+"""The Kafka source on a real broker, without Spark: discovery, starts and ends, and the content of rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def numbers(*values: int, partition: int = 0) -> list[Record]:
 
 @pytest.fixture
 def ten(kafka: Broker) -> str:
-    """A topic of two partitions: 0 to 4, a record a second, in the first, and 5 to 9 in the second."""
+    """Fill a topic of two partitions with a record per second: 0 to 4 in the first, 5 to 9 in the second."""
     topic = kafka.create_topic(partitions=2)
     kafka.produce(topic, [*numbers(*range(5)), *numbers(*range(5, 10), partition=1)])
     return topic
@@ -206,7 +206,7 @@ def test_a_stop_that_is_not_there_yet_is_waited_for(kafka: Broker, ten: str, rea
     assert (query.values(), query.finished) == (["20"], {f"{ten}/0"})
 
 
-# -- what rows say --------------------------------------------------------------------------------------------------
+# -- content of rows --------------------------------------------------------------------------------------------------
 
 
 def test_every_column_of_a_record(kafka: Broker) -> None:
@@ -361,10 +361,10 @@ def test_compaction_leaves_gaps_that_ranges_may_begin_and_end_in(kafka: Broker) 
         pairs = zip(table["value"].to_pylist(), table["offset"].to_pylist(), strict=True)
         return [
             (text_of(value), offset) for value, offset in pairs if value != b"end"
-        ]  # the cleaner goes on with those
+        ]  # the cleaner keeps running on these records
 
     def compacted() -> bool:
-        kafka.produce(topic, [Record("end", key="end")])  # rolls the segment, so the cleaner may take the one before
+        kafka.produce(topic, [Record("end", key="end")])  # rolls the segment, so the cleaner may compact the one before
         return rows(0, kafka.end_offsets(topic)[0]) == left
 
     left: list[tuple[str, int | None]] = [("27", 27), ("28", 28), ("29", 29)]
@@ -420,7 +420,7 @@ def test_the_laws_hold_over_large_batches_of_several_topics(kafka: Broker) -> No
 
 @pytest.mark.parametrize("topics", [4, pytest.param(150, marks=pytest.mark.torture)])
 def test_small_slices_of_fresh_topics_bring_every_row_once(kafka: Broker, topics: int) -> None:
-    """A consumer is used again for topics that it does not know, at offsets before those it was at."""
+    """A consumer is reused for topics that it does not know, at lower offsets."""
     drawn, partitions, records = seed(), 16, 40
     rng = random.Random(drawn)
     for _ in range(topics):

@@ -1,4 +1,4 @@
-"""The Kafka source when things go wrong on a real broker: lost records, topics made anew, brokers away, logins."""
+"""Faults of the Kafka source on a real broker: lost records, recreated topics, absent brokers, logins."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def test_a_topic_that_is_deleted(kafka: Broker, reading: Read, monkeypatch: pyte
     assert lenient.discover() == []
 
 
-# -- brokers that are away ------------------------------------------------------------------------------------------
+# -- absent brokers ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that may be stopped."""
+    """Yield a broker that the test may stop."""
     with kafka_broker(tmp_path_factory.mktemp("own")) as broker:
         yield broker
 
@@ -193,7 +193,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(own: B
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, Broker]]:
-    """Two brokers of one cluster, the second of which is missed soon when it is gone."""
+    """Start two brokers of one cluster, which soon notices the loss of the second."""
     missed = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
     monkeypatch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + missed)
     with kafka_broker(tmp_path / "first") as first:
@@ -267,7 +267,7 @@ def test_a_broker_that_stands_still_is_waited_for(own: Broker, reading: Read) ->
 
 
 def test_a_broker_that_was_killed_is_waited_for(own: Broker, reading: Read) -> None:
-    """It comes back with new epochs of its leaders, and for a moment without leaders. The rest: test_kafka_outages."""
+    """The broker returns with new leader epochs, and without leaders at first. See also test_kafka_outages."""
     topic = own.create_topic()
     own.produce(topic, numbers(1, 2, 3))
     query = reading(source_of(own, topic, give_up_after="1 minute"))
@@ -307,7 +307,7 @@ def test_what_librdkafka_says_goes_to_the_log_and_not_on_and_on(
 ) -> None:
     topic = own.create_topic()
     own.produce(topic, numbers(1))
-    # A consumer of its own: one that was used before may have had its say.
+    # A new consumer, because a used one may have logged its lines already.
     source = source_of(own, topic, give_up_after="3 seconds", consumer_options={"client.id": topic})
     own.kill()
     began = time.monotonic()
@@ -319,7 +319,7 @@ def test_what_librdkafka_says_goes_to_the_log_and_not_on_and_on(
         own.restart()
 
     said = [record for record in caplog.records if topic in record.getMessage()]
-    # One line of a kind in ten seconds, however many consumers take each other's place meanwhile.
+    # One line of a kind in ten seconds, for any number of successive consumers.
     assert 1 <= len(said) <= 1 + lasted_seconds // LibrdkafkaLog.QUIET_SECONDS
     assert "rdkafka" not in capfd.readouterr().err
 

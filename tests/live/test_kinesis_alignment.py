@@ -1,6 +1,6 @@
-"""A Kinesis stream in one alignment group with a scripted one: neither reads further ahead than the drift, all is read.
+"""A Kinesis stream in one alignment group with a scripted stream: none reads further ahead than the drift, all is read.
 
-As `tests/integration/test_aligned_reading.py`, with sources that are really read.
+Like `tests/integration/test_aligned_reading.py`, with real reading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MS = 1_000
 
 
 class Query(AnyQuery):
-    """One query on a stream of the group, which reads what it planned."""
+    """A query on one stream of the group that reads its planned batches."""
 
     def __init__(self, streams: Streams, name: str, source: Source[Any, Any], strategy: WatermarkStrategy) -> None:
         super().__init__(streams, name, source, strategy)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_neither_runs_ahead_of_the_other(kinesis: Kinesis, drift_ms: int) -> Non
         writer.put(20)
         until = began_us / 1e6 + 0.05 * (moment + 1)
         wait_until(lambda end=until: time.time() >= end, "the next moment")  # type: ignore[misc]
-    # For longer than writing took, on a busy machine, too: the other one must not end behind what was written.
+    # The script is longer than the writing, also on a busy machine, because it must not end before the last row.
     script = StreamScript((SplitScript("a", 20),), began_us // MS * MS, 2_000, 50 * MS, 10 * MS)
     strategy = (
         WatermarkStrategy.for_bounded_out_of_orderness("20 milliseconds")
@@ -81,7 +81,7 @@ def test_neither_runs_ahead_of_the_other(kinesis: Kinesis, drift_ms: int) -> Non
         for query in (ours, other):
             planners.enter_context(closing(query.planner))
         batches = 0
-        stood: list[tuple[int, int]] = []  # rows of ours that were read, and how far the other one was
+        stood: list[tuple[int, int]] = []  # (number of rows of ours that were read, the other stream's newest time)
 
         def all_read() -> bool:
             nonlocal batches
@@ -95,8 +95,8 @@ def test_neither_runs_ahead_of_the_other(kinesis: Kinesis, drift_ms: int) -> Non
 
         wait_until(all_read, "all rows of ours", seconds=90)
     assert batches > 1_500 // drift_ms, "in turns"
-    # From what ours reads next: where writing paused, no row of it is in the way of the other one.
+    # Compare with the next row of ours, because during a pause of writing no row of ours holds the other stream.
     ahead_us = max(at_us - min(ours.rows[rows:]) for rows, at_us in stood)
     behind_us = max(max(ours.rows[:rows]) - at_us for rows, at_us in stood)
-    # The bound of the strategy, a tick of the other one and the claims' distance come on top of the drift.
+    # Add the strategy's bound, a tick of the other stream and the claims' distance to the drift.
     assert max(ahead_us, behind_us) <= (drift_ms + 20 + 50 + 10) * MS

@@ -1,4 +1,4 @@
-"""Faults of the service: refused, missing, deleted, throttled, away and back; and where secrets are not."""
+"""Faults of the service: refused, missing, deleted, throttled, absent and back; and no secrets in texts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def proxy(kinesis: Kinesis) -> Iterator[Proxy]:
 
 
 def failure_of(read: Reading) -> BaseException:
-    """Plan until it fails; return what is behind that."""
+    """Plan until the planner fails; return the cause."""
 
     def failed() -> BaseException | None:
         try:
@@ -107,14 +107,14 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_told(kinesis: Kinesis) -> 
 @pytest.mark.parametrize("ahead_ms", [-1_900, -600, 0, 1_900])
 @pytest.mark.parametrize("on_data_loss", ["error", "go_on"])
 def test_a_clock_that_is_not_the_services_loses_nothing(kinesis: Kinesis, ahead_ms: int, on_data_loss: str) -> None:
-    """Kinesis refuses a time in its future, which a driver whose clock is ahead once took for lost records."""
+    """Kinesis refuses a time in its future; once, a driver with a fast clock took that for lost records."""
     with kinesis.clock(ahead_ms):
         stream = kinesis.create_stream(2)
         options: dict[str, Any] = {"start": "LATEST", "on_data_loss": on_data_loss}
         with closing(Reading(source_of(kinesis, stream, **options), max_rows=700)) as read:
             wait_until(lambda: read.batch() or read.live, "the shards in an offset")
             writer = Writer(kinesis, stream)
-            writer.put(2_000)  # more than a planner looks ahead: it searches for the end by times
+            writer.put(2_000)  # more than a planner's look-ahead, so it searches for the end by times
             read.until(2_000)
             assert read.told[-1].metrics["data_losses"] == 0
         assert sorted(map(int, read.values())) == list(range(2_000))
@@ -124,7 +124,7 @@ def test_a_clock_that_is_not_the_services_loses_nothing(kinesis: Kinesis, ahead_
 
 
 def test_a_time_in_the_services_future_is_waited_for(kinesis: Kinesis, proxy: Proxy) -> None:
-    """A checkpoint may say one, of a driver whose clock was ahead."""
+    """A driver with a fast clock may have written such a time to the checkpoint."""
     stream = kinesis.create_stream(1)
     Writer(kinesis, stream).put(3)
     settings = KinesisSettings(region="eu-west-1", endpoint_url=kinesis.url)
@@ -164,7 +164,7 @@ def test_a_stream_that_was_made_anew_needs_a_new_checkpoint(
 
 @pytest.mark.parametrize("anew", [True, False])
 def test_a_stream_that_is_not_there_or_has_other_shards_is_not_read_for_ever(kinesis: Kinesis, anew: bool) -> None:
-    """The shards that it read were children: the new stream has none of their names."""
+    """The query had read child shards; the new stream has no shards of these names."""
     stream = kinesis.create_stream()
     writer = Writer(kinesis, stream)
     writer.put(5)
@@ -214,7 +214,7 @@ def test_an_iterator_that_expires_while_the_end_is_searched_is_renewed(kinesis: 
         nonlocal reads
         if operation == "GetRecords":
             reads += 1
-            if reads > 1 and reads % 2:  # the first look is at what comes next, the second at the end
+            if reads > 1 and reads % 2:  # the first read looks at the next records, the second at the end
                 kinesis.expire_iterator("shardId-000000000000")
 
     proxy.heard = expire
@@ -272,7 +272,7 @@ def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
             planners = PACES._paces
 
             def elsewhere(end: BatchOffset) -> dict[str, pa.Table]:
-                """An executor knows nothing of when the planner has read, but for what its slice says."""
+                """An executor knows the planner's reads only from its slice."""
                 monkeypatch.setattr(PACES, "_paces", {})
                 rows = reads(end)
                 monkeypatch.setattr(PACES, "_paces", planners)
@@ -305,7 +305,7 @@ def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, pro
         asked = proxy.refused
         proxy.refuse = None
         end = read.plan()
-        # And while a batch is read.
+        # The same while a batch is read.
         proxy.refuse = 400, "ProvisionedThroughputExceededException"
         proxy.refused = 0
         threading.Timer(3.0, lambda: setattr(proxy, "refuse", None)).start()
@@ -319,7 +319,7 @@ def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, pro
 
 
 class Clock:
-    """A clock that only waiting moves; what is due happens when its time has come."""
+    """A clock that only waiting advances; `due` is called at its time."""
 
     def __init__(self, at_seconds: float, due: Callable[[], object]) -> None:
         self.now, self._at_seconds, self._due = 0.0, at_seconds, due
@@ -384,7 +384,7 @@ def test_a_planner_that_is_throttled_for_a_minute_says_so_all_the_while_and_then
     proxy.refuse = 400, "ProvisionedThroughputExceededException"
     answers = 0
     with closing(planner):
-        while clock.now < 55:  # one look may take four seconds, two of each shard
+        while clock.now < 55:  # a look may take four seconds, two per shard
             assert planner.latest(splits) == {}, "nothing is known, so nothing is planned"
             answers += 1
             assert "2 of 2 shards" in str(planner.trouble())

@@ -1,7 +1,7 @@
 """A reader of a Kinesis stream is killed between planning, reading and commit, while shards split and merge.
 
-Without Spark, so that many kills cost little: the loop of `kinesis_loop` does what Spark does, and its offsets are all
-that is kept. Rows out are rows in, each once, those of a key in order. `test_kinesis_torture.py` does it with Spark.
+The test runs without Spark to make kills cheap: `kinesis_loop` imitates Spark, and only its offsets survive. The
+output has every row once, those of a key in order. `test_kinesis_torture.py` is the same with Spark.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def kill(server: Kinesis, folder: Path, *, kills: int) -> None:
             wait_until(lambda than=before: more(commits, than), "a batch")  # type: ignore[misc]
             reshard(server, stream, rng)
             writer.put(rng.randrange(60, 150))
-            # Between the offset and the rows, between the rows and the commit, or right after it.
+            # Kill between the offset and the rows, between the rows and the commit, or right after the commit.
             where = rng.choice([offsets, output, commits])
             known, until = newest(where), time.monotonic() + 60
             while not more(where, known):

@@ -1,7 +1,7 @@
-"""The Kinesis source against a server that speaks its protocol: laws, positions, resharding, and rows that expired.
+"""The Kinesis source on a server with the Kinesis protocol: laws, positions, resharding, and expired rows.
 
-The server is moto's, mended where it is not like the service (`kinesis_service.py`). Numbered rows are put. What is
-read has each of them once, and those of one partition key in order, whatever was split, merged or restarted meanwhile.
+The server is moto's, corrected to match the service (`kinesis_service.py`). The tests put numbered rows. The query must
+read each row once, and the rows of a partition key in order, through splits, merges and restarts.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack, monk
     read.until(len(writer.sent))
     wait_until(lambda: read.batch() or len(read.live) == len(kinesis.shards(stream, only_open=True)), "parents end")
     assert_all_once_in_order(read, writer)
-    # No child is read before its parents are finished.
+    # A child is read only after its parents are finished.
     finished: set[str] = set()
     for planned in read.told:
         parents.update(planned.splits)
-        finished.update(set(planned.finished) - planned.rows.keys())  # they had nothing left
+        finished.update(set(planned.finished) - planned.rows.keys())  # finished without further rows
         for name in planned.rows:
             live = set(planned.splits) - finished
             assert live.isdisjoint(parents[name]), f"{name} before {parents[name]}, seed {seed}"
@@ -166,7 +166,7 @@ def test_a_shard_is_not_finished_before_its_children_are_known(kinesis: Kinesis,
     for _ in range(3):
         read.batch()
     assert read.live == {f"{stream}/shardId-000000000000"}, "it holds the watermark until they are found"
-    read.restart()  # which looks for them
+    read.restart()  # which discovers the children
     read.until(20)
     assert_all_once_in_order(read, writer)
 
@@ -214,7 +214,7 @@ def test_starts_and_stops(kinesis: Kinesis, stack: ExitStack) -> None:
             StreamName=stream, ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
         )["ShardIterator"], Limit=1,
     )["Records"]  # fmt: skip
-    # The service says its time in whole seconds: "LATEST" begins up to one before.
+    # The service gives its time in whole seconds, so "LATEST" begins up to a second earlier.
     begun = datetime.now(timezone.utc) + timedelta(seconds=1.1)
     wait_until(lambda: datetime.now(timezone.utc) > begun, "a second after the rows")
     latest = reading(stack, source_of(kinesis, stream, start="LATEST"))
@@ -262,7 +262,7 @@ def test_discovery_by_names_arn_and_pattern(kinesis: Kinesis, stack: ExitStack) 
     assert pattern.live == named.live
     Writer(kinesis, kinesis.create_stream(1, "orders-ap-1")).put(3)
     pattern.until(9)
-    # One that is not named any more holds nobody.
+    # A stream that is no longer named holds nothing up.
     named.restart(source_of(kinesis, one))
     wait_until(lambda: named.batch() or named.live == {f"{one}/shardId-000000000000"}, "the other one over")
 
@@ -298,7 +298,7 @@ def test_aggregated_records_are_undone_and_what_is_not_of_the_shard_is_left_out(
     assert len({row["sequenceNumber"] for row in rows}) == 4
     assert rows[1]["partitionKey"] == "k0"
 
-    # A producer that has not heard of a split packs for the parent, and sends what went astray again.
+    # A producer that does not know of a split packs for the parent, and sends misdirected records again.
     kinesis.split(stream, "shardId-000000000000")
     kinesis.put(stream, [(key, data)])
     wait_until(lambda: read.batch() or len(read.live) == 2, "the children")
@@ -326,7 +326,7 @@ def test_a_stream_without_shards_is_read_when_it_gets_some_also_by_more_readers_
 
 
 def test_the_backlog_is_nothing_when_nothing_is_left_and_never_before(kinesis: Kinesis, stack: ExitStack) -> None:
-    """By it a shard is idle or not."""
+    """The backlog decides whether a shard is idle."""
     stream = kinesis.create_stream(2)
     keys = [each["HashKeyRange"]["StartingHashKey"] for each in kinesis.described(stream)]
     records = [{"PartitionKey": "k", "ExplicitHashKey": keys[0], "Data": b"%d" % n} for n in range(2_000)]
@@ -345,7 +345,7 @@ def test_the_backlog_is_nothing_when_nothing_is_left_and_never_before(kinesis: K
 
 
 def test_a_shard_is_asked_no_more_often_than_it_allows(kinesis: Kinesis) -> None:
-    """Planner and reader together, as the service counts: five reads of a shard in each second."""
+    """The service counts reads of planner and reader together: five per shard and second."""
     stream = kinesis.create_stream(1)
     writer = Writer(kinesis, stream)
     writer.put(300)
@@ -358,6 +358,6 @@ def test_a_shard_is_asked_no_more_often_than_it_allows(kinesis: Kinesis) -> None
             read.until(300)
     assert len(asked) >= 15
     for begin, at in enumerate(asked):
-        # Bursts of a planner's two looks (its run, and the end of the shard) apart.
+        # Except bursts of a planner's two looks (its run, and the end of the shard).
         within = sum(at <= other < at + 1.0 for other in asked[begin:])
         assert within <= 5 + 2, f"{within} reads in a second"

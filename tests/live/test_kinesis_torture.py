@@ -1,6 +1,6 @@
-"""A Kinesis stream that is split and merged while its query is killed, again and again: nothing lost, nothing twice.
+"""A Kinesis stream is split and merged while its query is killed again and again: nothing is lost or duplicated.
 
-Method: see `torture`. Event times are in the payload; every window must be what a count over all that was put gives.
+Method: see `torture`. Event times are in the payload; every window must equal a count over all put rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS = 12
 
 
 class Feeder(torture.Feeder):
-    """Puts rows of some keys, and reshards between."""
+    """Puts rows of some keys, and reshards in between."""
 
     def __init__(self, server: Kinesis, stream: str, rng: random.Random) -> None:
         super().__init__(0.15)
@@ -40,7 +40,7 @@ class Feeder(torture.Feeder):
             return reshard(self.server, self.stream, self._rng)
 
     def finish(self) -> None:
-        """One row far ahead for every shard, so that all windows before are over."""
+        """Put one row far ahead into every shard, to close all earlier windows."""
         for shard in self.server.described(self.stream):
             self.server.client.put_record(
                 StreamName=self.stream, PartitionKey="last", ExplicitHashKey=shard["HashKeyRange"]["StartingHashKey"],
@@ -50,7 +50,7 @@ class Feeder(torture.Feeder):
     def feed(self) -> None:
         now_us = START_US + self._round * 10 * SECOND_US
         self._round += 1
-        # The keys of one moment are at one time: what a key lags behind lies within the bound.
+        # All keys of one moment have nearly one time: a key's lag is within the bound.
         rows = [
             (f"k{key}", now_us - self._rng.randrange(25) * SECOND_US) for key in range(KEYS) if self._rng.random() < 0.7
         ]
@@ -68,7 +68,7 @@ def kill(server: Kinesis, folder: Path, *, kills: int, reshardings: int) -> None
         for number in range(kills):
             driver = killer.start(config)
             while done < reshardings * (number + 1) // kills:
-                # Some while it runs, some while it is down or starts.
+                # Some reshardings during a run, some during a restart.
                 if killer.rng.random() < 0.7:
                     await_batch(driver, config)
                 killer.tell(feeder.reshard())

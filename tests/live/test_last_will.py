@@ -33,7 +33,7 @@ def commands(session: int) -> list[str]:
         try:
             if os.getsid(int(each.name)) == session:
                 found.append((each / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
     return sorted(command for command in found if command)
 

@@ -1,7 +1,7 @@
-"""A newcomer's ten minutes as a script: an empty home, the wheel, an environment that is not activated, the README.
+"""A new user's first ten minutes as a script: an empty home, the wheel, an environment without activation, the README.
 
-On the oldest Spark and the newest one. pyspark is lent by the environments that `make sparks` made, and what else
-lowmark needs by that of the tests, so that no registry is asked; pip itself says that nothing is missing.
+It runs on the oldest and the newest Spark. The environments of `make sparks` provide pyspark, and the tests' own
+environment provides lowmark's other requirements, so no registry is needed; pip confirms that nothing is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXTRAS = {
 }
 NOW_MS = 1_700_000_040_000  # a full minute
 SECONDS = 120
-SMALL = "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"  # seconds of a test; nothing else
+SMALL = "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"  # only saves seconds of the test
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def bin_(version: str, wheel: Path, tmp_path: Path) -> Path:
-    """The programs of an environment that has the wheel, and that Spark."""
+    """Return the programs of an environment with the wheel and this Spark."""
     sparks = environments()
     lent = [packages(sparks[version]), packages(ROOT / ".venv" / "bin" / "python")]
     return make_environment(tmp_path / "project" / ".venv", wheel, lent)
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What a shell has in which nothing was set up: no variable of ours or of Spark's."""
+    """The environment of a fresh shell, without variables of lowmark or Spark."""
     keep = {key: value for key, value in os.environ.items() if key in {"PATH", "JAVA_HOME", "LD_LIBRARY_PATH"}}
     run = home / "run"
     run.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def snippet(bootstrap: str, topic: str) -> str:
-    """The README's first program, with this broker, a free port and a relative checkpoint."""
+    """Return the README's first program, with this broker, a free port and a relative checkpoint."""
     example, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     for here, there in (
         ("localhost:9092", bootstrap),
@@ -91,7 +91,7 @@ def run(bin_: Path, home: Path, *command: str) -> str:
 def test_the_readmes_program_runs_from_the_wheel(bin_: Path, version: str, kafka: Broker, tmp_path: Path) -> None:
     require_java()
     home, project = tmp_path / "home", bin_.parents[1]
-    install(bin_, f"lowmark[{','.join(EXTRAS)}]")  # pip resolves all of it, and finds that nothing is missing
+    install(bin_, f"lowmark[{','.join(EXTRAS)}]")  # pip resolves all requirements, and finds them installed
     assert run(bin_, home, "python", "-c", "import pyspark; print(pyspark.__version__)") == f"{version}\n"
 
     topic = kafka.create_topic(partitions=2)
@@ -104,7 +104,7 @@ def test_the_readmes_program_runs_from_the_wheel(bin_: Path, version: str, kafka
     produce(0, range(8))  # partition 1 is seven minutes behind
     produce(1, range(1))
     (project / "app.py").write_text(snippet(kafka.bootstrap, topic))
-    jars = ",".join(str(jar) for jar in require_jars("spark-kafka", version))  # a user's --packages
+    jars = ",".join(str(jar) for jar in require_jars("spark-kafka", version))  # in place of a user's --packages
     log = tmp_path / "log"
     with log.open("wb") as output:
         app = subprocess.Popen(
@@ -114,7 +114,7 @@ def test_the_readmes_program_runs_from_the_wheel(bin_: Path, version: str, kafka
         )  # fmt: skip
 
     def printed(rows: int) -> bool:
-        """Whether the console has so many windows of a partition."""
+        """Whether the console shows this many windows of a partition."""
         assert app.poll() is None, f"it ended by itself{tail(log)}"
         return len(re.findall(r"^\|\{2023-11-1[^|]*\| *[01]\| *1\|$", log.read_text(), re.MULTILINE)) >= rows
 
@@ -143,7 +143,7 @@ def test_the_readmes_program_runs_from_the_wheel(bin_: Path, version: str, kafka
 
 
 def test_imports_are_fast_with_each_extra(bin_: Path, version: str, tmp_path: Path) -> None:
-    """In seconds of the processor beyond pyspark's own: lowmark itself, and then what each extra brings."""
+    """Processor seconds in addition to pyspark's: of lowmark itself, then of each extra."""
     code = """
 import importlib, json, sys, time
 import pyspark.sql, pyspark.sql.streaming, pyspark.sql.datasource

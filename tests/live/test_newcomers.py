@@ -1,9 +1,9 @@
-"""Kills right after a batch in which a split spoke for the first time: what it says next counts.
+"""Kills right after a batch with a split's first row: the split's next row must count.
 
-Goal: all windows of the script are there, each once, however the driver ends: SIGKILL and SIGTERM, it alone or its
-whole group, at moments drawn between the commit of such a batch and the plan of the next. Method: see
-`newcomers_driver`, which is what is killed. Without the report that is left at once, a newcomer of that batch is
-forgotten, and its second row dropped.
+Goal: all windows of the script are emitted, each once, for every end of the driver: SIGKILL and SIGTERM, to its process
+or its whole group, at moments drawn between the commit of such a batch and the plan of the next. Method: see
+`newcomers_driver`, which is the killed process. Without the report written right after the batch, the restart forgets a
+newcomer of that batch, and drops its second row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Whom = Literal["driver", "group"]
 
 
 def end(driver: Driver, how: signal.Signals, whom: Whom) -> None:
-    """Send a signal to the driver's Python alone or to all that it started, and return when none of it is left."""
+    """Send a signal to the driver's Python or to its whole group, and return when all its processes have ended."""
     if whom == "driver":
         os.kill(driver.process.pid, how)
     else:
@@ -40,7 +40,7 @@ def end(driver: Driver, how: signal.Signals, whom: Whom) -> None:
 
 
 def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signals, whom: Whom) -> str:
-    """Wait for a batch with a newcomer to be committed, and end the driver before the next is planned."""
+    """Wait for the commit of a batch with a newcomer, and end the driver before the next plan."""
     commits = config.checkpoint / "commits"
     while True:
         wait_for_next(driver, commits)
@@ -57,7 +57,7 @@ def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signa
 
 
 def kill(config: Config, ends: Sequence[tuple[signal.Signals, Whom]]) -> None:
-    """End the driver so often, each time as one of ``ends``; of several, the torture's seed draws which."""
+    """End the driver this many times, each time by one of ``ends``, which the torture's seed draws."""
     with Torture("newcomers_driver", Path(config.folder)) as killer:
         for _ in range(config.hours - 3):
             how, whom = killer.rng.choice(ends)

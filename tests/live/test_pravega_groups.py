@@ -1,4 +1,4 @@
-"""Reader groups: what their checkpoints give, and batches of a query that end at them, through crashes and scalings."""
+"""Reader groups: their checkpoints, and batches of a query that end at them, through crashes and scalings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_MS = 2_000
 
 
 class Group:
-    """A reader group over one stream, with checkpoints by hand only."""
+    """A reader group over one stream, with manual checkpoints only."""
 
     def __init__(self, pravega: Pravega, stream: str) -> None:
         self.pravega, self.name = pravega, f"g{uuid.uuid4().hex[:8]}"
@@ -80,7 +80,7 @@ def test_a_checkpoint_waits_until_readers_have_read_and_says_where_they_are(grou
     seen = 3
     while not (event := reader.readNextEvent(MOST_MS)).isCheckpoint():
         seen += 1
-    reader.readNextEvent(MOST_MS)  # only who reads on behind it says that it is done with what lies before
+    reader.readNextEvent(MOST_MS)  # a reader confirms the events before a checkpoint only by the next read
     done = wait_until(lambda: due.getNow(None), "the checkpoint", seconds=20)
     assert byte_of(done) == seen * 12, "the position that was read, which nobody knew when the batch was planned"
     assert str(event.getCheckpointName()) == "c1"
@@ -98,7 +98,7 @@ def plan_of(source: PravegaSource) -> BatchPlanner[PravegaSplit]:
 
 
 def next_batch(planner: BatchPlanner[PravegaSplit], at: BatchOffset) -> BatchOffset:
-    """Plan until there is a batch, and write its offset, as Spark does."""
+    """Plan until a batch has rows, and write its offset, as Spark does."""
 
     def planned() -> BatchOffset | None:
         end = planner.plan(at, None)
@@ -116,7 +116,7 @@ def rows_of(source: PravegaSource, planner: BatchPlanner[PravegaSplit], at: Batc
 
 
 def test_batches_end_at_the_checkpoints_of_a_group_that_an_application_shares(pravega: Pravega) -> None:
-    """A process that is killed closes nothing: its reader stays in the group, and holds its checkpoints up."""
+    """A killed process closes nothing: its reader stays in the group, and delays the group's checkpoints."""
     seed = 11
     rng, stream, name = random.Random(seed), pravega.create_stream(2), f"g{uuid.uuid4().hex[:8]}"
     source, sent, got = pravega.source(stream, reader_group=name), 0, list[int]()
@@ -207,7 +207,7 @@ def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 def test_pravega_truncates_what_a_subscriber_has_committed_and_nothing_that_it_has_not(pravega: Pravega) -> None:
-    """Pravega looks at its retention once a minute; a stream without a subscriber loses what nobody has read."""
+    """Pravega applies retention once a minute; a stream without a subscriber loses unread events."""
     ours, nobodys = [pravega.create_stream(1, keep_bytes=1) for _ in range(2)]
     for stream in (ours, nobodys):
         pravega.write(stream, (("k", b"%04d" % n) for n in range(100)))
@@ -224,7 +224,7 @@ def test_pravega_truncates_what_a_subscriber_has_committed_and_nothing_that_it_h
     with pravega.writer(ours) as to_ours, pravega.writer(nobodys) as to_nobodys:
 
         def truncated() -> bool:
-            for writer in (to_ours, to_nobodys):  # Pravega truncates before a byte that it keeps
+            for writer in (to_ours, to_nobodys):  # Pravega truncates only before kept bytes
                 writer.write([("k", b"more")])
             return min(heads()) > 0
 

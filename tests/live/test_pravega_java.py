@@ -1,4 +1,4 @@
-"""Java in a Python process: where it is started, once, and where it cannot be. No Pravega is needed."""
+"""Java in a Python process: it starts once in a worker, and refuses in a single line. No Pravega is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.live.pravega_server import JARS
 from tests.live.servers import ROOT, require_jars, require_java
 
-# As Spark's daemon does: imports first, then a fork for each worker, whose tasks read by threads that come and go.
+# As in Spark's daemon: imports first, then a fork for each worker, whose tasks read in short-lived threads.
 WORKER = """
 import gc, os, sys, threading
 from lowmark.sources.pravega import PravegaSource, PravegaUnavailable
@@ -70,7 +70,7 @@ def test_a_worker_starts_it_once_whatever_thread_is_first() -> None:
 
 
 def said_by_a_fork() -> list[str]:
-    """What a fork says. It has the locks of Java's threads without the threads, so one may hang or crash instead."""
+    """Return a fork's output. A fork has the locks of Java's threads without the threads, so it may hang or crash."""
     for _ in range(3):
         with suppress(subprocess.TimeoutExpired):
             said = run("before", JARS, seconds=15).stdout.splitlines()

@@ -1,7 +1,7 @@
-"""A Pravega that is killed and comes back, or does not, while it is planned and while it is read; without Spark.
+"""A Pravega is killed, and returns or not, during planning and during reading; without Spark.
 
-What is killed is a proxy in front of its segment store, and one in front of its controller: this Pravega keeps all it
-has in memory, and who reads cannot tell the two from the server.
+The tests kill a proxy in front of its segment store and a proxy in front of its controller, because this Pravega keeps
+its streams in memory. A reader cannot tell the proxies from the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Outage = tuple[Pravega, TcpProxy, TcpProxy]
 
 @pytest.fixture(scope="module")
 def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
-    """A Pravega, what stands before its controller, and before its store."""
+    """Yield a Pravega, the proxy of its controller, and the proxy of its store."""
     folder: Path = tmp_path_factory.mktemp("outage")
     with pravega_server(folder / "server", delay_ms=5) as server:
         assert server.proxy is not None

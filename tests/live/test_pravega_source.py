@@ -28,11 +28,11 @@ from tests.live.pravega_server import JARS, Pravega, Writer
 from tests.live.servers import free_ports, wait_until
 
 START_MS = 1_700_000_000_000
-ROUND_MS = 100_000  # from one time that writers note to the next
+ROUND_MS = 100_000  # between two times that writers note
 
 
 def rows(begin: int, end: int, keys: int = 20) -> list[dict[str, object]]:
-    """Rows by number, a second apart, each key in order."""
+    """Return rows by number, a second apart, in order for each key."""
     return [{"key": f"k{n % keys}", "at": START_MS + n * 1_000, "n": n} for n in range(begin, end)]
 
 
@@ -41,7 +41,7 @@ def as_events(given: Sequence[dict[str, object]]) -> list[bytes]:
 
 
 def by_number(events: pa.BinaryArray) -> pa.Array[Any]:
-    """A time as a user's own function finds it."""
+    """Return an event time, as a user's own function does."""
     return pa.array([json.loads(each or b"")["at"] * 1_000 for each in events.to_pylist()], pa.int64())
 
 
@@ -353,10 +353,10 @@ def marks_of(pravega: Pravega, stream: str, place: int = 0, most: int | None = N
 
 
 def note_time(pravega: Pravega, stream: str, writer: Writer, time_ms: int) -> None:
-    """Note a time until there is a mark of it; as writers do, again, a millisecond later each time.
+    """Note a time until it has a mark; each try is a millisecond later, as writers do.
 
-    A single note may be lost: the controller puts a stream aside whose writers were silent for a few seconds, and a
-    note that comes just then waits for the next one. The last note has its mark in the end, so none comes later.
+    A single note may be lost: the controller suspends a stream whose writers were silent for a few seconds, and a note
+    at that moment waits for the next note. The last note gets its mark, so no mark comes later.
     """
 
     def is_marked(noted_ms: int) -> bool:
@@ -477,7 +477,7 @@ def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(praveg
     for _ in range(6):  # children wait for their parents
         came += rest.events()
     assert sorted([*got, *came]) == as_events(rows(0, number)), f"seed {seed}: {standing}"
-    # And Pravega itself takes it for a place in the stream: all between it and the end is what is left.
+    # Pravega itself accepts it as a place in the stream: the rest of the stream lies between it and the end.
     bounded, between = Reading(pravega.source(stream, start=text, stop="tail")), list[bytes]()
     for _ in range(6):
         between += bounded.events()

@@ -1,7 +1,7 @@
-"""Kills at any moment while segments are split and merged: nothing lost, nothing twice, never backwards.
+"""Kills at any moment of splits and merges of segments: no row is lost or duplicated, the low watermark never falls.
 
-Method: see `torture`. The rows are events of two Pravega streams, one ten minutes behind the other, which are scaled
-five times meanwhile.
+Method: see `torture`. The rows are events of two Pravega streams, one ten minutes behind the other; both are scaled
+five times during the test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.live.torture import Driver, Torture
 pytestmark = torture.MARKS
 
 START_MS = 1_700_000_000_000
-STEP_MS = 5_000  # of event time in each round of writing
+STEP_MS = 5_000  # the event time per round of writing
 SHUFFLE_MS = 9_000
 BEHIND_MS = 600_000
 SCALINGS = 5
 
 
 class Feeder(torture.Feeder):
-    """Writes to both streams, and scales them between."""
+    """Writes to both streams, and scales them in between."""
 
     def __init__(self, pravega: Pravega, streams: list[str], rng: random.Random) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Feeder(torture.Feeder):
             self.scalings += 1
 
     def finish(self) -> None:
-        """Rows that close every window, in every segment."""
+        """Write rows that close every window, to every segment."""
         ends_ms = START_MS + self.round * STEP_MS + 600_000
         for writer in self._writers:
             writer.write((f"last{n}", b'{"at": %d}' % ends_ms) for n in range(300))
@@ -88,9 +88,9 @@ def was_set(pravega: Pravega, group: str, before: int, driver: Driver) -> bool:
 
 
 def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> None:
-    """As `kill`, with one stream, a reader group, and an application that reads in it all the while.
+    """Kill as `kill` does, with one stream, a reader group, and an application that reads in the group all the time.
 
-    After every restart the group stands where Spark's newest offset does.
+    After every restart the group's position equals Spark's newest offset.
     """
     stream, group = pravega.create_stream(2), f"g{uuid.uuid4().hex[:8]}"
     config = Config(

@@ -1,4 +1,4 @@
-"""`LowWatermarkService.read` on a real Kafka broker, no Spark connector in between."""
+"""`LowWatermarkService.read` on a real Kafka broker, without Spark's connector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEP_MS = 20_000
 
 
 def skewed(partition: int) -> int:
-    """Partition 0 is three hours behind, the others up to an hour."""
+    """Return a partition's lag: three hours for partition 0, up to an hour for the others."""
     return -3 * HOUR_MS if partition == 0 else -(partition % 4) * HOUR_MS // 4
 
 
@@ -46,7 +46,7 @@ def test_a_skewed_topic_is_read_whole_and_every_window_is_what_a_batch_query_giv
         for n in range(PER_PARTITION)
         for p in range(PARTITIONS - 1)  # the last one stays empty
     ]
-    # One row each at the very end, so that all windows before are over.
+    # One last row per partition, to close all earlier windows.
     last_ms = START_MS + 2 * PER_PARTITION * STEP_MS
     kafka.produce(topic, sent + [Record("end", p, timestamp_ms=last_ms) for p in range(PARTITIONS)])
     on_broker = [PER_PARTITION + 1] * (PARTITIONS - 1) + [1]
@@ -81,7 +81,7 @@ def test_a_skewed_topic_is_read_whole_and_every_window_is_what_a_batch_query_giv
     assert dict(emitted) == expected
     assert set(status.splits) == {f"{topic}/{p}" for p in range(PARTITIONS)}
     if rows == 500:
-        # 16 partitions, slices of 500 rows: what is kept is some slices, not the hours between the partitions.
+        # 16 partitions, slices of 500 rows: the state holds a few slices, not the hours between the partitions.
         assert max(op["numRowsTotal"] for p in progress for op in p["stateOperators"]) < 3 * 500
 
 

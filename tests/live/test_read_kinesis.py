@@ -1,4 +1,4 @@
-"""`LowWatermarkService.read` and the format `lowmark_kinesis` on a server that speaks Kinesis: what a user sees."""
+"""`LowWatermarkService.read` and the format `lowmark_kinesis` on a Kinesis server, as a user sees them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_who_is_throttled_or_not_answered_waits_says_so_and_goes_on(
 
         def read() -> bool:
             assert query.isActive, query.exception()
-            # Rows count before their batch is over. A batch that is cut off waits for its minute, and no status of the
-            # planner says so: the test below is about that.
+            # Rows count before their batch is over, so wait for its end. A batch that loses the server waits for a
+            # minute without a status of the planner, which the test below covers.
             over = all(run.batch_since_us is None for run in service.run_statuses())
             return over and service.status("orders").counts.rows == len(writer.sent)
 
@@ -87,7 +87,7 @@ def test_who_is_throttled_or_not_answered_waits_says_so_and_goes_on(
 
 
 def test_what_the_page_shows(service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path) -> None:
-    """The program of kinesis.md, as it stands but for the address."""
+    """The program of kinesis.md, changed only in the address."""
     stream = kinesis.create_stream(2)
     Writer(kinesis, stream).put(30)
     code = block("kinesis.md", "from lowmark.sources.kinesis import")
@@ -120,7 +120,7 @@ def test_packets_of_the_producer_library_are_unpacked_by_executors(
 def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and_goes_on(
     service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
 ) -> None:
-    """What the planner hears of the server does not help: it is asked again when the batch is over."""
+    """The planner cannot report the outage, because it is asked again only after the batch."""
     stream = kinesis.create_stream(1)
     writer = Writer(kinesis, stream)
     writer.put(100)
@@ -201,7 +201,7 @@ def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
     writer.put(50)
     kinesis.split(stream, kinesis.shards(stream)[0])
     writer.put(50)
-    # What is there when a run begins ends it: a closed shard first, and its children in the next.
+    # A run ends with the shards known at its start: a closed shard in this run, its children in the next.
     for _ in range(2):
         run_to_the_end(run, seen)
     assert sorted(number for _, number in seen) == list(range(200)), "each row once"
@@ -235,7 +235,7 @@ def test_a_whole_minute_of_throttling_loses_nothing(
 
 
 class Minute:
-    """Sixty seconds of the clock on the wall."""
+    """A duration of sixty seconds of the wall clock."""
 
     def __init__(self) -> None:
         self._over = threading.Event()

@@ -37,7 +37,7 @@ Windows = Counter[tuple[str, int]]
 
 
 def rows(rng: random.Random, begin: int, end: int, behind_ms: int = 0) -> list[dict[str, object]]:
-    """Rows by number, half a second apart, shuffled within what the strategy allows, of 40 keys."""
+    """Return rows of 40 keys by number, half a second apart, shuffled within the strategy's bound."""
     return [
         {"key": f"k{rng.randrange(40)}", "at": START_MS + n * 500 - behind_ms - rng.randrange(SHUFFLE_MS), "n": n}
         for n in range(begin, end)
@@ -45,7 +45,7 @@ def rows(rng: random.Random, begin: int, end: int, behind_ms: int = 0) -> list[d
 
 
 def last(number: int) -> list[dict[str, object]]:
-    """Rows that close every window before, one of each of many keys, so that every segment has one."""
+    """Return rows that close every earlier window; their many keys reach every segment."""
     return [{"key": f"last{n}", "at": START_MS + number * 500 + 600_000, "n": -1} for n in range(400)]
 
 
@@ -65,7 +65,7 @@ def expected(sent: list[tuple[str, dict[str, object]]], before_ms: int) -> Windo
 
 
 class Sink:
-    """Windows as they were emitted."""
+    """Keeps the emitted windows."""
 
     def __init__(self) -> None:
         self.windows: Windows = Counter()
@@ -169,7 +169,7 @@ def test_time_in_a_payload_that_the_source_does_not_know(
 
 
 def test_what_the_page_shows(service: LowWatermarkService, pravega: Pravega, tmp_path: Path) -> None:
-    """The program of pravega.md, as it stands but for the addresses."""
+    """The program of pravega.md, changed only in the addresses."""
     stream = pravega.create_stream(2)
     pravega.write_json(stream, rows(random.Random(7), 0, 100))
     code = block("pravega.md", "from lowmark.sources.pravega import")
@@ -204,7 +204,7 @@ def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
     pravega.write_json(stream, rows(random.Random(2), 100, 140))
     pravega.split_one(stream)
     pravega.write_json(stream, rows(random.Random(3), 140, 200))
-    # What is there when a run begins ends it: a sealed segment first, and what carries it on in the next.
+    # A run ends with the segments known at its start: a sealed segment in this run, its successors in the next.
     for _ in range(2):
         run_to_the_end(run, seen)
     assert sorted(json.loads(event)["n"] for _, event in seen) == list(range(200)), "each event once"
@@ -323,12 +323,12 @@ def test_a_server_that_hangs_or_comes_back_is_waited_for_and_one_that_stays_away
         assert running is not None
         os.kill(running.pid, signal.SIGSTOP)
         try:
-            threading.Event().wait(5)  # how long it hangs
+            threading.Event().wait(5)  # the length of the outage
             assert query.isActive
         finally:
             os.kill(running.pid, signal.SIGCONT)
         server.write_json(stream, rows(random.Random(2), 50, 90))
-        # Not Spark's numInputRows, in which the heartbeat's row counts, too.
+        # Spark's numInputRows would include the heartbeat's row.
         wait_until(
             lambda: not query.isActive or service.status("orders").counts.rows == 90,
             "the rows after the pause",
@@ -337,7 +337,7 @@ def test_a_server_that_hangs_or_comes_back_is_waited_for_and_one_that_stays_away
         assert (query.exception(), service.status("orders").counts.rows) == (None, 90)
 
         assert server.proxy is not None
-        server.proxy.kill()  # to who reads, its segment store was killed
+        server.proxy.kill()  # readers see a killed segment store
         waits = f"Waiting for the source: Pravega at {server.controller} gives no answer for 1 of 1 segments since 20"
         wait_until(lambda: query.exception() or waits in service.status("orders").why, "the status says that it waits")
         assert (query.exception(), waits in service.explain("orders")) == (None, True)

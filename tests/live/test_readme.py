@@ -1,4 +1,4 @@
-"""The README's example, run as it stands but for addresses, on a real broker."""
+"""The README's example, changed only in addresses, on a real broker."""
 
 from __future__ import annotations
 

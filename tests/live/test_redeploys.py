@@ -1,4 +1,4 @@
-"""A handful of the redeploys of `tests.live.redeploys`: every row of two applications comes out, whoever is away."""
+"""Some of the redeploys of `tests.live.redeploys`: two applications emit every row, whichever of them is absent."""
 
 from __future__ import annotations
 

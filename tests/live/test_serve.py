@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
-SECONDS = 60  # for what takes one, on a machine with more to do
+SECONDS = 60  # the limit for waits of one second, on a busy machine
 
 
 @dataclass
@@ -54,11 +54,11 @@ class Served:
         self.process.wait()
 
     def peak_mib(self) -> int:
-        """The most memory it had so far."""
+        """The peak of its memory so far."""
         return self._memory_mib("VmHWM:")
 
     def resident_mib(self) -> int:
-        """The memory it has now."""
+        """Its present memory."""
         return self._memory_mib("VmRSS:")
 
     def _memory_mib(self, field: str) -> int:
@@ -70,7 +70,7 @@ class Served:
 def served(
     folder: Path, *options: str, address: str | None = None, lease: str = "30 seconds", before: tuple[str, ...] = ()
 ) -> Iterator[Served]:
-    """Start one, by a command that starts others if one is given, and wait until it says that it listens."""
+    """Start a coordinator, with `before` as a prefix of its command, and wait until it listens."""
     process = subprocess.Popen(
         [
             *before, *LOWMARK, "serve", "--json", "--address", address or f"unix:{folder}/c.sock", "--lease", lease,
@@ -102,7 +102,7 @@ def folder() -> Iterator[Path]:
 
 @dataclass
 class Lows:
-    """Every low watermark each task heard, in order."""
+    """Every low watermark that each task received, in order."""
 
     heard: dict[TaskId, list[int]] = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(fol
                     return len(lows.heard) == 20 and min(lows.newest()) >= to_us
 
                 wait_until(partial(risen, 1_000 * life), f"life {life}", seconds=SECONDS)
-                # While reports are under way; what was told is in the journal by then.
+                # Kill during reports; the journal already has every published value.
                 for n, (each, member) in enumerate(zip(tasks, members, strict=True)):
                     member.report(each, 1_000 * life + 500 + n)
                 coordinator.kill()
@@ -190,7 +190,7 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
 
 @contextmanager
 def driver(folder: Path, coordinator: str) -> Iterator[None]:
-    """A Spark application, killed at the end: its Python and its JVM at once, as with a machine that is gone."""
+    """A Spark application, killed at the end: its Python and its JVM at once, like a lost machine."""
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.live.job_driver", str(folder), coordinator],
@@ -221,11 +221,11 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
         return found
 
     def drivers_run() -> str:
-        """Which no status tells; the journal is its user's alone."""
+        """Return the run from the journal, because no status has it."""
         runs = decode(coordinator.journal.read_bytes())["runs"]
         return next(str(run) for *_, task_id, run, _lease in runs if task_id != rest.task_id)
 
-    # The lease is longer than the test: that the task goes on is not because its run was given up.
+    # The lease is longer than the test, so the task does not continue because of an expired run.
     with served(folder, lease="1 hour") as coordinator, Member(coordinator.address) as member:
         member.register(rest, expected_tasks=2)
         member.report(rest, us(1_000))
@@ -255,7 +255,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
 
 
 def query_id(checkpoint: Path) -> str:
-    """Spark's own id of the query, which outlives its restarts."""
+    """Spark's own id of the query, constant over its restarts."""
     found = json.loads((checkpoint / "metadata").read_text())["id"]
     assert isinstance(found, str)
     return found
@@ -283,7 +283,7 @@ def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
             wait_until(lambda: refused, "the refusal", seconds=SECONDS)
         assert "DisagreeingGroup" in refused[0]
         assert "third/orders/0" in refused[0]
-        assert re.search(r"task (fast|slow)/orders/0 joined with max drift 0.0001s", refused[0])  # whoever was first
+        assert re.search(r"task (fast|slow)/orders/0 joined with max drift 0.0001s", refused[0])  # whichever came first
         assert one.cap(fast) == Cap.up_to(1_800)
         assert one.connected
         two.deregister(slow)
@@ -331,7 +331,7 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
 
 @contextmanager
 def served_to_all(folder: Path, tmp_path: Path, before: tuple[str, ...] = ()) -> Iterator[tuple[Served, Path, Path]]:
-    """One at a port, with its certificate and its token."""
+    """Yield a coordinator at a TCP port, with its certificate and its token."""
     (cert, key), token = certificate(tmp_path), token_file(tmp_path)
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token))
     with served(folder, *options, address="127.0.0.1:0", before=before) as coordinator:
@@ -349,7 +349,7 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
         wait_until(lambda: member.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         for _ in range(1_500):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
-        for number in range(1, 4):  # each of these is a write of the journal
+        for number in range(1, 4):  # each causes a write of the journal
             member.register(task(number))
             for each in range(number + 1):
                 member.report(task(each), 10 * number)
@@ -383,7 +383,7 @@ def test_calls_without_the_token_that_never_say_anything_are_not_kept(folder: Pa
         codes = set(asyncio.run(call(3_000)))
         assert grpc.StatusCode.UNAUTHENTICATED in codes
         assert codes <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
-        assert coordinator.peak_mib() - before_mib < 25  # kept they are 57
+        assert coordinator.peak_mib() - before_mib < 25  # 57 if the messages were kept
         assert ask_status(coordinator.address, tls_ca=cert, token_file=token).applications == 0
 
 
@@ -408,7 +408,7 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
         wait_until(lambda: member.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         before_mib = coordinator.peak_mib()
         knock(int(coordinator.address.rpartition(":")[2]), BEHAVIOURS[behaviour], connections=20, seconds=4)
-        assert coordinator.peak_mib() - before_mib < 100  # with the token alone about 600
+        assert coordinator.peak_mib() - before_mib < 100  # about 600 with the token alone
         member.report(task(0), 2)
         wait_until(lambda: member.low_us(task(0)) == 2, "and goes on working", seconds=SECONDS)
 
@@ -451,7 +451,7 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
                 messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
             )
             answers = say(replayed, timeout=10).answers
-        # That it is over is no news: said again, it is taken.
+        # A repeated end of a run is accepted, because it changes nothing.
         assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "StaleRun", None]
         assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION"] * 2
         member.report(task(0), 12)

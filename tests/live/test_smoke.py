@@ -1,4 +1,4 @@
-"""Each server does what the other live tests take for granted."""
+"""Each server has the basic functions that the other live tests rely on."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def test_prometheus_answers_and_scrapes_itself(tmp_path: Path, prometheus_binary
         target = idle.url.removeprefix("http://")
         with prometheus_server(tmp_path / "second", [target]) as server:
             server.await_targets()
-            # A target counts as up a moment before its sample can be asked for.
+            # A target counts as up shortly before its sample can be queried.
             wait_until(lambda: [sample["value"][1] for sample in server.query("up")] == ["1"], "its sample")
     assert http_get(f"{idle}/-/ready")[0] == 0

@@ -1,7 +1,7 @@
-"""Kills at any moment of a query on Kafka: nothing lost, nothing twice, never backwards.
+"""Kills at any moment of a query on Kafka: nothing is lost or duplicated, the low watermark never falls.
 
-Goal: after every partition got one more row, the windows are those of an undisturbed run, each once, and the low
-watermark in the checkpoint never fell. Method: see `torture`; `torture_driver` is what is killed.
+Goal: after one more row in every partition, the windows equal those of an undisturbed run, each once, and the low
+watermark in the checkpoint never fell. Method: see `torture`; `torture_driver` is the killed process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.live.torture_driver import Config, How
 pytestmark = torture.MARKS
 
 PARTITIONS = 6
-STEP_US = 20 * SECOND_US  # of event time in each round of production
+STEP_US = 20 * SECOND_US  # the event time per round of production
 END_US = T0_US + 1_000 * HOUR_US
 
 
@@ -35,7 +35,7 @@ class Feeder(torture.Feeder):
         self._at_us = {p: T0_US + HOUR_US * p // (PARTITIONS - 1) for p in range(PARTITIONS)}
 
     def add_partition(self) -> None:
-        """A new partition, whose rows are as new as the newest there are."""
+        """Add a partition with rows as new as the newest."""
         with self.lock:
             number = len(self._at_us)
             self._log.grow(number + 1)
@@ -81,7 +81,7 @@ def kill(kafka: Broker, folder: Path, kills: int, how: How) -> None:
 
 @pytest.mark.parametrize("how", ["wrapped", "read"])
 def test_kills_at_random_moments_lose_nothing(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: How) -> None:
-    # Each kill is a driver that starts, and costs as long as that takes: three here, other ones in every run.
+    # Each kill costs the start of a driver, so this test makes three, at new moments in every run.
     kill(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "3")), how=how)
 
 

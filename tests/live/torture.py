@@ -1,8 +1,8 @@
-"""SIGKILL at any moment, restart from the checkpoint, again and again: what the torture tests of all systems share.
+"""Common parts of the torture tests of all systems: SIGKILL at any moment, restart from the checkpoint, repeatedly.
 
-A driver in a session of its own (`driven`) is killed at moments drawn from a seed, some of them tied to what it just
-wrote, because the dangerous moments lie between two files: planned but not run, run but not committed, committed but
-not reported. Rows are fed all the while. A failure names its seed: `LOWMARK_SEED=...` draws the same moments again.
+A driver in its own session (`driven`) is killed at moments drawn from a seed. Some moments follow a file just written,
+because the dangerous moments lie between two files: planned but not run, run but not committed, committed but not
+reported. Rows are fed all the time. A failure names its seed: `LOWMARK_SEED=...` draws the same moments again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ MARKS = [
 
 
 def processes(session: int) -> list[int]:
-    """The processes of a session: Python workers leave the group of the JVM that starts them, but not its session."""
+    """Return the processes of a session: Python workers leave the process group of their JVM, but not its session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, owner = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
         if int(owner) == session and state != "Z":
             found.append(int(stat.parent.name))
@@ -58,10 +58,10 @@ class Driver:
     """A driver process, with its JVM and its Python workers in one session.
 
     Args:
-        module: whose `main` it runs; see `driven`.
+        module: the module with its `main`; see `driven`.
         mode: run or drain.
-        config: of that module.
-        log: is appended to.
+        config: for that module.
+        log: the file that its output is appended to.
     """
 
     def __init__(self, module: str, mode: str, config: Config, log: Path) -> None:
@@ -81,15 +81,15 @@ class Driver:
         return self.process.pid
 
     def alive(self) -> bool:
-        """True while it runs; a driver that ends by itself is an error."""
+        """Return True if the driver runs; fail if it has ended by itself."""
         assert self.process.poll() is None, f"the driver ended by itself{tail(self.log)}"
         return True
 
     def kill(self, *, python_only: bool = False) -> None:
-        """SIGKILL the driver and all it started, and return when none of it is left.
+        """SIGKILL the driver and its whole session, and return when all processes have ended.
 
         Args:
-            python_only: kill the Python driver alone; its JVM notices and goes by itself, as it would in production.
+            python_only: kill the Python driver alone; its JVM notices and ends by itself, as in production.
         """
         self.process.kill()  # Popen sends nothing to a process that has ended
         self.process.wait(20)
@@ -123,13 +123,13 @@ class Driver:
 
 
 class Feeder(ABC):
-    """Feeds rows all the while, on a thread.
+    """Feeds rows all the time, on a thread.
 
     Args:
-        every_seconds: a round.
+        every_seconds: the interval of rounds.
 
     Attributes:
-        lock: held during a round; who changes what is fed holds it.
+        lock: held during a round and during changes of the feed.
     """
 
     def __init__(self, every_seconds: float = 0.1) -> None:
@@ -151,7 +151,7 @@ class Feeder(ABC):
         self.stop()
 
     def stop(self) -> None:
-        """No more rows. May be called more than once."""
+        """Stop feeding. May be called more than once."""
         self._ended.set()
         self._thread.join(60)
         assert self._failed is None, f"the feeder failed: {self._failed!r}"
@@ -166,15 +166,15 @@ class Feeder(ABC):
 
 
 class Torture:
-    """One driver after the other, and the story of their ends, which a failure tells.
+    """Runs drivers one after the other, and records their ends for a failure's message.
 
     Args:
-        module: of the drivers; see `Driver`.
+        module: the module of the drivers; see `Driver`.
         folder: for the logs of the drivers.
 
     Attributes:
-        rng: draws all moments, from a seed of its own or from LOWMARK_SEED.
-        driver: the one that runs.
+        rng: draws all moments, from its own seed or from LOWMARK_SEED.
+        driver: the running driver.
     """
 
     def __init__(self, module: str, folder: Path) -> None:
@@ -185,26 +185,26 @@ class Torture:
         self.driver: Driver | None = None
 
     def tell(self, what: str) -> None:
-        """Something happened."""
+        """Record an event for a failure's message."""
         self._story.append(what)
 
     def start(self, config: Config) -> Driver:
-        """Start a driver that goes on until it is killed."""
+        """Start a driver that runs until it is killed."""
         self.driver = driver = Driver(self._module, "run", config, self._log)
         return driver
 
     def strike(self, config: Config, *, workers: bool = True) -> None:
-        """Kill it at some moment, and see what it left."""
+        """Kill the driver at a drawn moment, and check the checkpoint."""
         assert self.driver is not None, "started before"
         self.tell(strike(self.driver, config, self.rng, workers=workers))
         check_checkpoint(config)
 
     def drain(self, config: Config, *, whole: bool = True) -> Windows:
-        """Let a driver read the rest, and return all windows that were emitted, each once.
+        """Let a driver read the rest, and return all emitted windows, each once.
 
         Args:
             config: of the driver.
-            whole: every offset in the checkpoint is lowmark's.
+            whole: whether every offset in the checkpoint is lowmark's.
         """
         self.driver = driver = Driver(self._module, "drain", config, self._log)
         wait_until(lambda: driver.process.poll() is not None, "the rest read", seconds=240)
@@ -237,29 +237,29 @@ def newest(folder: Path) -> int:
 
 
 def wait_for_next(driver: Driver, folder: Path) -> None:
-    """Return as soon as the next batch has its file there: the moment is what is wanted."""
+    """Return as soon as the folder has the next batch's file, polling often to hit this moment."""
     known, deadline = newest(folder), time.monotonic() + 120
     while newest(folder) <= known:
         assert driver.alive()
         assert time.monotonic() < deadline, f"no new batch in {folder} for two minutes{tail(driver.log)}"
-        PAUSE.wait(0.002)  # so as not to take the driver's processor
+        PAUSE.wait(0.002)  # leaves the processor to the driver
 
 
 def await_batch(driver: Driver, config: Config) -> None:
-    """Return when one more batch was committed."""
+    """Return when one more batch is committed."""
     commits = config.checkpoint / "commits"
     before = newest(commits)
     wait_until(lambda: driver.alive() and newest(commits) > before, "a batch after the restart", seconds=180)
 
 
 def strike(driver: Driver, config: Config, rng: random.Random, *, workers: bool = True) -> str:
-    """Wait for a moment drawn at random, and kill. Returns what was done, for the failure message.
+    """Kill the driver at a random moment. Returns a description for the failure message.
 
     Args:
-        driver: to be killed.
-        config: its.
-        rng: draws.
-        workers: sometimes a Python process that Spark started is killed before.
+        driver: the driver to kill.
+        config: of the driver.
+        rng: draws the moment.
+        workers: sometimes kill one of Spark's Python processes first.
     """
     offsets, commits = config.checkpoint / "offsets", config.checkpoint / "commits"
     moment = rng.choice(["starting", "anytime", "planned", "planned", "committed", "committed"])
@@ -300,7 +300,7 @@ def planned(config: Config) -> list[tuple[int, int, HeartbeatOffset]]:
 
 
 def check_checkpoint(config: Config) -> None:
-    """Over all runs: the low watermark never fell, and the one in force is the one of the heartbeat before."""
+    """Assert over all runs that the low watermark never fell, and that each batch used the previous heartbeat's."""
     for (batch, _, before), (_, in_force_us, after) in pairwise(planned(config)):
         assert after.stream == STREAM
         if before.low_us is not None:
@@ -310,5 +310,5 @@ def check_checkpoint(config: Config) -> None:
 
 
 def runs(config: Config) -> int:
-    """How many runs of the query left an offset in the checkpoint."""
+    """Return the number of runs of the query with an offset in the checkpoint."""
     return len({heartbeat.run for _, _, heartbeat in planned(config)} - {None})

@@ -1,6 +1,6 @@
-"""The process that gets killed: a query on Kafka, wrapped or read by our source; see `driven`.
+"""A query on Kafka, wrapped or read by our source, in a process that tests kill; see `driven`.
 
-`drain` also writes what a batch query over the topic gives, from the same JVM: the undisturbed run to compare with.
+`drain` also writes the result of a batch query over the topic, from the same JVM, as the undisturbed run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tests.sparks import ROCKSDB, STATE_STORE
 
 OTHER = "payments"
 How = Literal["wrapped", "read", "prepared", "native"]
-"""Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in their values; none."""
+"""Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in the values; no lowmark."""
 Query = Literal["windows", "distinct", "timers", "joined"]
-"""What is made of the stream: its rows in minute windows; each event time once; one timer a row, ten seconds later; its
-rows beside those of another topic that have the same partition and event time."""
+"""The query: counts in minute windows; distinct event times; one timer per row, ten seconds later; a join with the rows
+of another topic that have the same partition and event time."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Config(driven.Config):
     last_low_us: int | None = None
     rocksdb: bool = False
     query: Query = "windows"
-    other_topic: str = ""  # whose rows are joined
+    other_topic: str = ""  # the topic to join with
 
     @property
     def undisturbed(self) -> Path:
@@ -59,7 +59,7 @@ class Config(driven.Config):
 
 
 class Alarms(StatefulProcessor):
-    """Sets a timer ten seconds after every row of a partition, and says when it fires."""
+    """Sets a timer ten seconds after every row of a partition, and emits a row when it fires."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -80,7 +80,7 @@ class Alarms(StatefulProcessor):
 
 
 class KafkaQuery(Driven[Config]):
-    """What the config says of a topic: mostly its rows in minute windows, by partition."""
+    """The query that the config names: by default counts in minute windows, by partition."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -111,7 +111,7 @@ class KafkaQuery(Driven[Config]):
     def _events(self, spark: SparkSession, service: LowWatermarkService, log: Log, stream: str) -> DataFrame:
         rows = self.config.rows_per_batch
         if self.config.how == "native":
-            # Rows come from one partition after the other: a few steps apart must not make them late.
+            # Rows arrive partition by partition, so a distance of a few steps must not make them late.
             return source(spark, log, maxOffsetsPerTrigger=rows).withWatermark("ts", "5 minutes")
         if self.config.how == "wrapped":
             orders = source(spark, log, maxOffsetsPerTrigger=rows)

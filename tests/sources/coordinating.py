@@ -1,4 +1,4 @@
-"""What coordinators are tested with: a clock, a gateway that keeps what it was given, and a source of a few splits."""
+"""Parts for tests of coordinators: a clock, a gateway that records its calls, and a source of a few splits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lowmark.sources import (
 )
 from lowmark.sources.coordinator import SourceCoordinator
 
-DEADLINE_SECONDS = 20.0  # nothing here takes a tenth of a second; who waits so long waits for ever
+DEADLINE_SECONDS = 20.0  # every wait here takes less than a tenth of a second, unless it is endless
 
 
 class ManualClock:
-    """Time passes when it is told to; `leaps` lets it pass as soon as somebody waits for a moment."""
+    """A clock that tests advance; with `leaps` it jumps to the due time of every wait."""
 
     def __init__(self, *, leaps: bool = False) -> None:
         self._now_us, self._leaps = 0, leaps
@@ -66,7 +66,7 @@ class ManualClock:
 
 
 class Gateway:
-    """The readers, as far as a coordinator knows them: what each was given, and can go back with it."""
+    """The readers as a coordinator knows them: keeps each reader's splits, and can restore earlier splits."""
 
     def __init__(self) -> None:
         self.owned: dict[int, list[SourceSplit]] = {}
@@ -118,13 +118,13 @@ Fault = Callable[[str], None]
 
 
 class ListEnumerator(SplitEnumerator[SourceSplit, State]):
-    """Has its splits from the start. Pushes split n to reader n % readers, or gives one for each request."""
+    """Has its splits from the start. Pushes split n to reader n % readers, or gives a split per request."""
 
     def __init__(self, source: ListSource, context: SplitEnumeratorContext[SourceSplit], state: State | None) -> None:
         self.source, self.context = source, context
         source.fault("create" if state is None else "restore")
         self.unassigned = [split(n) for n in range(source.count)] if state is None else list(state.unassigned)
-        # split -> the reader that it was assigned to
+        # split -> its reader
         self.known = dict.fromkeys(each.split_id for each in self.unassigned) if state is None else dict(state.known)
         self.requests = 0 if state is None else state.requests
         self.events = [] if state is None else list(state.events)
@@ -171,7 +171,7 @@ class ListEnumerator(SplitEnumerator[SourceSplit, State]):
         self._on("close")
 
     def push(self) -> None:
-        """Give every registered reader what is its own."""
+        """Assign to every registered reader its own splits."""
         readers = self.context.registered_readers
         if self.source.pulled:
             return
@@ -195,7 +195,7 @@ class ListEnumerator(SplitEnumerator[SourceSplit, State]):
 
 
 class ListSource(Source[SourceSplit, State]):
-    """Its enumerators are kept in `made`, the newest last."""
+    """A source that keeps its enumerators in `made`, the newest last."""
 
     def __init__(self, count: int = 6, *, pulled: bool = False, fault: Fault | None = None) -> None:
         self.count, self.pulled = count, pulled
@@ -238,7 +238,7 @@ def split(number: int) -> SourceSplit:
 
 
 def fail_on(what: str, *, times: int = 1, error: Callable[[], BaseException] | None = None) -> Fault:
-    """A fault that strikes the first `times` times that something is done."""
+    """Return a fault that makes the first `times` calls of an action fail."""
     left = [times]
 
     def strike(done: str) -> None:
@@ -250,5 +250,5 @@ def fail_on(what: str, *, times: int = 1, error: Callable[[], BaseException] | N
 
 
 def settle(coordinator: SourceCoordinator[Any, Any]) -> None:
-    """Wait until what was handed over is done."""
+    """Wait until the coordinator has run all posted actions."""
     coordinator.run("settle", lambda: None)

@@ -1,4 +1,4 @@
-"""A source that keeps every law, in a few lines, to be broken in one place at a time."""
+"""A short source that keeps every law, as a base for sources that break a single law."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND_US = 1_000_000
 
 
 class Numbered(SimpleSource[SourceSplit]):
-    """Three splits of `ROWS` numbers each; a number is a position, and a second."""
+    """Three splits of `ROWS` numbers each; a number is a position and a time in seconds."""
 
     schema = SCHEMA
     event_time: str | None = "event_time"

@@ -1,4 +1,4 @@
-"""A split reader that a test leads step by step."""
+"""A split reader that a test steps through."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def rows(*values: int) -> pa.RecordBatch:
 
 
 class SteppingReader(SplitReader[SourceSplit]):
-    """Gives one row of each of its splits a fetch, and as many fetches as it was given leave for.
+    """Gives one row of each split per fetch, for the allowed number of fetches.
 
     Args:
-        values: split id -> its rows; a position is a row.
-        steps: fetches it has leave for; None: any number.
+        values: split id -> its rows; a position is a row's index.
+        steps: the allowed number of fetches; None: any number.
     """
 
     def __init__(self, values: Mapping[str, Sequence[int]], *, steps: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How batches are planned, without Spark: one planner after the other is asked what an engine asks."""
+"""Planning of batches without Spark: the tests ask planners as an engine does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECOND = 1_000_000
 
 
 class Rows(SimpleSource[SourceSplit]):
-    """Splits that are lists of event times in seconds, in this process."""
+    """A source whose splits are lists of event times in seconds, in this process."""
 
     schema = pa.schema([("at", pa.int64())])
     discover_every = None
@@ -81,7 +81,7 @@ class Rows(SimpleSource[SourceSplit]):
 
 @dataclass
 class Peer:
-    """Says what a test wants, and remembers what it hears."""
+    """A peer that answers as a test decides, and keeps its messages."""
 
     guidance: Guidance = field(default_factory=Guidance)
     told: list[Planned] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Peer:
 
 @dataclass
 class Hears(Peer):
-    """Lets a test know that it was told of two plans."""
+    """A peer that signals the second plan."""
 
     heard: threading.Event = field(default_factory=threading.Event)
 
@@ -269,7 +269,7 @@ def test_an_idle_source_is_asked_ten_times_a_second_at_most(make: Any) -> None:
 
 @pytest.mark.parametrize("rate", [RateLimiterStrategy.no_op(), RateLimiterStrategy.per_second(100)])
 def test_a_wall_clock_that_is_set_back_delays_no_batch(rate: RateLimiterStrategy) -> None:
-    """NTP corrects a clock by an hour, or a virtual machine is restored: rows that come then are planned at once."""
+    """NTP corrects a clock by an hour, or a virtual machine is restored: later rows are planned at once."""
     source = Rows(a=[1])
     wall, steady = [10**15], [0]
     planner: BatchPlanner[Any] = BatchPlanner(
@@ -450,7 +450,7 @@ def test_a_run_up_to_the_present_does_not_end_because_a_rate_or_a_group_makes_it
 
 
 def test_a_split_that_is_assigned_while_a_batch_is_planned_is_in_its_offset(make: Any) -> None:
-    """The enumerator's snapshot does not hold it any more."""
+    """The enumerator's snapshot no longer has the split."""
 
     class Meanwhile(Rows):
         def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
@@ -468,7 +468,7 @@ def test_a_split_that_is_assigned_while_a_batch_is_planned_is_in_its_offset(make
 
 
 def test_a_split_that_is_assigned_again_is_read_once(make: Any) -> None:
-    """An enumerator that was restored from before it assigned a split assigns it again."""
+    """An enumerator restored from a state before an assignment assigns the split again."""
     source = Rows(a=range(10))
     planner = make(source)
     end = planner.plan(planner.initial(), None)
@@ -569,7 +569,7 @@ def test_the_enumerator_hears_of_commits_and_of_splits_that_end(make: Any) -> No
 
 
 def test_the_enumerator_hears_which_splits_end_before_its_snapshot_is_taken(make: Any) -> None:
-    """A hybrid source switches by it, and the snapshot has to agree with the positions of the batch."""
+    """Ended splits make a hybrid source switch, and its snapshot has to agree with the positions of the batch."""
     heard: list[str] = []
 
     class Told(Rows):
@@ -631,11 +631,11 @@ def test_what_a_planner_cannot_promise_is_not_told(make: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed(SourceSplit):
-    """A split whose system knows places by text.
+    """A split whose system names positions by text.
 
     Attributes:
-        place: where it goes on.
-        until: where a slice of it ends.
+        place: the position to continue from.
+        until: the end of a slice.
     """
 
     place: str = "head"
@@ -670,7 +670,7 @@ def test_what_a_planner_adds_to_the_ends_of_a_batch_is_in_its_offset(make: Any) 
     stops = {placed.split.split_id: placed.split.stop for placed in state.slices}
     assert places == {name: ("head", f"after {stop}") for name, stop in stops.items()}
     assert {placed.split.place for placed in state.live} == {f"after {stop}" for stop in stops.values()}
-    # Another process goes on from there.
+    # Another process continues from that offset.
     other = make(source)
     two = other.plan(one, None).decode(source.split_serializer)
     assert {placed.split.place for placed in two.slices} <= {f"after {stop}" for stop in stops.values()}
@@ -715,13 +715,13 @@ def test_splits_found_later_are_in_the_next_offset_even_before_they_have_rows(ma
 
 @dataclass(frozen=True, slots=True)
 class Unasked:
-    """What a `Pulled` enumerator has left to give."""
+    """The splits that a `Pulled` enumerator has not assigned yet."""
 
     names: tuple[str, ...]
 
 
 class PullEnumerator(SplitEnumerator[SourceSplit, Unasked]):
-    """Gives a split to whoever asks for one, as Flink's file sources do."""
+    """Gives a split per request of a reader, as Flink's file sources do."""
 
     def __init__(self, context: SplitEnumeratorContext[SourceSplit], names: Sequence[str]) -> None:
         self.context, self.names = context, list(names)
@@ -741,7 +741,7 @@ class PullEnumerator(SplitEnumerator[SourceSplit, Unasked]):
 
 
 class Pulled(Rows):
-    """Splits that nobody gets without asking."""
+    """A source that assigns splits only on request."""
 
     @property
     def enumerator_state_serializer(self) -> Any:
@@ -781,7 +781,7 @@ def test_what_an_enumerator_that_waits_to_be_asked_finds_later_is_asked_for(make
     assert read == {"b": [5]}
 
 
-# -- what goes between enumerator and readers, and who decides where a batch ends
+# -- events between enumerator and readers, and readers that decide the end of a batch
 
 
 @dataclass(frozen=True)
@@ -790,7 +790,7 @@ class Told(SourceEvent):
 
 
 class Talking(Rows):
-    """Its enumerator answers every event."""
+    """A source whose enumerator answers every event."""
 
     event_serializer = DataclassSerializer(Told)
 
@@ -812,7 +812,7 @@ def test_events_go_both_ways(make: Any) -> None:
     event = DataclassSerializer(Told)
     peer.guidance = Guidance(events=[(0, event.version, event.serialize(Told("gap")))])
     events: list[SourceEvent] = []
-    for _ in range(2):  # the enumerator answers on its own thread: in this batch or in the next
+    for _ in range(2):  # the answer comes from the enumerator's own thread: in this batch or the next
         start, end = end, planner.plan(end, 5)
         peer.guidance = Guidance()
         planner._coordinator.run("wait for the enumerator", lambda: None)
@@ -835,7 +835,7 @@ def test_who_asks_twice_what_a_batch_reads_gets_one_answer(make: Any) -> None:
 
 
 class InducedReader(ExternallyInducedSourceReader[SourceSplit]):
-    """Its system takes a checkpoint after every seven rows of each split."""
+    """A reader whose system takes a checkpoint after every seven rows of each split."""
 
     def __init__(self, ends: Mapping[str, int]) -> None:
         self.ends, self.splits, self.last = ends, dict[str, SourceSplit](), 100
@@ -887,7 +887,7 @@ def test_a_reader_that_decides_when_a_checkpoint_is_cuts_the_batches(make: Any) 
 
 
 class EndingReader(InducedReader):
-    """Its system seals a split after it was found, at the last row there is."""
+    """A reader whose system seals a split after its discovery, at its last row."""
 
     def should_trigger_checkpoint(self) -> int | None:
         self.last += 10
@@ -921,7 +921,7 @@ def test_a_split_that_was_assigned_while_a_batch_was_written_is_given_to_a_reade
     planner = make(source)
     first = planner.plan(planner.initial(), None)
     late = SourceSplit(split_id="late")
-    planner._live["late"] = offset_module.Placed(0, late)  # as `_write` does with what came between
+    planner._live["late"] = offset_module.Placed(0, late)  # as `_write` does with splits discovered in between
     planner._induced._reader.ends["late"] = 5
     second = planner.plan(first, None)
     assert second.positions == {"a": 14, "late": 5}

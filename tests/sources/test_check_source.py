@@ -1,4 +1,4 @@
-"""`check_source` finds what it is for: one broken source for each thing that a law forbids."""
+"""`check_source` finds violations of the laws: one broken source for each forbidden behaviour."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_only_so_much_is_looked_at() -> None:
 
 
 class Gaps(Numbered):
-    """Every third position holds no row."""
+    """A source with a row at two of three positions."""
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
         assert split.stop is not None
@@ -69,7 +69,7 @@ def test_positions_need_not_be_rows() -> None:
 
 
 class Steps(Gaps):
-    """Ten positions are one step."""
+    """A source with ten positions per step."""
 
     def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
         return min((split.start + max(10, rows)) // 10 * 10, end.position)
@@ -87,11 +87,11 @@ def test_a_step_may_hold_more_than_the_budget_if_it_is_the_smallest() -> None:
 
 
 class Markers(Gaps):
-    """A search also finds positions that hold no row, of which it is not known which time follows."""
+    """A source whose search also finds positions without a row; the time of the row after them is unknown."""
 
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
         found = Numbered.find_time(self, splits, time_us) or {}
-        # A marker answers for all times up to its own, with older rows behind it: the one at 9 for those from 5 on.
+        # A marker answers for all times up to its own, although older rows follow: position 3 for rows 5 to 19.
         return {name: 3 if at is not None and 5 <= at < 20 else at for name, at in found.items()}
 
     def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
@@ -103,7 +103,7 @@ def test_what_is_found_need_not_be_a_row_if_nothing_is_claimed_of_it() -> None:
         check_source(Markers(), seed=seed)
 
 
-# -- broken ones: law, a piece of the message, the source
+# -- broken sources: law, a part of the message, the source
 
 BROKEN: list[tuple[str, str, type[Numbered]]] = []
 
@@ -118,7 +118,7 @@ def breaks(law: str, text: str) -> Callable[[type[Numbered]], type[Numbered]]:
 
 @breaks("replay", "split 'a', positions 0 to 40, read again by a new reader: 40 rows became 40, row 0 was")
 class Draws(Numbered):
-    """Rows are drawn anew each time."""
+    """A source that draws new rows for each read."""
 
     def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
         return super().batch([random.SystemRandom().randrange(2**30) for _ in numbers])
@@ -126,7 +126,7 @@ class Draws(Numbered):
 
 @breaks("replay", "read again by a pickled copy")
 class Counts(Numbered):
-    """Rows depend on what only this object knows."""
+    """A source whose rows depend on the object's own state."""
 
     def __init__(self) -> None:
         self.where = "here"
@@ -140,7 +140,7 @@ class Counts(Numbered):
 
 @breaks("replay", "read again alone (a)")
 class NeedsCompany(Numbered):
-    """A split gives other rows when it is read without the others."""
+    """A source with different rows for a split that is read alone."""
 
     def create_split_reader(self) -> SplitReader[SourceSplit]:
         class Reader(SimpleSplitReader[SourceSplit]):
@@ -165,7 +165,7 @@ class Unpicklable(Numbered):
 
 @breaks("concatenation", "cut at [0, 7, 14,")
 class SkipsFirst(Numbered):
-    """The first row of each range but the whole one is lost."""
+    """A source that loses the first row of every partial range."""
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
         assert split.stop is not None
@@ -174,7 +174,7 @@ class SkipsFirst(Numbered):
 
 @breaks("concatenation", "the empty range [")
 class NeverNothing(Numbered):
-    """A range without rows gives one."""
+    """A source that gives a row for an empty range."""
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
         assert split.stop is not None
@@ -196,7 +196,7 @@ class NeverNothing(Numbered):
 
 @breaks("concatenation", "rows became")
 class Remembers(Numbered):
-    """Rows follow on from where this process stopped reading, not from where they were asked for."""
+    """A source that continues at the process's last position instead of the requested one."""
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
         assert split.stop is not None
@@ -293,7 +293,7 @@ class NeverEnds(Numbered):
 
 @breaks("reading", "gave 16 rows; expected rows of splits that were added and not finished")
 class GoesOn(Numbered):
-    """Rows come after their split has finished."""
+    """A source that gives rows after their split has finished."""
 
     def create_split_reader(self) -> SplitReader[SourceSplit]:
         class Reader(SimpleSplitReader[SourceSplit]):
@@ -377,7 +377,7 @@ class WithoutColumn(Numbered):
 
 
 class Enumerated(Numbered):
-    """With an enumerator of its own."""
+    """A source with its own enumerator."""
 
     def _enumerator(self, context: Any, known: Any) -> Any:
         return self.kind(context, self.discover, period_seconds=60, known=known, source="Numbered")
@@ -426,7 +426,7 @@ class TellsNobody(Enumerated):
 
 
 class Serialized(Numbered):
-    """With a format of its own."""
+    """A source with its own serialization."""
 
     class Broken(DataclassSerializer[SourceSplit]):
         pass

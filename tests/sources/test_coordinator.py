@@ -77,7 +77,7 @@ def ids(splits: list[SourceSplit]) -> list[str]:
 
 
 def await_failure(coordinator: Coordinator) -> SourceFailed:
-    """A source gives up on its own thread: whoever waits for something hears of it."""
+    """Wait for the failure, which a source raises on its own thread."""
     with pytest.raises(SourceFailed):
         coordinator.run("settle", lambda: None)
     assert coordinator.failure is not None
@@ -250,7 +250,7 @@ def test_a_call_times_out_and_names_source_action_and_where_the_enumerator_stand
         coordinator._timeout_seconds = DEADLINE_SECONDS
         settle(coordinator)
 
-        assert ran == []  # nobody waits for it any more
+        assert ran == []  # its caller has given up
         assert [entry for entry in source.newest.log if entry[0] == "snapshot_state"] == []
         assert coordinator.failure is None
     text = str(hangs.value)
@@ -271,7 +271,7 @@ def test_readers_are_added_with_what_is_known_of_them() -> None:
     source = ListSource()
     with running(source, Gateway()) as coordinator:
         coordinator.register_reader(1, "host-1")
-        coordinator.register_reader(1, "host-2")  # it is there already
+        coordinator.register_reader(1, "host-2")  # already registered
         infos = coordinator.run("look", lambda: dict(source.newest.context.registered_readers))
 
         assert infos == {1: ReaderInfo(1, "host-1")}
@@ -359,7 +359,7 @@ def test_bytes_that_cannot_be_restored_are_refused_at_once(change: Callable[[byt
     settle(other)
     other.close()
 
-    assert len(source.newest.unassigned) == 6  # nothing was changed: it begins anew
+    assert len(source.newest.unassigned) == 6  # unchanged, because it starts again
 
 
 def test_a_coordinator_that_runs_goes_back_to_nothing() -> None:
@@ -400,7 +400,7 @@ def test_a_failed_enumerator_goes_back_to_the_last_snapshot_and_the_readers_are_
     source, gateway = ListSource(), Gateway()
     with running(source, gateway, readers=1) as coordinator:
         taken(coordinator, 4)
-        coordinator.register_reader(1)  # is assigned 1 and 4, after the checkpoint
+        coordinator.register_reader(1)  # gets 1 and 4, after the checkpoint
         settle(coordinator)
         assert gateway.ids(1) == ["1", "4"]
         source.fault = fail_on("handle_source_event")
@@ -438,7 +438,7 @@ def test_what_readers_sent_since_the_snapshot_is_repeated_in_order() -> None:
         coordinator.handle_source_event(1, Ping(2))
         coordinator.handle_splits_finished(0, ["0"])
         source.fault = fail_on("handle_source_event")
-        coordinator.handle_source_event(0, Ping(3))  # fails, is repeated, and counts once
+        coordinator.handle_source_event(0, Ping(3))  # fails, is repeated, counts once
         settle(coordinator)
 
         assert source.newest.events == [1, 2, 3]
@@ -446,7 +446,7 @@ def test_what_readers_sent_since_the_snapshot_is_repeated_in_order() -> None:
         assert coordinator.failure is None
 
 
-# -- enumerators that wait to be asked
+# -- enumerators that assign on request
 
 
 def test_readers_ask_until_nobody_gets_a_split_any_more() -> None:
@@ -571,7 +571,7 @@ def test_a_source_that_shall_not_be_restored_fails_at_once_with_its_cause() -> N
 
 
 class TopicGone(Exception):
-    """What no restart mends, as a connector says it."""
+    """A connector's error that no restart can cure."""
 
 
 class Misspelt(TopicGone, SuppressRestarts):
@@ -631,13 +631,13 @@ def test_a_handler_that_raises_fails_the_enumerator_and_the_old_one_is_heard_no_
         old.run_in_coordinator_thread(lambda: late.append("posted"))
         settle(coordinator)
 
-        assert late == [None]  # it was given up
+        assert late == [None]  # abandoned
         assert gateway.sent == before
         assert coordinator.failure is None
 
 
 class BreaksOnce(ManualClock):
-    """A clock that raises once on the coordinator's thread, where the queue itself asks for the time."""
+    """A clock that raises once on the coordinator's thread, in the queue's own call."""
 
     def __init__(self, error: type[BaseException]) -> None:
         super().__init__()
@@ -657,7 +657,7 @@ def test_an_error_that_ends_the_thread_fails_the_source_and_all_who_wait_at_once
     coordinator.start()
     settle(coordinator)
     began = time.monotonic()
-    coordinator._queue.post("do it later", lambda: None, due_us=10)  # so that the time is asked for
+    coordinator._queue.post("do it later", lambda: None, due_us=10)  # makes the queue read the clock
     clock.await_waiter(10)
     clock.breaks.set()
     with pytest.raises(SourceFailed, match=f"thread has ended .*{error.__name__}: in the middle") as failed:
@@ -693,7 +693,7 @@ def test_failures_of_long_ago_do_not_count_and_calm_resets_the_pause() -> None:
     minute_us = 60_000_000
 
     assert [failover.failed(at_us) for at_us in (0, 1, 2 * minute_us + 1)] == [1_000_000, 2_000_000, 1_000_000]
-    assert failover.failed(10 * minute_us) == 1_000_000  # the first is out of the window
+    assert failover.failed(10 * minute_us) == 1_000_000  # the first failure is out of the window
     assert failover.failed(10 * minute_us) is None
 
 

@@ -1,4 +1,4 @@
-"""Files as a source: found, cut into steps, searched by time, and in trouble."""
+"""Files as a source: discovery, steps, search by time, and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "ts": TIME, "name": pa.string()})
 
 
 def table(first: int, count: int, *, seed: int = 1) -> pa.Table:
-    """Rows a second apart, out of order by some; one in ten has no time."""
+    """Return rows a second apart, slightly out of order; one in ten has no time."""
     chance = random.Random(f"{seed} {first}")
     ids = range(first, first + count)
     times = [None if chance.random() < 0.1 else (each + chance.randrange(20)) * SECOND_US for each in ids]
@@ -69,7 +69,7 @@ def touch(path: Path, seconds: int) -> None:
 
 
 def read(source: FileSource, splits: list[FileSplit] | None = None) -> list[dict[str, Any]]:
-    """All rows of a source, in the order of its splits."""
+    """Read all rows of a source, in the order of its splits."""
     splits = list(source.discover()) if splits is None else splits
     ends = source.create_planner().latest(splits)
     ranges = [replace(split, stop=ends[split.split_id].position) for split in splits]
@@ -85,7 +85,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def filled(folder: Path, kind: str, counts: tuple[int, ...] = (35, 1, 60)) -> FileSource:
-    """A folder of files with rows one after the other."""
+    """Fill a folder with files of consecutive rows."""
     first = 0
     for index, count in enumerate(counts):
         path = folder / f"part-{index}.{kind}"
@@ -132,7 +132,7 @@ def test_text_is_cut_every_so_many_rows(tmp_path: Path, kind: str) -> None:
 def test_a_text_larger_than_what_is_read_at_once_is_cut_the_same(tmp_path: Path) -> None:
     wide = table(0, 3 * STEP_ROWS + 5)
     wide = wide.set_column(2, "name", pa.array([f"{each:>300}" for each in range(wide.num_rows)]))
-    csv(tmp_path / "a.csv", wide)  # 4 MB, and a block of Arrow's is 1 MB
+    csv(tmp_path / "a.csv", wide)  # 4 MB, more than Arrow's block of 1 MB
     source = FileSource(str(tmp_path), format="csv", schema=SCHEMA)
     (split,) = source.discover()
     for start in range(4):
@@ -173,7 +173,7 @@ def test_a_row_group_larger_than_a_batch_is_one_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event_time", [None, "ts"])
 def test_a_packed_row_group_is_read_in_pieces(tmp_path: Path, event_time: str | None) -> None:
-    """A text of 2 KB in each of 131,072 rows is 256 MiB, in a file of some KiB; its times are texts, too."""
+    """131,072 rows with a text of 2 KB are 256 MiB, in a file of some KiB; their times are texts, too."""
     count = 131_072
     rows = {"name": ["x" * 2_048] * count, "ts": ["2026-01-01T00:00:00Z"] * count}
     pq.write_table(pa.table(rows), tmp_path / "bomb.parquet", row_group_size=count, compression="zstd")
@@ -334,7 +334,7 @@ def test_modified_after_and_min_age_leave_files_out(tree: Path) -> None:
 
 
 def test_a_wall_clock_that_is_set_back_keeps_no_file_too_young(tree: Path) -> None:
-    """A file that was seen unchanged for `min_age` is old enough whatever the wall clock says; a changed one is not."""
+    """A file unchanged for `min_age` is old enough for any wall clock; a changed file is not."""
     steady = [0]
     source = FileSource(
         str(tree), format="csv", min_age="10 seconds", now_us=lambda: 900 * SECOND_US, steady_us=lambda: steady[0]
@@ -452,7 +452,7 @@ def damage(path: Path, kind: str, how: str) -> str:
     if how == "garbage":
         path.write_bytes(bytes(random.Random(7).randrange(256) for _ in range(5_000)))
         return "ArrowInvalid"
-    if kind == "parquet":  # a page of the second row group; the footer is as it was
+    if kind == "parquet":  # a page of the second row group; the footer is intact
         middle = pq.read_metadata(path).row_group(1).column(0).data_page_offset
         path.write_bytes(data[: middle + 15] + bytes(40) + data[middle + 55 :])
         return "OSError"
@@ -718,7 +718,7 @@ def test_of_many_files_the_newest_are_remembered_and_none_is_read_twice(
     run = Enumerated(source)
     state = run.enumerator.snapshot_state(1)
     assert state.assigned == ("16.parquet", "17.parquet", "18.parquet", "19.parquet")
-    add(20, 1_003)  # moved here with the time it had
+    add(20, 1_003)  # moved here with its old time
     run.context.next_period()
     assert run.found == [f"{number:02}.parquet" for number in range(21)]
 

@@ -1,4 +1,4 @@
-"""Options of `format("lowmark_...")`: no Spark here."""
+"""Options of `format("lowmark_...")`, without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KAFKA = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
 
 
 def script(**change: object) -> str:
-    """The script with some fields that are other ones."""
+    """Return the script with some fields changed."""
     return json.dumps({**SCRIPT.to_plain(), **change})
 
 

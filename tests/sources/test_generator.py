@@ -1,4 +1,4 @@
-"""The generator's laws: rows are a pure function of script, seed, split and position; and its source's."""
+"""The laws of the generator (rows are a pure function of script, seed, split and position) and of its source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RESHARDED = StreamScript(
     shuffle_us=SHUFFLE_US,
 )
 NAMES = [split.name for split in SCRIPT.splits]
-# A law holds however slow the machine is, and the first call also loads Arrow.
+# No deadline, because the first call also loads Arrow, and machines may be slow.
 untimed = settings(deadline=None)
 positions = st.integers(min_value=-1, max_value=SCRIPT.end + 2)
 seeds = st.integers()
@@ -60,7 +60,7 @@ def times(split: str, start: int = 0, end: int = SCRIPT.end, seed: int = 1) -> l
 @given(split=st.sampled_from(NAMES), cuts=st.lists(positions, max_size=6), seed=seeds)
 def test_adjacent_ranges_give_what_the_joined_range_gives(split: str, cuts: list[int], seed: int) -> None:
     edges = [0, *sorted(cut for cut in cuts if 0 <= cut <= SCRIPT.end), SCRIPT.end]
-    # Made back to front, so that nothing can depend on what was made before.
+    # Generated backwards, so that no row can depend on earlier calls.
     parts = [SCRIPT.rows(split, a, b, seed=seed) for a, b in reversed(list(pairwise(edges)))]
     joined = pa.Table.from_batches(list(reversed(parts)))
     assert joined.equals(pa.Table.from_batches([SCRIPT.rows(split, 0, SCRIPT.end, seed=seed)]))
@@ -83,7 +83,7 @@ def test_seeds_and_splits_differ_and_a_seed_repeats() -> None:
 
 
 def test_the_rows_of_a_seed_are_these_for_ever() -> None:
-    # A change of the generator would change every figure that was ever published with a seed.
+    # A change of the generator would change every figure published with a seed.
     assert (np.array(times("regular", 0, 1, seed=42)) - SCRIPT.start_us).tolist() == PUBLISHED
 
 

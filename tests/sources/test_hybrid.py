@@ -1,4 +1,4 @@
-"""One source after the other, as if they were one."""
+"""Hybrid sources: several sources read one after the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCHEMA: pa.Schema = pa.schema([NAME, NUMBER, AT])
 
 
 class Numbers(SimpleSource[SourceSplit]):
-    """`splits` splits of `rows` rows, each row a second after the one before it."""
+    """A source of `splits` splits of `rows` rows, a second apart."""
 
     def __init__(
         self, name: str, splits: int = 2, rows: int = 10, *, bounded: bool = True, schema: Any = SCHEMA
@@ -55,7 +55,7 @@ class Numbers(SimpleSource[SourceSplit]):
         return "at"
 
     def discover(self) -> Sequence[SourceSplit]:
-        # by fours: their hashes go to readers in turn
+        # four ids, whose hashes spread them over the readers
         return [SourceSplit(split_id=f"{self.name}{4 * number}") for number in range(self.splits)]
 
     def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
@@ -79,7 +79,7 @@ class Numbers(SimpleSource[SourceSplit]):
 
 
 class Driver:
-    """A hybrid source's enumerator, on a context that does what it is told."""
+    """A hybrid source's enumerator, on a context that the test controls."""
 
     def __init__(self, *sources: Source[Any, Any] | DeferredSource, readers: int = 2) -> None:
         self.source = HybridSource(*sources)
@@ -106,13 +106,13 @@ class Driver:
         return [each.split_id for reader, each in self.context.assigned if subtask in (None, reader)]
 
     def finish(self, subtask: int) -> None:
-        """A reader reads what it has of the present source to the end."""
+        """Finish all splits of the present source that a reader has."""
         mine = [split_id for split_id in self.ids(subtask) if HybridSplit.index_of(split_id) == self.index]
         self.enumerator.handle_splits_finished(subtask, mine)
         self.run()
 
     def restored(self) -> Driver:
-        """What another process makes of the state."""
+        """Restore the state as another process does."""
         serializer = self.source.enumerator_state_serializer
         data = serializer.serialize(self.enumerator.snapshot_state(1))
         other = Driver.__new__(Driver)
@@ -204,7 +204,7 @@ def test_history_is_backlog_whatever_one_part_of_it_says() -> None:
 
 
 def test_the_next_source_is_told_of_the_readers_that_are_there() -> None:
-    pushing = ListSource(4)  # it assigns when a reader is added, and never else
+    pushing = ListSource(4)  # it assigns only when a reader is added
     driver = Driver(Numbers("a", 0, schema=pushing.schema), pushing)
 
     assert sorted(driver.ids()) == ["1:0", "1:1", "1:2", "1:3"]
@@ -248,7 +248,7 @@ def test_a_restored_enumerator_goes_on_in_its_source_and_waits_for_what_is_not_f
         other.register(subtask)
     other.run()
     assert other.index == 1
-    assert other.ids() == []  # its splits are the readers'
+    assert other.ids() == []  # the readers have its splits
     left = driver.ids(1)[-1:]
     assert left in (["1:b0"], ["1:b4"])
     other.enumerator.handle_splits_finished(1, left)
@@ -274,7 +274,7 @@ def test_a_restart_with_another_number_of_readers_waits_for_all_of_them() -> Non
 
 
 class Remembering(Numbers):
-    """Knows from which enumerator it goes on."""
+    """A source that keeps the enumerator that it continues from."""
 
     def __init__(self, name: str, previous: object) -> None:
         super().__init__(name)
@@ -493,7 +493,8 @@ def test_a_split_that_is_taken_away_is_not_read_and_a_woken_reader_returns() -> 
 
 
 def test_a_hybrid_source_keeps_the_law() -> None:
-    # One that ends is told so only when all is read, which nobody does here.
+    # The last source is unbounded, because `check_source` expects a bounded source to signal the end of splits at
+    # discovery, and a hybrid source does so only after all rows are read.
     check_source(HybridSource(Numbers("a"), Numbers("b", bounded=False)))
 
 
@@ -530,7 +531,7 @@ def index_of(coordinator: SourceCoordinator[Any, Any]) -> int:
 
 
 def await_ids(coordinator: SourceCoordinator[Any, Any], gateway: Gateway, expected: list[str]) -> None:
-    """Discovery runs on a thread of its own: ask again until it is done."""
+    """Wait for ids that discovery finds on its own thread."""
     for _ in range(20_000):
         settle(coordinator)
         if sorted(gateway.ids(0)) == expected:

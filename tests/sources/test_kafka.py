@@ -98,7 +98,7 @@ def test_headers_of_some_records() -> None:
 
 
 class ScriptedConsumer:
-    """Gives what a test says, chunk by chunk, and keeps what it was asked for."""
+    """Gives a test's messages chunk by chunk, and keeps its requests."""
 
     def __init__(self, chunks: Sequence[Sequence[Message]], watermarks: tuple[int, int] | None = None) -> None:
         self.chunks, self.watermarks = list(chunks), watermarks
@@ -171,7 +171,7 @@ def reader_of(
 
 
 def read(reader: KafkaSplitReader, fetches: int = 5) -> tuple[dict[str, list[int]], list[str], dict[str, int]]:
-    """(offsets by split, finished in order, last position by split) of some fetches."""
+    """Return (offsets by split, finished splits in order, last position by split) of some fetches."""
     offsets: dict[str, list[int]] = {}
     finished: list[str] = []
     positions: dict[str, int] = {}
@@ -195,7 +195,7 @@ def test_a_range_ends_before_its_stop_whatever_comes_behind_it() -> None:
 @pytest.mark.parametrize(
     ("chunks", "expected"),
     [
-        ([[message(3), message(9)]], [3]),  # a gap over the stop
+        ([[message(3), message(9)]], [3]),  # a gap across the stop
         ([[message(3)], [message(20)]], [3]),
         ([[message(3)], [eof(0, 8)]], [3]),  # markers at the end
         ([[message(3)], [eof(0, 12)]], [3]),
@@ -219,7 +219,7 @@ def test_an_end_of_the_partition_before_the_stop_is_not_the_end_of_the_range() -
 
 def test_ranges_of_several_partitions_and_topics_that_come_mixed() -> None:
     a, b, c = split(0, stop=4), split(1, stop=3), split(0, stop=2, topic="returns")
-    # Records of one partition may come in several runs, also behind its stop.
+    # Records of one partition may come in several runs, also after its stop.
     came = [
         *[("orders", 0, 0), ("orders", 0, 1), ("returns", 0, 0), ("returns", 0, 1), ("returns", 0, 2)],
         *[("orders", 1, 0), ("orders", 0, 2), ("orders", 0, 3), ("orders", 0, 4), ("orders", 1, 1)],
@@ -332,7 +332,7 @@ def test_silence_is_an_error_when_it_lasts_and_names_the_split() -> None:
 
 
 def test_a_consumer_that_brings_nothing_gives_way_to_a_new_one_after_pauses_that_grow() -> None:
-    """It may go on asking a leader that is none any more, or in an epoch that is over."""
+    """The old consumer may keep asking a former leader, or use an old epoch."""
     going, silent = split(0, stop=9), split(1, stop=9)
     consumer = ScriptedConsumer([[message(0)], *[[]] * 10, [message(1)], *[[]] * 3])
     reader = reader_of(consumer, going, silent, step=0.5)
@@ -380,7 +380,7 @@ def test_fetches_fit_the_range_and_users_have_the_last_word() -> None:
 
 
 class ScriptedClient(KafkaClient):
-    """Knows topics with their first and last offsets, and answers as brokers do."""
+    """A client with topics' first and last offsets that answers as brokers do."""
 
     def __init__(self, **topics: dict[int, tuple[int, int]]) -> None:
         self.pauses: list[float] = []
@@ -427,11 +427,11 @@ class ScriptedClient(KafkaClient):
 
 
 class Tails(ScriptedConsumer):
-    """Looks at offsets: what comes for each partition is said by number, by default a row at the offset asked for.
+    """A consumer for peeks, scripted by partition; by default it gives a row at the requested offset.
 
     Attributes:
-        script: partition -> makes messages from the offset asked for.
-        peeks: partition -> offset, one for each assignment.
+        script: partition -> function from the requested offset to messages.
+        peeks: partition -> offset, for each assignment.
     """
 
     def __init__(self, script: Mapping[int, Callable[[int], list[Message]]] | None = None) -> None:
@@ -470,7 +470,7 @@ def test_ends_of_all_partitions_by_one_question() -> None:
         "orders/1": SplitEnd(0, rows=0),
         "orders/2": SplitEnd(5, rows=2, finished=True),
         "x": SplitEnd(0, rows=0, finished=True),
-        "y": SplitEnd(1, rows=0, finished=True),  # what was deleted behind its stop is none of its business
+        "y": SplitEnd(1, rows=0, finished=True),  # deletions after its stop do not concern it
     }
     assert (client.requests, planner_of(client).latest([])) == (1, {})
 
@@ -553,18 +553,18 @@ def test_times_are_found_or_not_there_yet() -> None:
     assert KafkaSource(**PLAIN, columns=["value"]).create_planner().find_time([split()], 0) is None
 
 
-# -- what is claimed of times ----------------------------------------------------------------------------------------
+# -- claims of times ----------------------------------------------------------------------------------------
 
 
 class StillClock(Clock):
-    """Passes when a test says so, and a little at every look, so that waiting ends."""
+    """A clock that tests advance, and that advances a little at each reading, to end waits."""
 
     def __init__(self) -> None:
         super().__init__(step=0.001)
 
 
 def row(offset: int, *, second: float | None = None, partition: int = 0, **more: Any) -> Message:
-    """A row; the one at offset n is of second n."""
+    """Return a row; by default a row at offset n has second n."""
     at_ms = round((offset if second is None else second) * 1_000)
     return message(offset, partition=partition, timestamp=(1, at_ms), **more)
 
@@ -584,13 +584,13 @@ NOBODY: list[str] = []
         (lambda at: [row(at)], True),
         (lambda at: [row(at), row(at + 1, second=1)], True),
         (lambda at: [row(at, second=3.999)], False),
-        (lambda at: [row(at - 1), row(at)], True),  # a batch that begins before it
-        (lambda at: [eof(0, at), row(at)], True),  # a replica that is behind
+        (lambda at: [row(at - 1), row(at)], True),  # a batch that begins before the offset
+        (lambda at: [eof(0, at), row(at)], True),  # a lagging replica
         (lambda at: [event(KafkaError._TRANSPORT), row(at)], True),
-        (lambda at: [row(at + 2)], True),  # a marker, or compacted; and a row that has the time
+        (lambda at: [row(at + 2)], True),  # a marker or compaction, then a row with the time
         (lambda at: [row(at + 2, second=3)], False),  # a marker that hides rows
         (lambda at: [eof(0, at + 1)], False),  # a marker at the end
-        (lambda at: [eof(0, at + 7), row(at + 7)], True),  # and a row that came since
+        (lambda at: [eof(0, at + 7), row(at + 7)], True),  # then a row that arrived later
         (lambda at: [message(at, timestamp=(0, -1))], False),
         (lambda at: [row(at, topic="others"), eof(0, at + 1)], False),
         (lambda at: [row(at, second=1_000)], True),
@@ -661,7 +661,7 @@ def test_nobody_is_waited_for_long_and_nobody_often(caplog: pytest.LogCaptureFix
 
 
 def test_of_partitions_that_are_read_no_more_nothing_is_kept() -> None:
-    """A pattern finds a topic a day, for years."""
+    """A pattern may find a new topic every day for years."""
     clock = StillClock()
     tails = Tails({0: lambda at: [row(at + 1, second=1)], 1: lambda at: [row(at, partition=1)]})
     planner = planner_of(ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), tails=tails, now_seconds=clock)
@@ -725,7 +725,7 @@ def test_a_look_reads_as_the_source_does_and_gives_its_consumer_back(committed: 
 
 
 def test_one_partition_alone_claims_less() -> None:
-    """For planners around this one that ask for one split at a time, and know of no bad clocks."""
+    """This is for wrapping planners that ask for one split at a time, and do not know of bad clocks."""
     tails = Tails({0: lambda at: [row(at)], 1: lambda at: [row(at + 1, partition=1)]})
     planner = planner_of(ScriptedClient(), tails=tails, now_seconds=StillClock())
 
@@ -898,7 +898,7 @@ def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
 
 
 def test_a_topic_is_missing_only_when_brokers_say_so_again_and_again() -> None:
-    """One that has just started does not know all topics yet, and no restart of the enumerator mends this error."""
+    """A broker that has just started does not know all topics, and no restart of the enumerator cures this error."""
 
     class Late(ScriptedClient):
         known_after = 2
@@ -962,7 +962,7 @@ def test_states_and_splits_survive_their_formats() -> None:
         states.deserialize(2, states.serialize(state))
 
 
-# -- consumers that are kept ----------------------------------------------------------------------------------------
+# -- pooled consumers ----------------------------------------------------------------------------------------
 
 
 def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() -> None:
@@ -978,7 +978,7 @@ def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() 
 def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "lowmark.sources.kafka.librdkafka.ClientErrors.__call__", lambda *_: None
-    )  # nobody answers there
+    )  # an address without a broker
     cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
     settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
     first = cache.take(settings, {"group.id": "a"})

@@ -1,4 +1,4 @@
-"""How the brokers are asked, and asked again, by a scripted client and its clock."""
+"""Requests to the brokers and their retries, with a scripted client and clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowmark.sources.kafka.settings import KafkaSettings
 
 
 class Answers:
-    """An admin client that fails so many times, then answers; after a failure it is not reached so many times."""
+    """An admin client that answers after `failures` failures, and is unreachable `unreached` times after a failure."""
 
     def __init__(self, failures: int, code: int, unreached: int = 0) -> None:
         self.failures, self.code, self.asked, self.polled = failures, code, 0, 0
@@ -48,7 +48,7 @@ class Answers:
 
 
 class Asking(KafkaClient):
-    """Asks a scripted client, by a clock of its own; counts how often it made one."""
+    """Asks scripted clients by its own clock; counts the created clients."""
 
     def __init__(self, admin: Answers, seconds: float = 60.0, **more: bool) -> None:
         self.now, self.made, self.pauses = 0.0, 0, list[float]()
@@ -71,7 +71,7 @@ class Asking(KafkaClient):
     "code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.FENCED_LEADER_EPOCH, KafkaError._NOENT]
 )
 def test_a_broker_that_is_away_is_asked_again_after_growing_pauses_each_time_by_a_new_client(code: int) -> None:
-    """The old one asks the broker that it knows as the controller or leader, dead or not, for minutes."""
+    """An old client asks its known controller or leader for minutes, even if that broker is dead."""
     client = Asking(admin := Answers(7, code))
 
     assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}

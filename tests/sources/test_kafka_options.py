@@ -1,4 +1,4 @@
-"""The options of the Kafka source, ours and Spark's; no broker."""
+"""The options of the Kafka source, ours and Spark's, without a broker."""
 
 from __future__ import annotations
 

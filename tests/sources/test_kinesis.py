@@ -1,4 +1,4 @@
-"""What of the Kinesis source needs no server: options, places, paces, and what is known of a shard."""
+"""The parts of the Kinesis source that need no server: options, positions, paces, and looks at a shard."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_where_shards_begin() -> None:
     family = splits_of({"0": (), "1": (), "2": ("0",), "3": ("0",), "4": ("3", "1")})
     saved = KinesisPosition.of({("orders", "3"): str(BIG)})
     begun = {split.shard: split.cursor for split in _prepared(family, saved, None, 4_000, 5_000)}
-    # What the saved one carries on is read; its sister and what comes later are read from their first records.
+    # The parent of the saved shard is read; its sister and later shards are read from their first records.
     assert begun == {"0": at_time(4_000), "1": TRIM_HORIZON, "2": TRIM_HORIZON, "3": after(BIG), "4": TRIM_HORIZON}
     assert begun["3"].endswith(str(BIG)), "no digit is lost"
     late = _prepared(family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, 8_000, 9_000)
@@ -168,7 +168,7 @@ def test_positions_grow_though_arrival_times_do_not() -> None:
     assert [seen.behind for seen in look.ahead] == [101, 106, 106, 106, 111]
     assert [look.rows_before(position) for position in (100, 101, 105, 106, 111)] == [0, 1, 1, 4, 5]
     assert [look.after_rows(rows, 111) for rows in (0, 1, 3, 4, 9)] == [101, 101, 101, 106, 111]
-    # Behind a row that came too early: the next one still lies behind the position.
+    # Rows that arrived before the start get the position right after the start.
     late = look_of(100, 101, start=500)
     assert [seen.behind for seen in late.ahead] == [501, 501]
     assert (late.end, late.rows_before(late.end)) == (501, 2)
@@ -216,7 +216,7 @@ def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before
 
 
 def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern finds it before its shards can be listed, which takes up to a minute."""
+    """A pattern finds the stream up to a minute before its shards can be listed."""
     says = {"Error": {"Code": "ResourceInUseException", "Message": "Stream orders is not ACTIVE"}}
     answers: list[Any] = [ClientError(says, "ListShards"), {"Shards": [{"ShardId": "shardId-000000000000"}]}]
 
@@ -245,7 +245,7 @@ def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_ov
 
 
 class Failing:
-    """A client whose second answer does not come."""
+    """A client that never gives its second answer."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -279,7 +279,7 @@ def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> 
 
 
 def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
-    """A shard of which many answers are empty would else never be known while others read it, too."""
+    """Otherwise a look at a shard with many empty answers would never finish while other consumers read the shard."""
     client: Any = Failing()
     settings, [split] = KinesisSettings(region="eu-west-1"), splits_of({"0": ()})
     planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: 0.0)
@@ -289,7 +289,7 @@ def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
 
 
 def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
-    """A batch may take longer than the service may be away: who was not asked was not silent."""
+    """A batch may take longer than the allowed outage, and a shard without requests was not silent."""
     answers, seconds = True, 0.0
 
     def records(*asked: Any, **options: Any) -> Page:
@@ -302,7 +302,7 @@ def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
     )
     settings, [split] = KinesisSettings(region="eu-west-1", give_up_seconds=60.0), splits_of({"0": ()})
     planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: seconds)
-    for long_ago in (0.0, 600.0):  # each time anew
+    for long_ago in (0.0, 600.0):  # the patience starts anew each time
         seconds, answers = long_ago, True
         assert planner.latest([split])
         answers = False
@@ -329,7 +329,7 @@ def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_
         now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
     )
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
-    splits = splits_of({f"{n}": () for n in range(12)})  # the last one's turn comes after three seconds
+    splits = splits_of({f"{n}": () for n in range(12)})  # the last one is looked at after three seconds
     assert planner.latest(splits).keys() == {f"orders/{n}" for n in range(1, 12)}
     assert "no answer for 1 of 12 shards" in str(planner.trouble())
     hangs.set()
@@ -339,13 +339,13 @@ def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_
 
 
 class Busy:
-    """A shard that was written to until a minute ago, and how much of it was read."""
+    """A shard with writes until `silent_ms` ago, which counts its reads."""
 
     NOW_MS = 1_767_225_600_000
 
     def __init__(self, records: int, silent_ms: int) -> None:
         last_ms = self.NOW_MS - silent_ms
-        self.times = [last_ms - (records - 1 - n) for n in range(records)]  # one a millisecond
+        self.times = [last_ms - (records - 1 - n) for n in range(records)]  # one per millisecond
         self.reads = self.read_records = 0
 
     def now_ms(self) -> int:
@@ -383,7 +383,7 @@ def test_the_end_of_a_shard_is_found_without_reading_it(silent_ms: int) -> None:
     assert look.tip.sequence == BIG + 99_999
     assert client.read_records < 8_000
     assert client.reads < 30
-    # It is still the last one: that takes one read more, beside that of those ahead.
+    # The last record is still the same: the look takes a read of it, besides a read of the records ahead.
     reads, now[0] = client.reads, 2.0
     look.refresh(client, split, **options)
     assert client.reads - reads <= 2
@@ -391,7 +391,7 @@ def test_the_end_of_a_shard_is_found_without_reading_it(silent_ms: int) -> None:
     now[0] = 4.0
     look.refresh(client, split, **options)
     assert look.tip.sequence == BIG + 100_699
-    # Nobody looked for long: what came is not read, either.
+    # After a long time without a look, new records are not read, either.
     client.times += [client.NOW_MS + 1_000 + n for n in range(100_000)]
     client.NOW_MS += 200_000
     read, now[0] = client.read_records, 300.0

@@ -1,4 +1,4 @@
-"""What a client knows of the service's time holds, whatever clocks and ways are like."""
+"""A client's bounds on the service's time hold for all clocks and network delays."""
 
 from __future__ import annotations
 

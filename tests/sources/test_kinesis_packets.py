@@ -1,4 +1,4 @@
-"""Packets of the Kinesis Producer Library: what they hold, what is no packet, and that neither costs too much."""
+"""Packets of the Kinesis Producer Library: their rows, records that are no packets, and the cost of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field of protobuf."""
+    """Encode a field of protobuf."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -41,7 +41,7 @@ def sealed(message: bytes) -> bytes:
 
 
 def packet(rows: list[tuple[int, int | None, bytes]], keys: list[bytes], hashes: list[bytes]) -> bytes:
-    """A packet as the producer library writes it; rows are (index of the key, index of the hash key, data)."""
+    """Encode a packet as the producer library does; rows are (index of the key, index of the hash key, data)."""
     message = b"".join(field(1, key) for key in keys) + b"".join(field(2, each) for each in hashes)
     for key, explicit, data in rows:
         of_hash = b"" if explicit is None else field(2, explicit)
@@ -50,12 +50,12 @@ def packet(rows: list[tuple[int, int | None, bytes]], keys: list[bytes], hashes:
 
 
 def aggregated(rows: list[tuple[str, bytes, str | None]]) -> bytes:
-    """A packet by awslabs' own aggregator."""
+    """Encode a packet by awslabs' own aggregator."""
     path = list(sys.path)
     try:
         from aws_kinesis_agg.aggregator import RecordAggregator
     finally:
-        sys.path[:] = path  # importing it puts its folder before everything else
+        sys.path[:] = path  # its import puts its folder at the head of the path
     packer = RecordAggregator()
     for row in rows:
         assert packer.add_user_record(*row) is None
@@ -160,7 +160,7 @@ def test_a_packet_that_is_changed_anywhere_is_a_packet_or_a_malformed_one() -> N
 
 
 def test_a_hundred_packets_take_memory_in_proportion() -> None:
-    """Once each row had all columns of its whole packet, which a hundred ordinary packets had not room for."""
+    """Once each row carried all columns of its packet, and a hundred ordinary packets did not fit into memory."""
     rows: list[tuple[str, bytes, str | None]] = [(f"k{n % 50}", b"x" * 60, None) for n in range(500)]
     records = [record(aggregated(rows), number) for number in range(100)]
     tracemalloc.start()
@@ -177,7 +177,7 @@ def test_a_hundred_packets_take_memory_in_proportion() -> None:
 
 
 def test_a_process_that_has_imported_nothing_else_unpacks() -> None:
-    """Every executor is one."""
+    """Every executor is such a process."""
     data = aggregated([("k", b"one", None), ("l", b"two", "5")])
     code = (
         "import sys; sys.modules['aws_kinesis_agg'] = sys.modules['google'] = None\n"

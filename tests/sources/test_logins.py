@@ -1,4 +1,4 @@
-"""No user and no password of an address is in a text: of a source, its settings, its errors, what it waits for."""
+"""No user or password of an address is in a text of a source, its settings, its errors or its status."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_an_error_shows_of_an_option(refused: Callable[[], object]) -> None
 
 
 def test_what_a_client_says_of_an_address_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """The client of AWS tells the whole address."""
+    """The error of AWS's client contains the whole address."""
     settings = KinesisSettings(region="eu-west-1", endpoint_url="http://me:hunter2@127.0.0.1:9", give_up_seconds=30.0)
     now = [0.0]
 
@@ -103,7 +103,7 @@ def test_what_is_waited_for_and_what_failed(caplog: pytest.LogCaptureFixture) ->
         ("s3://AKIA:a@b@bucket/x", "s3://bucket/x"),
         ("'tcp://u:p@h:1,tcp://u:p@i:2'", "'tcp://h:1,tcp://i:2'"),
         ("u:p@h:1,u:p@i:2", "h:1,i:2"),
-        # No login: ports, places in a file's name, splits of a topic that was made anew.
+        # These contain no login: ports, places in a file's name, splits of a recreated topic.
         ("hdfs://node:8020/orders/a:b@c", "hdfs://node:8020/orders/a:b@c"),
         ("split '0:orders/3@qX1'", "split '0:orders/3@qX1'"),
         ("me@example.org wrote 12:30", "me@example.org wrote 12:30"),

@@ -14,7 +14,7 @@ NOW_US = 56 * YEAR_US
 
 
 class Log(SplitPlanner[SourceSplit]):
-    """Rows' times by split; `mute` splits cannot be searched."""
+    """A log of rows' times by split; `mute` splits cannot be searched."""
 
     def __init__(self, mute: frozenset[str] = frozenset(), **times: Sequence[int]) -> None:
         self.times, self.mute, self.asked = times, mute, 0
@@ -74,7 +74,7 @@ def test_splits_that_cannot_be_searched_say_nothing_and_make_nothing_up() -> Non
 
 
 class Doubtful(Log):
-    """A log of which some splits' answers are no rows: nothing is claimed of them, or less than was searched for."""
+    """A log with answers that are no rows for some splits: they have no claim, or a claim below the searched time."""
 
     def __init__(self, unsure: Mapping[str, int | None], **times: Sequence[int]) -> None:
         super().__init__(frozenset(), **times)

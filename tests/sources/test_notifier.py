@@ -1,4 +1,4 @@
-"""Actions run one after the other when they are due; calls block nobody; what hangs can be seen."""
+"""Actions run one after the other when they are due; calls do not block; hanging actions are visible."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_call_that_hangs_does_not_keep_a_delayed_one_from_running() -> None:
 
     queue.post("later", ran.set, due_us=10)
     clock.await_waiter(10)
-    queue.post("hang", hang)  # on the thread that was waiting
+    queue.post("hang", hang)  # on the waiting thread
     assert entered.wait(DEADLINE_SECONDS)
     clock.advance(us=10)
 
@@ -152,7 +152,7 @@ def test_an_error_without_somebody_to_tell_is_logged_and_the_thread_goes_on(capl
 
 
 class Calls:
-    """A notifier whose coordinator's thread is a queue of its own."""
+    """A notifier with a queue in place of its coordinator's thread."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.uncaught: list[tuple[str, BaseException]] = []
@@ -296,7 +296,7 @@ def test_a_future_can_be_awaited_across_the_threads() -> None:
 
 @pytest.mark.parametrize("where", ["a call", "the threads"])
 def test_a_call_that_is_lost_fails_on_the_coordinators_thread(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Else a periodic call, such as a discovery, would never begin again, and nobody would know.
+    # Otherwise a periodic call, such as a discovery, would silently never start again.
     clock, heard, uncaught = ManualClock(), threading.Event(), list[BaseException]()
 
     def take(_action: str, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Offsets in a checkpoint: what is read back, and what is refused, in how much memory."""
+"""Offsets in a checkpoint: reading, refusals, and the memory that both take."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_is_none_of_ours_is_none(offset: object) -> None:
 
 
 class Bare:
-    """A connector's own serializer, that raises what it likes."""
+    """A connector's own serializer that raises any error."""
 
     version = 1
 
@@ -97,13 +97,13 @@ def test_bytes_that_are_no_split_are_refused(data: bytes) -> None:
 
 
 def bomb(mib: int) -> bytes:
-    """Bytes that unpack to so many MiB, a thousandth of it themselves."""
+    """Return bytes that unpack to this many MiB, a thousand times their size."""
     packer = zlib.compressobj(1)
     return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(mib)), packer.flush()])
 
 
 def refused_in_mib(unpack: Any) -> float:
-    """The most memory that refusing takes, MiB."""
+    """Return the peak of memory during a refusal, in MiB."""
     tracemalloc.start()
     try:
         with pytest.raises((UnreadableOffset, UnreadableState), match="it unpacks to more than 1048576 bytes"):

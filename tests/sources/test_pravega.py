@@ -54,7 +54,7 @@ GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "s
 
 
 def cut_text(stream: str) -> str:
-    """A StreamCut at byte 7 of the stream's first segment, as Pravega writes it."""
+    """Return a StreamCut at byte 7 of the stream's first segment, in Pravega's text."""
     return base64.b64encode(gzip.compress(f"0:{stream}:0:0:7".encode())).decode()
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_event_is_named(data: bytes, at: int) -> None:
 
 
 class Segment:
-    """Events in memory, each with a time, and how many bytes of them were read."""
+    """Events in memory, each with a time, and the number of bytes read."""
 
     def __init__(self, rng: random.Random, count: int) -> None:
         sizes = [rng.randrange(40) for _ in range(count)]
@@ -261,7 +261,7 @@ def test_a_watermark_stays_within_what_writers_have_noted() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
-    """Events are written to one segment, then to its two successors; a mark says where writers were, and when."""
+    """Events are written to one segment, then to its two successors; a mark has the writers' positions and time."""
     rng = random.Random(seed)
     left, right = 1 << 32 | 1, 1 << 32 | 2
     ends, now, times = {0: 0}, 0, {0: list[tuple[int, int]](), left: [], right: []}
@@ -281,14 +281,14 @@ def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
         noted = notes.at_us(positions)
         assert all(at >= us for us, (_, at) in zip(noted.tolist(), written, strict=True)), f"seed {seed}"
         assert (noted[1:] >= noted[:-1]).all()
-        for mark in marks:  # what was known when fewer marks were there is still so
+        for mark in marks:  # knowledge from fewer marks stays valid
             before = notes_of(marks[: marks.index(mark) + 1], segment, 1)
             final = positions < before.known
             assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
 
 
 class Uncounted(PravegaPlanner):
-    """Counts bytes, so that it reads no event."""
+    """A planner that counts bytes and reads no event."""
 
     def rows_before(self, split: PravegaSplit, position: int) -> int:
         return position - split.start
@@ -297,7 +297,7 @@ class Uncounted(PravegaPlanner):
 
 
 class Halves(PravegaClient):
-    """Two segments, one after the other, of which the first is not answered for, or is gone."""
+    """Two successive segments; the first gives no answer, or is gone."""
 
     def __init__(self, states: Mapping[tuple[str, int], SegmentState | None]) -> None:
         self.settings = PravegaSettings("tcp://pravega:9090", "shop", (), None, 7.0)
@@ -499,7 +499,7 @@ def test_a_stream_has_one_token_however_many_segments_ask(monkeypatch: pytest.Mo
 
 
 def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None:
-    """Pravega's own TimeWindow says so: no event from the mark on is before it."""
+    """Pravega's own TimeWindow has the same meaning: no event after the mark is before its time."""
 
     class Noting(Halves):
         def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:

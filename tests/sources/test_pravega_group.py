@@ -1,4 +1,4 @@
-"""Batches that end at a reader group's checkpoints, without Pravega: where splits stand, and what is waited for."""
+"""Batches that end at a reader group's checkpoints, without Pravega: positions of splits, and waits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nothing_goes_back_and_nothing_is_guessed() -> None:
 
 
 class FakeGroup:
-    """Checkpoints as they are told, or errors."""
+    """A group with given checkpoints or errors."""
 
     def __init__(self) -> None:
         self.joined: list[Mapping[str, StreamCut]] = []

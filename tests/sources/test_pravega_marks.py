@@ -1,4 +1,4 @@
-"""Marks of time in Pravega's streams: few are kept, and what they say is what all of them say. No Pravega is needed."""
+"""Marks of time in Pravega's streams: the few kept marks give the same times as all marks. No Pravega is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowmark.sources.pravega.segment import split_of
 
 
 class Marked:
-    """What a stream's writers have noted, as `PravegaClient.marks` hands it out."""
+    """The notes of a stream's writers, in the form of `PravegaClient.marks`."""
 
     def __init__(self) -> None:
         self.all: list[Mark] = []
@@ -42,7 +42,7 @@ class Marked:
 
 
 def test_marks_that_no_unread_segment_meets_are_not_kept() -> None:
-    """A stream of a year, by a mark every ten seconds, that is kept up with; one segment of it has nothing new."""
+    """A year of a stream with a mark every ten seconds, read without lag; one segment gets no more events."""
     marked, noted, window = Marked(), Noted(1_000), MarkWindow()
     client: Any = marked
     busy, idle = split_of("orders", 0), split_of("orders", 1, start=70)
@@ -57,7 +57,7 @@ def test_marks_that_no_unread_segment_meets_are_not_kept() -> None:
             assert noted.in_window(window.marks, idle).at_us(np.array([70])).tolist() == [n * 1_000]
     assert most < 20
     assert marked.read == 10_000 - 9, "each mark once"
-    # A restart goes on where the checkpoint says that marks are needed, instead of at their head.
+    # A restart reads marks from the checkpoint's place instead of their head.
     standing = [replace(split, noted_from=window.floor_place(split, split.start)) for split in (busy, idle)]
     marked.read, again = 0, MarkWindow()
     noted.read_on(client, "orders", again, standing)
@@ -88,7 +88,7 @@ def test_marks_that_were_truncated_are_passed_over_and_a_position_before_reads_a
     split = split_of("orders", 0, start=450_000)
     noted.read_on(client, "orders", window, [split])
     assert window.begin == 4_500 * 50
-    early = replace(split, start=200_000)  # a batch is planned once more
+    early = replace(split, start=200_000)  # a batch is planned again
     noted.read_on(client, "orders", window, [early])
     assert noted.in_window(window.marks, early).at_us(np.array([200_050])).tolist() == [2_000_000]
     marked.head = 3_000 * 50
@@ -132,7 +132,7 @@ def test_a_stream_that_is_made_anew_is_not_read_by_the_marks_of_the_one_before()
     noted.read_on(client, "orders", window, [before])
     marked.all.clear()
     for n in range(100):
-        marked.note(n, {1: 10 * n})  # of no later epoch, but another number
+        marked.note(n, {1: 10 * n})  # not of a later epoch, but with another number
     after = split_of("orders", 1, 500, 600)
     marked.origin = "marks/1"
     assert noted.of(client, after).at_us(np.array([500])).tolist() == [50]
@@ -142,7 +142,7 @@ def test_a_stream_that_is_made_anew_is_not_read_by_the_marks_of_the_one_before()
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
-    """While segments are read and scaled: of every position that is not read yet."""
+    """While segments are read and scaled, the times of all unread positions agree."""
     rng = random.Random(seed)
     marked, noted, window = Marked(), Noted(1), MarkWindow()
     client: Any = marked
@@ -157,7 +157,7 @@ def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
             parent = rng.choice(sorted(ends))
             closed = ends.pop(parent)
             children = [epoch << 32 | number for number in (2 * epoch, 2 * epoch + 1)]
-            if rng.random() < 0.5:  # of two that carry it on, a mark may know one only
+            if rng.random() < 0.5:  # a mark may know only one of two successors
                 marked.note(now, {**ends, children[0]: 5, parent: closed})
             ends |= dict.fromkeys(children, 10)
             splits += [split_of("orders", child, parents=(parent,)) for child in children]
@@ -178,7 +178,7 @@ def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
 
 
 def test_a_mark_that_knows_one_of_two_new_segments_lies_before_the_other() -> None:
-    """Writers learn of a scaling segment by segment: what the second one carries on is in the mark yet."""
+    """Writers learn of a scaling segment by segment: the mark still has the predecessor of the second segment."""
     left, right = 1 << 32 | 2, 1 << 32 | 3
     seen = [Mark(10, 10, {0: 100, 1: 100}), Mark(20, 20, {left: 5, 1: 130}), Mark(30, 30, {left: 9, right: 40})]
     late = Noted(1).in_window(seen, split_of("orders", right, parents=(1,)))

@@ -1,4 +1,4 @@
-"""A rate is kept over time whatever the trigger, and never exceeded by more than a batch."""
+"""A rate is kept over time for every trigger, and never exceeded by more than a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINUTE = 60 * SECOND
 
 
 class Reading:
-    """Batches of one budget on a virtual clock, and what each was granted and took."""
+    """Batches of one budget on a virtual clock, with the grant and the use of each."""
 
     def __init__(self, rows_per_second: float) -> None:
         self.rate = rows_per_second
@@ -27,7 +27,7 @@ class Reading:
         self.taken: list[int] = []
 
     def batch(self, at_us: int, share: float = 1.0, step: int = 1) -> None:
-        """A batch that takes this share of what it is granted, in whole steps, one at least."""
+        """Run a batch that takes this share of its grant, in whole steps, at least one step."""
         granted = self.budget.grant(at_us)
         assert granted is not None
         taken = 0 if granted == 0 else max(1, ceil(granted * share) // step) * step
@@ -38,7 +38,7 @@ class Reading:
         self.taken.append(taken)
 
     def most_above_rate(self, window_us: int) -> float:
-        """By how many rows the rate was exceeded in the fullest of all windows of this length."""
+        """Return the number of rows above the rate in the fullest window of this length."""
         before = [0, *accumulate(self.taken)]
         return max(
             before[bisect_left(self.at_us, at + window_us)] - before[i] - self.rate * window_us / SECOND
@@ -68,7 +68,7 @@ def test_a_rate_is_kept_over_a_minute_and_exceeded_by_no_more_than_a_batch(
         at_us += int(trigger_us * dice.uniform(1 - jitter, 1 + jitter))
 
     assert reading.most_above_rate(10 * SECOND) <= max(reading.granted) + 1, f"seed {seed}"
-    # A batch has what came in since the one before; it may be a row or its last share short.
+    # A batch has the rows since the previous batch; it may lack a row or its last share.
     before, last = [0, *accumulate(reading.taken)], len(reading.at_us) - 1
     unsteady = 2 + (1 - least_share) * max(reading.granted[1:])
     for i in range(1, bisect_left(reading.at_us, MINUTE)):

@@ -1,4 +1,4 @@
-"""How slices are read: in the task's thread, one by one, and ahead by threads side by side."""
+"""Reading of slices: in the task's thread one by one, and ahead by parallel threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A, B = SourceSplit(split_id="a"), SourceSplit(split_id="b")
 
 
 class Given(SimpleSource[SourceSplit]):
-    """A source whose split reader gives what it was told."""
+    """A source whose split reader gives scripted fetches."""
 
     schema = SCHEMA
 
@@ -148,7 +148,7 @@ def test_no_slices_make_no_reader() -> None:
 )
 def test_a_reader_that_breaks_its_contract_is_named(fetches: tuple[Fetched, ...], text: str | None) -> None:
     source = Given(*fetches, end("a", "b"))
-    if text is None:  # the first alone: what follows its end is not asked for
+    if text is None:  # the first alone: the reader stops at its end
         assert slices(source, TO_5) == []
         return
     with pytest.raises(BrokenSplitReader) as broken:
@@ -231,7 +231,7 @@ def test_splits_are_read_one_by_one_where_the_source_says_so() -> None:
     assert [reader.calls for reader in stepping.readers] == [["add b", "add a", "close"]]
 
 
-# -- side by side
+# -- in parallel
 
 
 class Stepping(Given):
@@ -272,7 +272,7 @@ def test_what_comes_out_is_in_the_order_of_the_splits_however_they_are_read() ->
 
 
 def test_splits_are_read_at_the_same_time() -> None:
-    """No split gives a row before all are being asked: one after the other would never end."""
+    """No split gives a row until all are being read, so sequential reading would never end."""
     together = threading.Barrier(3)
 
     class Together(SteppingReader):
@@ -377,7 +377,7 @@ def test_who_stops_early_wakes_fetches_up_and_closes_every_reader_once(steps: in
 
 
 class Deaf(SteppingReader):
-    """Gives a row, and then does not wake up until it is let go."""
+    """A reader that gives a row, and then ignores `wake_up` until the test releases it."""
 
     def __init__(self, rows_of: Mapping[str, Sequence[int]]) -> None:
         super().__init__(rows_of)

@@ -1,4 +1,4 @@
-"""The documented connector, as it stands: it is short, keeps the laws, and breaks them where it is broken."""
+"""The documented connector, unchanged: it is short and keeps the laws; a broken version violates them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def example() -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database of two tables, with gaps in their ids, in the folder where the example looks for it."""
+    """Make a database of two tables, with gaps in their ids, in the example's folder."""
     monkeypatch.chdir(tmp_path)
     with sqlite3.connect("shop.db") as connection:
         for table, step in (("orders", 1), ("returns", 3)):
@@ -38,7 +38,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def module() -> Iterator[ModuleType]:
-    """A module for the example: its class must be found by pickle."""
+    """Make a module for the example, because pickle must find its class."""
     made = ModuleType("readme_connector")
     sys.modules[made.__name__] = made
     yield made

@@ -1,4 +1,4 @@
-"""What is derived for a simple source, and the enumerator behind it, which looks for splits from time to time."""
+"""Methods that `SimpleSource` derives, and its enumerator, which discovers splits periodically."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Table(SourceSplit):
 
 
 class Growing(SimpleSource[Table]):
-    """One split that grows as the test says."""
+    """A source with one split that tests let grow."""
 
     split_type = Table
     schema = SCHEMA
@@ -157,7 +157,7 @@ def test_what_is_left_in_the_middle_is_closed(leave: Callable[[SimpleSplitReader
 
 
 class Yields(SimpleSource[SourceSplit]):
-    """Yields what it is given."""
+    """A source that yields given batches."""
 
     schema = SCHEMA
 
@@ -205,7 +205,7 @@ def test_rows_that_are_missing_are_an_error() -> None:
 
 
 class Found:
-    """What discovery finds, and an enumerator that looks."""
+    """Splits for a discovery, and the enumerator that runs it."""
 
     def __init__(self, *splits: SourceSplit, readers: int = 2, known: Any = None, **options: Any) -> None:
         self.splits: list[SourceSplit] = list(splits)
@@ -454,7 +454,7 @@ def test_splits_in_preparation_are_not_prepared_twice() -> None:
 
     found = Found(A, readers=1, prepare=prepare).start(0)
     found.splits = [A, B]
-    found.context._due.extend(found.context._periodic * 2)  # two discoveries before the first one's preparation
+    found.context._due.extend(found.context._periodic * 2)  # two discoveries before the preparation of the first
     found.context.run_async()
     assert asked == [["a"], ["b"]]
     assert found.assigned == ["a", "b"]
@@ -475,7 +475,7 @@ def test_ids_are_forgotten_by_their_stamp() -> None:
 
 
 def stamped(*numbers: int) -> list[SourceSplit]:
-    """Splits whose id ends with their stamp."""
+    """Return splits whose id ends with their stamp."""
     return [SourceSplit(split_id=f"f-{number:06}") for number in numbers]
 
 
@@ -484,7 +484,7 @@ def stamp_of(split: SourceSplit) -> int:
 
 
 class Stamped(Found):
-    """Discovery of splits with stamps, of which the state remembers ten."""
+    """Discovery of stamped splits; the state remembers ten."""
 
     def __init__(self, *numbers: int, known: Any = None, **options: Any) -> None:
         super().__init__(*stamped(*numbers), readers=1, known=known, stamp_of=stamp_of, remember=10, **options)
@@ -528,13 +528,13 @@ def test_a_split_with_an_old_stamp_is_new_to_whoever_has_seen_the_others() -> No
 def test_old_splits_that_came_while_the_query_was_stopped_are_told(caplog: pytest.LogCaptureFixture) -> None:
     found = Stamped(*range(0, 2_000, 2))
     assert Stamped(*range(0, 2_000, 2), known=found.state).assigned == []
-    assert Stamped(*range(200, 2_000, 2), known=found.state).assigned == []  # some were deleted
+    assert Stamped(*range(200, 2_000, 2), known=found.state).assigned == []  # some are deleted
     assert caplog.text == ""
     again = Stamped(*range(0, 2_000, 2), 31, 333, known=found.state)
     assert again.assigned == []
     assert "Tables: 2 splits or more came while the query was stopped" in caplog.text
     caplog.clear()
-    again.look(335)  # while the process runs, an old split is new
+    again.look(335)  # during a run, an unseen old split is new
     again.splits = stamped(*range(0, 2_000, 2), 335, 5_031, 5_333)  # touched
     again.look()
     assert again.assigned == ["f-000335", "f-005031", "f-005333"]
@@ -569,7 +569,7 @@ def test_what_waits_for_a_reader_is_never_taken_for_forgotten() -> None:
     state = found.enumerator.snapshot_state(1)
     assert [split.split_id for split in state.pending] == ["f-000007"]
     assert state.oldest_stamp == 7
-    without = replace(state, pending=())  # as if it had been found after the state was taken
+    without = replace(state, pending=())  # as if it were found after the snapshot
     assert Stamped(*range(50), known=without).assigned == ["f-000007"]
 
 

@@ -1,4 +1,4 @@
-"""What a batch takes, decision by decision."""
+"""The slices of a batch, decision by decision."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def reached(planned: SlicePlan) -> dict[str, int | None]:
 def to_the_end(
     log: Log, starts: dict[str, int] | None = None, *, batches: int = 100, **changes: Any
 ) -> list[SlicePlan]:
-    """Plan until everything is read, as a caller does that keeps everything."""
+    """Plan until all rows are read, like a caller that keeps all claims."""
     starts = dict.fromkeys(log.splits, 0) | (starts or {})
     observed: dict[str, int] = {}
     previous_us, plans = None, []
@@ -81,7 +81,7 @@ def to_the_end(
     raise AssertionError(f"not read in {batches} batches: {starts}")
 
 
-# --- what fits, what does not
+# --- rows within and beyond the budget
 
 
 def test_what_fits_is_taken_to_the_end_without_a_lookup() -> None:
@@ -236,7 +236,7 @@ def test_a_millisecond_of_more_rows_than_the_budget_is_cut_and_the_time_stays() 
     assert cut.time_us == burst_us
     assert all(planned.rows > 0 for planned in plans)
     assert len(plans) <= 10
-    # inside the burst, with nothing known: still nobody is read beyond it
+    # inside the burst, without knowledge: no split is read beyond it
     inside = plan(log, {"a": 30, "b": 30}, rows=40)
     assert stops(inside) == {"a": 50, "b": 50, "quiet": 0}
 
@@ -269,7 +269,7 @@ def test_a_slice_spans_no_more_than_it_may_and_steps_over_a_longer_gap() -> None
 
 @pytest.mark.parametrize("days_ago", [0, 1, 365, 3_000, 9_000])
 def test_the_first_batch_spans_no_more_than_a_slice_however_long_ago_it_is(days_ago: int) -> None:
-    """Nothing is known of the log then; to look for its beginning takes more lookups than any later batch."""
+    """The first batch knows nothing of the log; the search for its beginning takes more lookups than later batches."""
     begin_us = BEGIN_US - days_ago * 24 * HOUR
     first = plan(ExactLog({"a": every_second(begin_us, 1_000)}), max_slice_us=20 * SECOND)
 
@@ -298,7 +298,7 @@ def test_a_row_from_the_future_is_read_and_nothing_is_claimed_behind_it() -> Non
 
     plans = to_the_end(log, rows=100)
     assert len(plans) <= 30
-    for planned in plans:  # whose rows are hidden keeps pace all the same
+    for planned in plans:  # a split with hidden rows keeps pace, too
         taken = [log.splits[name].times[sliced.stop - 1] for name, sliced in planned.slices.items() if sliced.rows]
         assert YEAR_2099_US in taken or max(taken) - min(taken) <= 250 * SECOND
 
@@ -350,7 +350,7 @@ def test_bad_clocks_in_every_split_do_not_stop_anything() -> None:
 
 
 def test_what_lies_before_the_start_proves_nothing() -> None:
-    begun = of_times([BEGIN_US + 9 * HOUR])  # a row of its former life, nine hours ahead
+    begun = of_times([BEGIN_US + 9 * HOUR])  # an earlier row, nine hours ahead
     begun.append([BEGIN_US + i * SECOND for i in range(1000)])
     log = Log({"begun": begun, "good": every_second(BEGIN_US, 1000)})
     starts = {"begun": 1}
@@ -400,7 +400,7 @@ def test_a_split_that_appears_late_with_old_rows_is_waited_for() -> None:
     assert stops(observed) == {"old": observed.rows, "a": 1000, "b": 1000}
 
 
-# --- who may not be read
+# --- splits that must wait
 
 
 def test_the_cap_is_one_lookup_when_everything_before_it_fits() -> None:
@@ -484,7 +484,7 @@ def test_children_wait_for_their_parents() -> None:
 
 
 def test_what_others_carry_on_claims_nothing_when_it_ends_for_they_begin_where_it_stands() -> None:
-    """Else its child, with rows from long before the plan's time, would begin at that, and lose them."""
+    """Otherwise its child would start at the plan's time, and lose its much older rows."""
     log = Log({
         "parent": every_second(BEGIN_US, 10, finished=True),
         "child": every_second(BEGIN_US + 10_000_000, 500, parents=("parent",)),
@@ -567,7 +567,7 @@ def test_who_was_read_least_far_comes_first_when_there_are_fewer_rows_than_split
     log = Log({name: every_second(BEGIN_US, 100) for name in "abcdef"}, searchable=False)
     observed = {name: BEGIN_US + us for us, name in enumerate("fcbead")}
     firsts = 0
-    for start in range(40):  # now and then it is somebody else's turn
+    for start in range(40):  # the turn changes from time to time
         starts = dict.fromkeys("abcdef", start)
         firsts += stops(plan(log, starts, rows=2, observed_us=observed)) == starts | {"f": start + 1, "c": start + 1}
 
@@ -576,7 +576,7 @@ def test_who_was_read_least_far_comes_first_when_there_are_fewer_rows_than_split
 
 @pytest.mark.parametrize("searchable", [True, False])
 def test_nobody_starves_when_the_first_ones_never_end(searchable: bool) -> None:
-    """The budget is one row, and the splits that nobody knows the time of, or that stay far behind, are endless."""
+    """The budget is one row, and the splits without a known time, or far behind, are endless."""
     bad = [YEAR_2099_US, *[BEGIN_US] * 3_000]
     log = Log({f"bad-{i}": of_times(bad) for i in range(3)}, searchable=searchable)
     log.splits["good"] = every_second(BEGIN_US, 30)
@@ -618,7 +618,7 @@ def test_a_split_that_find_time_leaves_out_gets_its_share_and_no_claim() -> None
     assert reached(planned) == {"a": planned.time_us, "silent": None}
 
 
-# --- the same question, the same answer; the wrong answer, an error
+# --- repeated plans are equal; wrong answers raise errors
 
 
 def test_the_order_of_the_splits_does_not_matter() -> None:
@@ -630,7 +630,7 @@ def test_the_order_of_the_splits_does_not_matter() -> None:
 
 
 class Answering(Log):
-    """A log that answers one position wrong."""
+    """A log with one wrong answer."""
 
     end: int | None = None
     after: int | None = None

@@ -1,4 +1,4 @@
-"""A source as a streaming DataFrame: exact rows, whatever the batches."""
+"""A source as a streaming DataFrame: exact rows for any batches."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
 
 
 class Hanging(SourceReader[SourceSplit]):
-    """It has nothing; what it says of when it will is given."""
+    """A reader without rows; `available` decides whether it reports new rows."""
 
     def __init__(self, *, available: bool) -> None:
         self.available, self.closed = available, False
@@ -124,7 +124,7 @@ def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() ->
 
 @dataclass(frozen=True)
 class Seen(SourceEvent):
-    """What a reader tells its enumerator."""
+    """An event from a reader to its enumerator."""
 
     rows: int
 

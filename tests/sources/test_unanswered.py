@@ -1,4 +1,4 @@
-"""Silent splits are counted and told by one rule, and one error serves all systems."""
+"""Silent splits are counted and reported by one rule, and one error serves all systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that ends is known to everybody who waits for it, with the error that ended it."""
+"""All waiters learn of the end of a thread, with its error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_who_waits_gets_the_error_at_once_and_so_does_who_comes_later(
     assert worker.join(DEADLINE_SECONDS)
     assert told == [worker.failed]
     assert "the thread example was ended by an error" in caplog.text
-    assert "in fail" in caplog.text  # its stack
+    assert "in fail" in caplog.text  # its stack trace
 
 
 def test_an_end_in_good_order_is_no_failure_and_no_reason_to_wait() -> None:

@@ -1,4 +1,4 @@
-"""A coordinator on a virtual clock, for the tests of what it does."""
+"""A coordinator on a virtual clock, for tests of its behaviour."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = TypeVar("Kind")
 
 
 class World:
-    """A coordinator and a clock; tasks answer only where a test says so."""
+    """A coordinator and a clock; tasks answer only by order of a test."""
 
     def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
         self.now_us = 0
@@ -39,7 +39,7 @@ class World:
         return self.handle(TaskRegistered(task, run, low_us))
 
     def tick(self, us: int = S) -> list[CoordinatorEffect]:
-        """Let time pass, calling when the coordinator wants to be called."""
+        """Let time pass, with a Tick at each wake-up time of the coordinator."""
         effects, until_us = [], self.now_us + us
         while (wake_us := self.coordinator.wake_at_us(self.now_us)) is not None and wake_us <= until_us:
             self.now_us = max(self.now_us, wake_us)
@@ -60,7 +60,7 @@ class World:
         return self.handle(ReplyLowWatermark(task.job_id, task.source_id, task.task_id, at_us, low_us, run, left_out))
 
     def round(self, **lows_us: int | None) -> list[int]:
-        """A whole round in which these tasks of "orders" answer; what was published."""
+        """Run a round in which these tasks of "orders" answer; return the published low watermarks."""
         self.tick()
         effects = [e for name, low_us in lows_us.items() for e in self.reply(TaskId("job", "orders", name), low_us)]
         return sorted({notice.new_low_watermark for notice in of(NotifyNewLowWatermark, effects)})
@@ -83,7 +83,7 @@ class World:
 
 
 def encoded_anew(coordinator: LowWatermarkCoordinator) -> bytes:
-    """The snapshot with no part of it taken from one before: what ``snapshot`` must be."""
+    """Return the snapshot with every part encoded anew, which ``snapshot`` must equal."""
     for key, rounds in coordinator._sources.items():
         coordinator._encoded_sources.changed(key)
         for task_id in rounds.answers:

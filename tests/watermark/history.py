@@ -1,4 +1,4 @@
-"""Short ways to write a history of a stream: a coordinator, and what happens to it at which second."""
+"""Shorthand for a stream's history: a coordinator, and its events by second."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lowmark.watermark.state import IdleClock
 
 START_US = 1_700_000_000_000_000
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()
-BY_TIME = WatermarkStrategy(idle_clock=IdleClock.TIME)  # silence counts whether or not others deliver
+BY_TIME = WatermarkStrategy(idle_clock=IdleClock.TIME)  # silence counts even if no split delivers
 
 
 def at(second: float) -> int:
-    """So many seconds after the start, on the coordinator's clock."""
+    """Return the time this many seconds after the start, on the coordinator's clock."""
     return START_US + int(second * 1_000_000)
 
 
@@ -64,14 +64,14 @@ def batch(
 
 
 class History:
-    """A coordinator with a clock in seconds, and everything that came out of it."""
+    """A coordinator with a clock in seconds, and all its effects."""
 
     def __init__(self, strategy: WatermarkStrategy = PLAIN) -> None:
         self.strategy = strategy
         self.coordinator = coordinator_of(strategy)
 
     def on(self, second: float, event: Event) -> list[object]:
-        """Handle an event; what came of it, in short."""
+        """Handle an event; return its effects in short form."""
         return [short(effect) for effect in self.coordinator.handle(event, at(second))]
 
     def restart(self, second: float) -> None:
@@ -89,7 +89,7 @@ class History:
 
 
 def short(effect: Effect) -> object:
-    """An effect as ("low", 5), ("a", "idle") or ("a late by", 5)."""
+    """Shorten an effect to ("low", 5), ("a", "idle") or ("a late by", 5)."""
     match effect:
         case NotifyNewLowWatermark():
             return ("low", effect.new_low_watermark)

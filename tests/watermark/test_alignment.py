@@ -56,7 +56,7 @@ def test_only_a_numeric_cap_has_a_number() -> None:
             Cap(kind, us)
 
 
-# -- who is there
+# -- membership
 
 
 def test_other_parameters_than_the_groups_are_refused_and_change_nothing() -> None:
@@ -185,7 +185,7 @@ def test_announcements_keep_to_their_beat_and_are_not_made_up_for() -> None:
 
 def test_reports_announce_nothing_by_themselves() -> None:
     group = group_of(ORDERS, CLICKS)
-    assert (group.wake_at_us, group.announce(100)) == (100, [])  # nobody has spoken (FLINK-35933)
+    assert (group.wake_at_us, group.announce(100)) == (100, [])  # no member has reported (FLINK-35933)
     group.report(ORDERS, 0, at_us=150)
     assert group.announce(150) == []
     assert [(each.task, each.cap) for each in group.announce(200)] == [(CLICKS, Cap.hold()), (ORDERS, Cap.hold())]
@@ -220,7 +220,7 @@ def test_epochs_grow_when_the_clock_stands_at_nought() -> None:
     assert [each.epoch for now_us in (-900, -800) for each in group.announce(now_us)] == [1, 2]
 
 
-# -- what people see
+# -- status for people
 
 
 def test_a_status_names_the_holder_and_says_why_everyone_is_where_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Tasks that are away: who is waited for, for how long, and what ends it (rule 5 of ``rounds.py``)."""
+"""Absent tasks: which are waited for, for how long, and the end of the wait (rule 5 of ``rounds.py``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = TaskId("job", "clicks", "0")
 
 
 class Job(World):
-    """A world whose tasks say how many they are; with ``restarts`` its coordinator begins anew before each step."""
+    """A world whose tasks announce their number; with ``restarts`` its coordinator restarts before each step."""
 
     def __init__(self, *, restarts: bool = False) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Job(World):
         return self.handle(TaskRegistered(task, run, low_us, expected_tasks=of, away_limit_us=limit_us))
 
     def say(self, *left_out: LeftOut, **lows_us: int | None) -> int | None:
-        """A whole round in which these tasks answer, the last of them that it is left out; what is published then."""
+        """Run a round in which these tasks answer, the last with `left_out` if given; return the low watermark."""
         self.begin()
         self.tick()
         asked_us = self.source.round_since_us
@@ -92,7 +92,7 @@ def begun(job: Job) -> Job:
     return job
 
 
-# -- who is waited for
+# -- tasks that are waited for
 
 
 @ends
@@ -167,7 +167,7 @@ def test_of_several_that_are_lost_at_one_moment_none_completes_the_source_for_an
     job.leave(A, B, killed=True)
 
     assert job.say(c=500) == 10
-    job.come(B, 20)  # two are there, as many as they said, so nobody waits for a
+    job.come(B, 20)  # two are registered, the announced number, so none waits for a
     job.say(b=600)
     assert job.say(b=700, c=800) == 700
 
@@ -178,7 +178,7 @@ def test_how_many_there_are_is_what_the_largest_of_those_says_that_live(job: Job
     assert job.say(a=500, b=500) == 60
     assert job.source.why == "1 of 3 expected tasks did not register yet."
     job.come(A, 500, of=1)
-    assert job.say(a=510, b=510) == 510  # b says two, and two live
+    assert job.say(a=510, b=510) == 510  # b announces two, and two live
     job.leave(A, B)
     job.come(A, 510, of=1)
     assert job.say(a=900) == 900
@@ -194,7 +194,7 @@ def test_a_task_of_a_source_that_says_nothing_of_its_number_holds_nobody_when_it
     assert job.away() == {}
 
 
-# -- what ends it
+# -- end of the wait
 
 
 def test_a_smaller_number_lets_those_go_who_are_too_many(job: Job) -> None:
@@ -217,7 +217,7 @@ def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:
     assert (job.source.expected, job.source.missing, job.source.away) == (2, 0, 0)
     [late] = of(TaskReturnedLate, job.come(B, 60))
     assert (late.behind_us, late.why) == (540, "nobody waited for it any more")
-    assert job.say(a=700) == 600  # it is back, and counts
+    assert job.say(a=700) == 600  # b is back, and counts
 
 
 def test_only_who_is_away_can_be_excused(job: Job) -> None:
@@ -239,12 +239,12 @@ def test_who_set_a_limit_is_waited_for_so_long_and_only_while_somebody_waits(job
     job.leave(B)
     for second in range(100):
         assert job.say(a=200 + second) == 60
-        if second == 50:  # nobody waits: a is away, too, and then the coordinator itself
+        if second == 50:  # no task waits: a is absent, too, and then the coordinator
             job.leave(A)
             job.now_us += 3_600 * S
             job.restart()
             job.come(A, 250)
-    lost_s = 100 if job.restarts else 0  # which keeps whole minutes of each of its lives
+    lost_s = 100 if job.restarts else 0  # a restarted coordinator keeps whole minutes only
     for second in range(15 + lost_s):
         job.say(a=400 + second)
         assert job.low_us == 60, second
@@ -286,7 +286,7 @@ def test_who_is_waited_for_exactly_as_long_as_it_asked_for_is_not_excused_yet() 
     assert [job.say(a=200 + second) for second in range(8)] == [60] * 6 + [206, 207]
 
 
-# -- what is kept
+# -- kept places
 
 
 def test_a_source_that_is_waited_for_is_not_forgotten_after_an_hour() -> None:
@@ -315,11 +315,11 @@ def test_tasks_that_are_away_take_places(monkeypatch: pytest.MonkeyPatch) -> Non
     job.come(C, of=3)
     with pytest.raises(TooManyTasks):
         job.come(TaskId("job", "orders", "d"), of=3)
-    job.come(A, of=3)  # its place was kept
+    job.come(A, of=3)  # a's place was kept
     job.come(A, of=1)
     job.say(a=1, c=1)
     job.come(C, of=1)
-    job.say(a=1, c=1)  # so b is let go
+    job.say(a=1, c=1)  # so b is dropped
     job.come(TaskId("job", "orders", "d"), of=1)
 
 

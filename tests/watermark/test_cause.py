@@ -1,4 +1,4 @@
-"""Why a low watermark stands, on a bad day: the cause comes first, and each number in it is true when it is shown."""
+"""Reasons for a standing low watermark on a bad day: the cause comes first, and its numbers are current."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ YEAR_US = 365 * 86_400 * 1_000_000
 
 
 def test_a_split_without_a_row_in_a_batch_has_not_reported() -> None:
-    """Kafka's offsets tell of every partition, also that a batch took no row of it."""
+    """Kafka's offsets include every partition, also those without a row in the batch."""
     history = History()
     history.on(1, batch(0, 1, {"dead": 50, "live": 50}, rows={"dead": 3, "live": 3}))
     for n in range(1, 61):
@@ -52,14 +52,14 @@ def test_after_a_restart_silence_counts_from_the_restart() -> None:
 def test_a_split_that_is_merely_behind_is_not_called_silent() -> None:
     history = History()
     history.on(1, batch(0, 1, {"slow": 50, "fast": 90}))
-    status = history.status(4_000)  # nobody had a row since
+    status = history.status(4_000)  # no split has had a row since
 
     assert (status.why, status.cause) == ("split slow has the smallest watermark of 2 live splits.", None)
 
 
 @pytest.mark.parametrize("strategy", [PLAIN, IDLENESS])
 def test_in_a_stream_without_rows_no_split_is_called_silent(strategy: WatermarkStrategy) -> None:
-    """Batches without a row go on: the heartbeat is in them."""
+    """Batches without a row continue, because they have the heartbeat."""
     history = History(strategy)
     for n in range(3):
         history.on(n, batch(n, n, {"slow": 50 + n, "fast": 90 + n}, rows={"slow": 1, "fast": 1}))
@@ -75,7 +75,7 @@ def test_in_a_stream_without_rows_no_split_is_called_silent(strategy: WatermarkS
 
 
 def test_the_silence_of_a_stream_goes_on_while_nothing_is_read() -> None:
-    """No poll comes once the silence is known: it was frozen at that moment."""
+    """No poll comes after the silence is known; once, the shown duration was frozen at that moment."""
     history = History(IDLENESS)
     history.on(1, batch(0, 1, {"a": 50}))
     history.on(12, Polled(at(12)))

@@ -294,7 +294,7 @@ def us(*watermarks_us: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_arrays_and_single_reports_agree_whatever_comes_between_them(seed: int) -> None:
-    """The arrays repeat as they do in a stream: same set and order mostly, then another order, part, or set."""
+    """The arrays repeat as in a stream: mostly the same set and order, then another order, subset, or set."""
     rng = random.Random(seed)
     bulk, single = numbered(40), numbered(40)
     order, added = list(range(40)), 40
@@ -368,7 +368,7 @@ def test_a_report_of_neighbours_touches_no_other_split() -> None:
 
 
 def test_columns_of_a_decoded_report_are_taken_as_they_are() -> None:
-    """Every other value, as in a structured array: not contiguous, and read-only."""
+    """Every second value, as in a structured array: not contiguous, and read-only."""
     coalescer = numbered(3)
     report = np.frombuffer(np.array([0, 30, 1, 10, 2, 20], np.int64).tobytes(), [("split", "<u8"), ("value", "<i8")])
     coalescer.report_array(report["split"], report["value"])
@@ -439,7 +439,7 @@ def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_
 
 
 def test_the_largest_number_is_a_watermark_too() -> None:
-    """It is what rows that take no part hold."""
+    """Internally, rows that take no part hold the largest number."""
     coalescer = coalescer_of(a=1, b=2**63 - 1, c=2**63 - 1)
     coalescer.idle("a")
 
@@ -487,7 +487,7 @@ def test_a_split_costs_at_most_200_bytes_beside_its_id() -> None:
     assert bytes_idle / len(names) <= 200
 
 
-# -- percentile: what it gives up
+# -- percentile: splits that may be passed
 
 
 def percentile_of(percentile: float, watermarks_us: list[int]) -> Coalescer:
@@ -535,7 +535,7 @@ def test_a_silent_split_is_the_slowest() -> None:
 def test_the_percentile_is_latched() -> None:
     coalescer = percentile_of(75.0, [1, 20, 30, 40])
     coalescer.advance()
-    coalescer.idle(3)  # of three, none may be passed
+    coalescer.idle(3)  # with three, no split may be passed
 
     assert (coalescer.holder, coalescer.stripped, coalescer.advance(), coalescer.low_us) == (0, frozenset(), None, 20)
     coalescer.report_array([0, 1, 2, 3], us(10, 35, 36, 50))

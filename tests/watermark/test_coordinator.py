@@ -100,10 +100,10 @@ def test_a_late_answer_to_an_older_round_counts_as_a_report_and_ends_nothing() -
     world.tick()
 
     assert world.reply(A, 9, at_us=S) == []
-    assert world.reply(B, 8, at_us=3 * S) == []  # a has not answered this round
+    assert world.reply(B, 8, at_us=3 * S) == []  # no answer of a in this round
     assert [n.new_low_watermark for n in of(NotifyNewLowWatermark, world.reply(A, 5, at_us=3 * S))][:1] == [
         8
-    ]  # 9 was the most it said
+    ]  # 9 was its largest value
 
 
 def test_a_question_may_be_lost_it_is_asked_again_with_the_same_timestamp() -> None:
@@ -145,7 +145,7 @@ def test_a_round_ends_after_a_lease_though_a_living_task_never_answers() -> None
 
 def test_a_quorum_ends_rounds_early_and_who_has_not_answered_holds_with_what_it_said() -> None:
     world = World(A, B, C, quorum=2 / 3)
-    assert world.round(a=10, b=10) == []  # c never said one, and holds
+    assert world.round(a=10, b=10) == []  # c has never had a value, and holds
 
     assert [world.round(a=10, c=10), world.round(a=30, b=15, c=20), world.round(a=30, b=30)] == [[10], [], [20]]
 
@@ -181,7 +181,7 @@ def test_what_the_end_of_a_round_alone_has_changed_is_in_the_next_snapshot(left_
             world.handle(LeaseRenewed(task, "1"))
         world.coordinator.snapshot()
         lows_us = [world.low_us]
-        world.tick()  # the last time this is the deadline of the round, and nothing else
+        world.tick()  # the last tick is the round's deadline, and nothing else
     lows_us.append(world.low_us)
 
     assert lows_us == [None, 5]
@@ -261,7 +261,7 @@ def test_a_split_given_later_holds_until_it_speaks_and_what_is_late_is_counted()
     world.reply(A, 100)
     world.tick()
 
-    assert world.reply(B, None) == []  # it has a split, which is silent so far
+    assert world.reply(B, None) == []  # its split has been silent so far
     assert world.reply(A, 200) == []
     assert world.low_us == 100
     world.tick()
@@ -315,7 +315,7 @@ def test_the_last_values_of_a_source_that_drains_are_published() -> None:
     assert world.source.why == "every task (2) is left out, and the low watermark stays."
 
     world.tick()
-    world.reply(A, 70, LeftOut.IDLE)  # it had rows for a moment, and nobody asked
+    world.reply(A, 70, LeftOut.IDLE)  # it had rows briefly, between two questions
     world.reply(B, 40, LeftOut.IDLE)
     assert world.low_us == 70
 
@@ -328,14 +328,14 @@ def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_lo
     world = World(A, B)
 
     def said(low_us: int, silent_s: int) -> None:
-        """Both bear 4 s of silence; b is silent, and has the smaller low watermark."""
+        """Play a silence of b, which has the smaller low watermark; both tasks tolerate 4 s of silence."""
         asked_us = of(RetrieveLowWatermark, world.tick())[-1].timestamp
         for task, us, silent_us in ((A, low_us, 0 if low_us > 50 else silent_s * S), (B, 10, silent_s * S)):
             left_out = LeftOut.IDLE if silent_us > 4 * S else None
             reply = ReplyLowWatermark(*task.parts, asked_us, us, "1", left_out)
             world.handle(replace(reply, silent_us=silent_us, patience_us=4 * S))
 
-    for second in range(10):  # nobody has rows
+    for second in range(10):  # without rows
         said(50, second)
     assert (world.low_us, world.states()) == (10, [SplitState.IDLE] * 2)
     assert world.source.why == (
@@ -343,7 +343,7 @@ def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_lo
         "deliver for 4s meanwhile."
     )
     world.restart()
-    for second in range(10, 15):  # a has some, which counts for a quarter of 4 s, and then second by second
+    for second in range(10, 15):  # a has rows: the first counts for a quarter of 4 s, the next for a second each
         said(100 + second, second)
         assert (world.low_us, world.source.holder) == (10, B), second
     said(200, 15)
@@ -351,7 +351,7 @@ def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_lo
 
 
 def silent(task: TaskId, world: World, low_us: int | None, silent_s: int, patience_s: int = 60) -> ReplyLowWatermark:
-    """The reply of a task after a silence, with the patience of its stream."""
+    """Return a task's reply after a silence, with the idle timeout of its stream."""
     why = LeftOut.IDLE if silent_s > patience_s else None
     at_us = world.source.round_since_us or world.now_us
     reply = ReplyLowWatermark(*task.parts, at_us, low_us, "1", why, sequence=world.now_us)
@@ -362,13 +362,13 @@ def silent(task: TaskId, world: World, low_us: int | None, silent_s: int, patien
 def test_a_task_that_gets_its_first_split_while_all_are_silent_counts_until_others_delivered_for_long(
     *, restarts: bool
 ) -> None:
-    """Its replies are lost until it is idle: the first that arrives says so, and others had rows for 10 s only."""
+    """Its replies are lost until it is idle: the first one to arrive says so, and the others had rows for 10 s only."""
     world = World(A, B)
     world.tick()
     world.reply(B, None, LeftOut.WITHOUT_SPLITS)
     world.handle(silent(A, world, 100, 0))
     assert world.low_us == 100
-    for second in range(1, 66):  # b has a split from now on, and only its leases get through
+    for second in range(1, 66):  # b has a split from now on, and only its leases arrive
         world.handle(LeaseRenewed(B, "1"))
         world.tick()
         world.handle(silent(A, world, 100, second if second < 56 else 0))
@@ -389,7 +389,7 @@ def test_a_task_that_gets_its_first_split_while_all_are_silent_counts_until_othe
     assert world.low_us == 369
     world.tick()
     world.handle(silent(A, world, 400, 0))
-    world.handle(silent(B, world, None, 200))  # it said so before, and has left for it
+    world.handle(silent(B, world, None, 200))  # reported before, so b is left out
     assert world.low_us == 400
 
 
@@ -420,7 +420,7 @@ def test_who_is_left_out_while_another_never_spoke_counts_on_with_what_it_said()
     world = World(A, B)
     world.tick()
     world.reply(A, 50, LeftOut.IDLE)
-    world.reply(B, None)  # it holds everything, so a has not been counted for the last time
+    world.reply(B, None)  # b holds, so a must stay counted
     assert world.low_us is None
     world.tick()
     world.reply(A, 50, LeftOut.IDLE)
@@ -436,10 +436,10 @@ def test_idle_tasks_hold_nobody_after_their_minimum_was_published() -> None:
     world.handle(TaskDeregistered(B, "1"))
     world.tick()
     world.reply(A, 90, LeftOut.IDLE)
-    assert world.low_us == 90  # nobody takes part any more, so what the idle one said is published
+    assert world.low_us == 90  # no task takes part, so the idle task's value is published
 
     world.register(C, low_us=500)
-    assert world.round(c=500) == [500]  # a has not said again that it is idle
+    assert world.round(c=500) == [500]  # a has not repeated that it is idle
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
@@ -454,7 +454,7 @@ def test_what_a_leaving_task_said_is_not_lost_to_one_that_leaves_silently(order:
 
 
 def test_when_the_last_that_took_part_is_lost_the_others_vouch_for_what_they_said() -> None:
-    """Found by the simulation: a was left out at 90 while b, which is never heard of again, held at 10."""
+    """Found by the simulation: a was left out at 90 while b, which is then lost, held at 10."""
     world = World(A, B)
     world.tick()
     world.reply(A, 90, LeftOut.IDLE)
@@ -479,7 +479,7 @@ def test_a_task_may_leave_between_two_rounds_and_its_last_value_is_published() -
 
 
 def test_who_left_never_poisons_all_idle() -> None:
-    """FLINK-38477: a finished input stood at the end of time, and the maximum of all idle ones was that."""
+    """FLINK-38477: a finished input was at the end of time, which became the maximum of all idle inputs."""
     world = World(A, B, C)
     world.tick()
     world.reply(A, 2**63 - 1)
@@ -499,7 +499,7 @@ def test_who_left_never_poisons_all_idle() -> None:
 
 
 def test_a_lost_task_is_named_and_holds_nobody_any_more() -> None:
-    """FLINK-40505, on rounds: Flink's aggregate stays at the lost reader's value for ever."""
+    """FLINK-40505 for rounds: Flink's aggregate stays at the lost reader's value for ever."""
     world = World(A, B)
     world.round(a=42, b=5_000)
     effects: list[CoordinatorEffect] = []
@@ -515,7 +515,7 @@ def test_a_lost_task_is_named_and_holds_nobody_any_more() -> None:
 
 
 def test_a_missing_task_keeps_holding_until_its_lease_ends() -> None:
-    """M1 of MillWheel: absent is never ignored."""
+    """M1 of MillWheel: an absent task is never ignored."""
     world = World(A, B)
     world.round(a=10, b=10)
 
@@ -602,7 +602,7 @@ def test_a_new_run_begins_with_what_it_restored_and_hears_where_the_source_is() 
     world.tick()
     world.reply(A, 45, run="2")
     world.reply(B, 99)
-    assert world.low_us == 50  # the authority never goes back (M3)
+    assert world.low_us == 50  # the authority's value never falls (M3)
 
 
 def test_a_renewed_lease_that_shows_a_missed_notification_is_answered_with_it() -> None:
@@ -651,7 +651,7 @@ def test_a_group_spans_sources_and_jobs_of_the_same_name() -> None:
 
 
 def test_a_lost_task_does_not_cap_its_group_any_more() -> None:
-    """BUG-01, FLINK-40505: drift 1000, one at 42 and lost, the other at 5000: the cap becomes 6000."""
+    """BUG-01, FLINK-40505: with drift 1000, a lost task at 42 and a task at 5000, the cap becomes 6000."""
     world = World()
     join(world, A, B)
     world.tick()
@@ -885,11 +885,11 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
     world.round(a=10)
     world.handle(TaskDeregistered(A, "1"))
     live(EMPTY_SOURCE_KEPT_US - 10 * S)
-    world.register(B, low_us=3)  # another task of the source: it goes on from there
+    world.register(B, low_us=3)  # another task of the source continues from 3
     assert world.low_us == 10
 
     world.handle(TaskDeregistered(B, "1"))
-    world.now_us += 2 * EMPTY_SOURCE_KEPT_US  # a step of the clock is no time
+    world.now_us += 2 * EMPTY_SOURCE_KEPT_US  # a jump of the clock does not count
     live(EMPTY_SOURCE_KEPT_US - 10 * S)
     assert world.low_us == 10
     assert decode(world.coordinator.snapshot())["sources"][1]["low_us"] == 10
@@ -950,7 +950,7 @@ def test_a_status_with_a_limit_shows_who_needs_attention_first_and_counts_all() 
     none = world.coordinator.status(world.now_us, limit=0)
 
     assert [task.task.task_id for task in whole.sources[0].tasks] == ["0", "1", "2", "3"]
-    assert [task.task.task_id for task in few.sources[0].tasks] == ["1", "2"]  # 2 is away
+    assert [task.task.task_id for task in few.sources[0].tasks] == ["1", "2"]  # 2 is absent
     assert [member.task.task_id for member in few.groups[0].members] == ["1", "3"]
     assert [s.sources[0].tasks_not_shown for s in (whole, few, none)] == [0, 2, 4]
     assert [s.groups[0].members_not_shown for s in (whole, few, none)] == [0, 1, 3]

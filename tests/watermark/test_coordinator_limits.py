@@ -1,4 +1,4 @@
-"""What a coordinator holds on to: after a restart, against mistakes, and against those who mean it ill."""
+"""Guarantees of a coordinator: after a restart, against mistakes, and against malicious callers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_who_deregisters_takes_along_how_many_it_expected() -> None:
 
 
 def restarted_with_what_was_said_before(*, quorum: float) -> tuple[World, ReplyLowWatermark]:
-    """A is at 11 and lives, the journal has it at 10; and what it said in between, which comes only now."""
+    """Return a restarted world, in which A is alive at 11 and at 10 in the journal, and an older delayed reply of A."""
     world = World(quorum=quorum)
     for task in (A, B):
         world.register(task, low_us=10)
@@ -60,7 +60,7 @@ def test_what_a_task_said_before_a_restart_does_not_let_it_be_passed_afterwards(
     world, late = restarted_with_what_was_said_before(quorum=0.5)
     for _ in range(4):
         world.tick()
-        world.handle(replace(late, timestamp=late.timestamp + ahead_us))  # by a clock that is ahead, too
+        world.handle(replace(late, timestamp=late.timestamp + ahead_us))  # also by a fast clock
         world.reply(B, 100, at_us=world.source.round_since_us)
         assert world.low_us in (10, 11)
     world.tick()
@@ -71,7 +71,7 @@ def test_what_a_task_said_before_a_restart_does_not_let_it_be_passed_afterwards(
     world.reply(B, 100, at_us=world.source.round_since_us)
     world.tick()
     world.reply(B, 100, at_us=world.source.round_since_us)
-    assert world.low_us == 100  # it said so in this life
+    assert world.low_us == 100  # A has reported since the restart
 
 
 def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out() -> None:
@@ -87,7 +87,7 @@ def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out
     world.tick()
     asked_us = world.source.round_since_us
     world.reply(B, 100, at_us=asked_us)
-    assert world.low_us == low_us  # A may have come back to 11 in what the journal did not have
+    assert world.low_us == low_us  # A may have returned at 11 after the journal's last write
     world.reply(A, 11, at_us=asked_us)
     assert world.low_us == 11
 
@@ -123,11 +123,11 @@ def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: py
     with pytest.raises(TooManyTasks, match="job/orders/b was not registered: the coordinator has 2 tasks"):
         world.register(B)
     assert world.coordinator.snapshot() == before
-    world.register(A, run="2")  # it has its place
+    world.register(A, run="2")  # A has its place
     world.handle(TaskDeregistered(TaskId("job", "clicks", "0"), "1"))
     world.tick(3 * S)
     with pytest.raises(TooManyTasks):
-        world.register(B)  # the low watermark of a source is kept for an hour
+        world.register(B)  # a source's low watermark is kept for an hour
     world.handle(TaskDeregistered(A, "2"))
     world.tick(3 * S)
     world.register(A, run="3")

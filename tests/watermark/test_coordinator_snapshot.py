@@ -1,4 +1,4 @@
-"""Parts of a snapshot: encoded when they were changed, and only then."""
+"""Parts of a snapshot are encoded only after a change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
         self.parts.changed(name)
 
     def text(self) -> tuple[str, list[str]]:
-        """The array, and what was encoded for it."""
+        """Return the array, and the parts encoded for it."""
         text = self.parts.text()
         assert json.loads(text) == [[name, self.lows_us[name]] for name in sorted(self.lows_us)]
         encoded, self.encoded = self.encoded, []
@@ -48,7 +48,7 @@ def test_only_what_was_changed_is_encoded_and_the_order_is_that_of_the_keys() ->
     world.drop("a")
     assert world.text() == ('[["b",0],["c",3]]', ["a"])
     world.set(a=-1, d=4)
-    world.drop("d")  # which nobody ever saw
+    world.drop("d")  # never encoded before
     assert world.text() == ('[["a",-1],["b",0],["c",3]]', ["a", "d"])
 
 

@@ -23,7 +23,7 @@ from lowmark.watermark import (
     errors,
 )
 
-# One of each, and what a user reads.
+# An example of each error, and its text for the user.
 EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
     (
         InvalidDuration("idleness", "'1 month'", "a month has no fixed length", "use weeks or days."),

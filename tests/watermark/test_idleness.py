@@ -146,7 +146,7 @@ def test_a_timeout_is_positive(timeout_us: int) -> None:
 
 
 def flowing(*splits: str, timeout_us: int = 40) -> Idleness:
-    """Splits heard at 0, of a stream in which a gap between deliveries of more than 20 counts for 10."""
+    """Idleness of splits heard at 0; with the timeout of 40 a gap between deliveries of more than 20 counts for 10."""
     idleness = Idleness(timeout_us, IdleClock.FLOW)
     idleness.delivered(0)
     for split in splits:
@@ -163,9 +163,9 @@ def test_time_in_which_nobody_delivers_makes_nobody_idle() -> None:
 @pytest.mark.parametrize(
     "moments_us",
     [
-        (1_000, 2_000, 3_000, 4_000, 4_001),  # longer than half the timeout: a quarter each
+        (1_000, 2_000, 3_000, 4_000, 4_001),  # gaps longer than half the timeout: a quarter of the timeout each
         (21, 42, 63, 84, 85),
-        (20, 40, 41),  # up to half of it: all of it
+        (20, 40, 41),  # gaps up to half the timeout: counted wholly
         (15, 30, 45),
         (20, 41, 51, 52),
     ],
@@ -214,7 +214,7 @@ def test_a_pause_in_which_nobody_delivered_is_as_long_as_what_counted_of_it() ->
     idleness = flowing("a")
     idleness.pause("a", 0)
     idleness.resume("a", 1_000)
-    idleness.delivered(1_005)  # the last 10 count, half of them in the pause
+    idleness.delivered(1_005)  # the last 10 count, half of it in the pause
 
     assert idleness.left_us("a", 1_005) == 40 - 5
 
@@ -230,7 +230,7 @@ def test_spans_of_long_ago_are_dropped_and_what_was_heard_there_is_overdue() -> 
     assert idleness.quiet(0, {}) == ["a"]
 
 
-# -- pauses, told late
+# -- pauses, reported late
 
 
 def test_a_report_planned_in_a_pause_that_arrives_after_it_does_not_count_the_rest_of_the_pause() -> None:
@@ -272,7 +272,7 @@ def test_many_pauses_of_a_silent_split_add_up_and_are_few() -> None:
 
 def test_what_is_a_short_gap_grows_with_the_timeout() -> None:
     idleness = Idleness(80, IdleClock.FLOW, grows=ProgressiveIdleness(at_start_us=8, over_us=80))
-    for at_us in (0, 100, 130):  # of a timeout of 80 a gap of 30 counts wholly, of one of 8 as 2
+    for at_us in (0, 100, 130):  # a gap of 30 counts wholly for a timeout of 80, and as 2 for a timeout of 8
         idleness.read(at_us)
         idleness.delivered(at_us)
         if at_us == 100:
@@ -281,11 +281,11 @@ def test_what_is_a_short_gap_grows_with_the_timeout() -> None:
     assert (idleness.timeout_us, idleness.left_us("a", 130)) == (80, 50)
 
 
-# -- what is kept
+# -- memory
 
 
 def test_what_is_forgotten_leaves_nothing_behind_a_split_that_stays() -> None:
-    """A thousand splits that come and go, and one that is silent all along, at the head of the queue."""
+    """A thousand splits come and go; one split is always silent, at the head of the queue."""
     idleness = Idleness(10**9)
     idleness.heard("silent", 0)
     for second in range(400):

@@ -1,4 +1,4 @@
-"""What a log line shows, whatever its values hold."""
+"""The text of a log line, for all kinds of values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTILE = "a\nERROR forged\x1b[2J\x9b1m\u202e\ud800"
 
 
 def shown(message: str, *values: object, error: BaseException | None = None) -> str:
-    """The line as a handler writes it."""
+    """Return the line as a handler writes it."""
     info = None if error is None else (type(error), error, error.__traceback__)
     record = logging.LogRecord("lowmark", logging.ERROR, __file__, 1, message, values, info)
     assert escape_record(record)

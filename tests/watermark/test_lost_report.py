@@ -1,4 +1,4 @@
-"""A batch that was committed and never reported: what was new in it is not known, so it is given time to speak."""
+"""A committed batch without a report: its new splits are unknown, so the low watermark waits for their next rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STRATEGY = WatermarkStrategy.for_monotonous_timestamps()
 
 
 def restarted(strategy: WatermarkStrategy = STRATEGY, *, at_s: int = 100) -> StreamCoordinator:
-    """Two splits at 10 s, killed, and begun again."""
+    """Return a stream with two splits at 10 s, after a kill and a restart."""
     before = StreamCoordinator(strategy, job_id="q", source_id="orders", task_id="t")
     before.handle(BatchReported(0, SECOND, {"a": 10 * SECOND, "b": 10 * SECOND}), SECOND)
     return again(before, strategy, at_s)
@@ -25,7 +25,7 @@ def again(before: StreamCoordinator, strategy: WatermarkStrategy, at_s: int) -> 
 
 
 def report(stream: StreamCoordinator, at_s: int, **event_s: int) -> list[object]:
-    """A batch that was planned then."""
+    """Report a batch planned at this second."""
     splits: dict[int | str, int] = {name: s * SECOND for name, s in event_s.items()}
     return [*stream.handle(BatchReported(at_s, at_s * SECOND, splits), at_s * SECOND)]
 
@@ -38,7 +38,7 @@ def test_the_low_watermark_holds_until_what_was_new_had_time_to_speak() -> None:
     stream = restarted()
     stream.handle(ReportLost(7), 100 * SECOND)
     report(stream, 110, a=900, b=900)
-    report(stream, 160, a=950, b=950)  # exactly a minute: not yet longer
+    report(stream, 160, a=950, b=950)  # exactly a minute, which is too short
     assert low_s(stream) == 10
     effects = report(stream, 161, a=960, b=970, new=20)
 
@@ -58,7 +58,7 @@ def test_it_ends_by_what_was_read_and_not_by_the_time_a_batch_takes(strategy: Wa
     stream = restarted(strategy)
     stream.handle(ReportLost(7), 100 * SECOND)
     report(stream, 101, a=900, b=900)
-    stream.handle(Tick(), 10_000 * SECOND)  # a batch that runs for hours reads nothing
+    stream.handle(Tick(), 10_000 * SECOND)  # during a batch of hours nothing is read
     assert low_s(stream) == 10
     assert stream.wake_at_us(102 * SECOND) == (100 + held_s) * SECOND + 1
     stream.handle(Polled((100 + held_s) * SECOND + 1), 10_000 * SECOND)
@@ -73,7 +73,7 @@ def test_a_second_kill_meanwhile_does_not_cut_it_short_and_a_later_start_owes_no
     second = again(stream, STRATEGY, 130)
     report(second, 131, a=910, b=910)
     assert low_s(second) == 10
-    later = again(second, STRATEGY, 3_600)  # a query that ends when nothing is new, an hour later
+    later = again(second, STRATEGY, 3_600)  # an AvailableNow query, an hour later
     report(later, 3_601, a=920, b=920)
 
     assert low_s(later) == 920

@@ -24,7 +24,7 @@ def test_exactly_the_lease_is_in_time_and_longer_is_not() -> None:
     assert members.expired(30) == []
     assert (members.next_deadline_us(30), members.lease_left_us(A, 30)) == (31, 0)
     assert members.expired(31) == [A]
-    assert members.expired(31) == []  # each is named once
+    assert members.expired(31) == []  # each expiry is returned once
     assert (A in members, B in members) == (False, True)
     assert members.expired(32) == [B]
     assert members.next_deadline_us(32) is None
@@ -54,7 +54,7 @@ def test_the_same_registration_again_only_renews_the_lease() -> None:
 
 @pytest.mark.parametrize("ended", ["expired", "left"])
 def test_a_deleted_member_is_not_brought_back_by_what_it_says(ended: str) -> None:
-    """NL4 of Numaflow: a deleted one stays deleted. Here it may begin anew, with a new token."""
+    """NL4 of Numaflow: a deleted member stays deleted. Here it may register again, with a new run."""
     members = members_of(A)
     assert members.expired(31) if ended == "expired" else members.leave(A)
 
@@ -67,10 +67,10 @@ def test_a_deleted_member_is_not_brought_back_by_what_it_says(ended: str) -> Non
 
 
 def test_silence_counts_only_while_somebody_listens() -> None:
-    """The process was suspended for an hour, or the clock was set: the messages of the tasks are next in the queue."""
+    """The process was suspended for an hour, or the clock was set; the tasks' messages are still in the queue."""
     members = members_of(A, most_gap_us=20)
 
-    assert members.expired(3_600) == []  # 20 of the gap are counted
+    assert members.expired(3_600) == []  # only 20 of the gap count
     assert members.next_deadline_us(3_600) == 3_611
     assert members.expired(3_610) == []
     assert members.expired(3_611) == [A]
@@ -92,7 +92,7 @@ def test_a_caller_that_keeps_to_the_deadlines_loses_no_silence() -> None:
 def test_time_that_goes_back_is_no_time() -> None:
     members = members_of(A)
     members.expired(20)
-    members.renew(A, "run-1", 10)  # heard at 20, as far as we can know
+    members.renew(A, "run-1", 10)  # counts as heard at 20, the latest known time
 
     assert members.expired(50) == []
     assert members.expired(51) == [A]

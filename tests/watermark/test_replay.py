@@ -20,7 +20,7 @@ Row = tuple[int, int]  # split, event time
 
 
 def random_batches(seed: int) -> list[list[Row]]:
-    """Three splits that are out of order, one behind, one with a bad clock, one silent in the end."""
+    """Return batches of three splits out of order: one behind, one with a bad clock, one finally silent."""
     chance = random.Random(seed)
     batches = []
     for batch in range(chance.randint(1, 40)):
@@ -39,7 +39,7 @@ def random_batches(seed: int) -> list[list[Row]]:
 
 
 def replayed(batches: list[list[Row]], delays_us: list[int], window_us: int | None, cuts: int = 1) -> Replay:
-    """All batches, in so many calls."""
+    """Replay all batches in this many calls."""
     replay = Replay(
         ["a", "b", "c"], delays_us=delays_us, window_us=window_us, strategy=WatermarkStrategy(), now_us=NOW_US
     )
@@ -62,7 +62,7 @@ def replayed(batches: list[list[Row]], delays_us: list[int], window_us: int | No
 
 
 def late_natively(batches: list[list[Row]], delay_us: int, window_us: int | None) -> list[int]:
-    """Spark's rule as it is written: batch n drops by the watermark of batch n - 1, which batches to n - 2 made."""
+    """Count by Spark's rule: batch n drops by the watermark of batch n - 1, computed from batches up to n - 2."""
     late = [0, 0, 0]
     for number, batch in enumerate(batches):
         seen_ms = [time_us // 1_000 for before in batches[: max(0, number - 1)] for _, time_us in before]
@@ -74,7 +74,7 @@ def late_natively(batches: list[list[Row]], delay_us: int, window_us: int | None
 
 
 def late_under_lowmark(batches: list[list[Row]], bound_us: int, window_us: int | None) -> list[int]:
-    """The coordinator's own low watermark with this bound, three batches later; a guarded row reports nothing."""
+    """Count by the coordinator's low watermark with this bound, three batches later; a guarded row reports nothing."""
     strategy = WatermarkStrategy(out_of_orderness_us=bound_us)
     coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
     coordinator.handle(SplitsDiscovered((0, 1, 2)), NOW_US)
@@ -119,7 +119,8 @@ def test_the_smallest_delay_is_the_smallest(seed: int) -> None:
 
 
 def test_state_is_what_is_open_at_most_at_once() -> None:
-    # One split, in order, a row a second, batches of ten: a delay of a minute keeps a minute and what is not in force.
+    # One split in order, a row per second, batches of ten: a delay of a minute keeps a minute and the batches not yet
+    # in force.
     rows = [(0, NOW_US - 10_000 * SECOND_US + second * SECOND_US) for second in range(6_000)]
     batches = [rows[first : first + 10] for first in range(0, len(rows), 10)]
     kept = replayed(batches, [60 * SECOND_US], None).native.kept_at(60 * SECOND_US)

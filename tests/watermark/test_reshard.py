@@ -1,4 +1,4 @@
-"""Splits that come of other splits: Kinesis' shards, in short."""
+"""Splits with parents, such as Kinesis' shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def split_up(parent: str, *children: str) -> SplitsResharded:
     return SplitsResharded((parent,), children)
 
 
-# -- what a child inherits
+# -- inheritance
 
 
 def test_children_are_pending_and_hold_at_what_their_parent_reached() -> None:
@@ -196,7 +196,7 @@ def test_a_child_that_spoke_goes_by_its_own_word_even_below_what_it_inherited() 
     history.on(2, batch(1, 2, {"c": 30, "low": 99}))
 
     assert (history.low_us, history.status(2).regressions) == (30, 0)
-    assert history.on(3, split_up("p", "c")) == []  # told again: nothing to inherit any more
+    assert history.on(3, split_up("p", "c")) == []  # repeated: nothing is left to inherit
 
 
 def test_rows_of_a_child_without_a_usable_time_are_not_its_word() -> None:
@@ -224,7 +224,7 @@ def test_the_silence_of_a_child_counts_from_when_its_parents_are_done() -> None:
     history.on(1, split_up("p", "c"))
     for second in range(20, 60, 20):
         history.on(second, batch(second, second, {"p": 50 + second, "other": 90 + second}))
-    assert history.state("c") == "pending"  # it was not read while its parent was
+    assert history.state("c") == "pending"  # its parent was read first
 
     history.on(60, SplitsFinished(("p",)))
     assert history.on(70, batch(70, 70, {"other": 999})) == []
@@ -318,7 +318,7 @@ def test_a_reshard_is_worth_a_snapshot_once() -> None:
     assert grew == [1, 0, 0]
 
 
-# -- what people see
+# -- status for people
 
 
 def test_the_status_says_what_a_child_inherited_and_what_it_waits_for() -> None:
@@ -339,7 +339,7 @@ def test_the_status_says_what_a_child_inherited_and_what_it_waits_for() -> None:
     assert history.status(2).next.startswith("The first row of split a, or the end of its grace: with_grace()")
 
 
-# -- what cannot have happened
+# -- impossible events
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ REST: list[object] = [[], [], [], None, None, []]
 
 
 def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> bytes:
-    """A snapshot of the right checksum, with whatever in it. A list is filled up to the parts that it must have."""
+    """Return a snapshot with any content and a valid checksum. A list is padded to the required number of parts."""
     tail = [*tail, *REST[len(tail) - 1 :]] if isinstance(tail, list) else tail
     columns = ids + bytes(8 * count) + bytes(count)
     body = struct.pack("<B?qI", kind, False, 0, count) + columns + json.dumps(tail).encode()

@@ -90,14 +90,14 @@ def test_what_native_spark_would_have_dropped_is_counted_at_least() -> None:
     history = History(PLAIN.for_bounded_out_of_orderness("10 seconds"))
     second = 1_000_000
     history.on(1, batch(0, 1, {"fast": 99 * second, "slow": 0}, rows={"fast": 5, "slow": 5}))
-    assert history.status(1).native_late_rows == 0  # both in one batch: native Spark had no watermark yet
+    assert history.status(1).native_late_rows == 0  # both in one batch, when native Spark had no watermark
     history.on(2, batch(1, 2, {"slow": second}, first_us={"slow": 9 * second}, rows={"slow": 7}))
     history.on(3, batch(2, 3, {"slow": 95 * second}, first_us={"slow": 99 * second}, rows={"slow": 4}))
     history.on(4, batch(3, 4, {"slow": 96 * second}, first_us={"slow": 100 * second}, rows={"slow": 4}))
     status = history.status(5)
 
     assert 99 * second + 1_000 == status.native_watermark_us
-    assert status.native_late_rows == 7 + 1 + 0  # all of them; one for sure; none
+    assert status.native_late_rows == 7 + 1 + 0  # all rows; one row for sure; none
 
 
 @pytest.mark.parametrize("detail", [False, True])
@@ -105,7 +105,7 @@ def test_what_native_spark_would_have_dropped_is_counted_at_least() -> None:
 def test_what_native_spark_would_have_dropped_is_counted_whole_where_no_row_of_a_batch_is_ahead(
     seed: int, detail: bool
 ) -> None:
-    """Replayed: 400 devices, one of which gets a clock a year ahead. Native Spark drops all rows of the others then."""
+    """A replay: the clock of one of 400 devices jumps a year ahead, and native Spark drops all rows of the others."""
     second_us, bound_us, rng = 1_000_000, 10_000_000, random.Random(seed)
     history = History(PLAIN.for_bounded_out_of_orderness("10 seconds"))
     native_us: int | None = None
@@ -146,7 +146,7 @@ def test_what_native_spark_would_have_dropped_is_counted_whole_where_no_row_of_a
 def test_all_rows_are_late_for_native_spark_where_the_newest_is_exactly_at_its_watermark(
     behind_us: int, late: int
 ) -> None:
-    """The newest row is up to 1 ms of rounding ahead of what its watermark tells, so 1 ms behind is enough."""
+    """Rounding puts the newest row up to 1 ms ahead of its watermark's time, so a lag of 1 ms is enough."""
     history = History()
     history.on(1, batch(0, 1, {"fast": 100_000}))
     history.on(2, batch(1, 2, {"slow": 100_000 - behind_us}, rows={"slow": 7}))
@@ -333,8 +333,8 @@ def test_explain_names_the_few_that_matter() -> None:
 def test_who_held_in_the_last_hour_is_told_newest_first() -> None:
     history = History()
     history.on(0, batch(0, 0, {"a": 10, "b": 20}))
-    history.on(60, batch(1, 60, {"a": 30}))  # now b holds
-    history.on(120, SplitsDiscovered(("c",)))  # silent, so now c does
+    history.on(60, batch(1, 60, {"a": 30}))  # b holds
+    history.on(120, SplitsDiscovered(("c",)))  # silent, so c holds
     history.on(180, batch(2, 180, {"c": 25, "b": 40}))
     seen = [(spell.holder, spell.since, spell.until) for spell in history.status(900).held]
 

@@ -23,7 +23,7 @@ IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 
 
 def history_of(**watermarks_us: int) -> History:
-    """Splits that have spoken in batch 0, planned at second 0, with idleness of 10 seconds."""
+    """A history of splits with watermarks from batch 0, planned at second 0, with idleness of 10 seconds."""
     history = History(IDLENESS)
     history.on(0, batch(0, 0, {str(split): us for split, us in watermarks_us.items()}))
     return history
@@ -82,7 +82,7 @@ def test_a_split_is_discovered_by_its_backlog_too() -> None:
     assert (history.state("b"), history.low_us) == ("pending", 50)
 
 
-# -- reports that come twice, late, or wrong
+# -- repeated, late or wrong reports
 
 
 def test_a_repeated_batch_has_no_effects_and_is_not_counted_again() -> None:
@@ -342,7 +342,7 @@ def test_a_batch_longer_than_the_grace_of_an_empty_split_does_not_use_it_up() ->
     history = History()
     history.on(0, SplitsDiscovered(("a", "b"), frozenset({"b"})))
 
-    # Planned at 1, over at 300: nobody listened to b in between.
+    # Planned at 1, over at 300: b could not be heard in between.
     assert history.on(300, batch(0, 1, {"a": 50})) == [("a", "active")]
     assert history.on(301, batch(1, 300, {"b": 10})) == [("b", "active"), ("low", 10)]
 
@@ -414,7 +414,7 @@ def test_idleness_applies_to_new_splits_too() -> None:
     assert history.on(11, Polled(at(11))) == [("a", "idle")]
 
 
-# -- silence of all is no evidence against any
+# -- the silence of all splits makes no split idle
 
 FLOW = PLAIN.with_idleness("10 seconds")
 
@@ -536,7 +536,7 @@ def test_a_stream_of_new_empty_splits_is_silent_after_their_grace() -> None:
     assert history.coordinator.silent_since_us == at(0)
     history.on(62, batch(0, 62, {"a": 50}))
     history.on(500, Polled(at(500)))
-    assert history.coordinator.silent_since_us is None  # without idleness a split that spoke is waited for
+    assert history.coordinator.silent_since_us is None  # without idleness a split with a watermark is waited for
 
 
 # -- all idle
@@ -569,12 +569,12 @@ def test_while_nothing_is_read_it_does_not_follow_processing_time() -> None:
     history.on(0, batch(0, 0, {"a": 50}))
     history.on(11, Polled(at(11)))
 
-    assert history.on(300, Tick()) == []  # a batch runs
+    assert history.on(300, Tick()) == []  # during a batch
     assert history.on(300, batch(1, 12, {"a": at(290)})) == [("a", "active"), ("low", at(290))]
 
 
 def test_after_a_restart_it_waits_until_the_sources_were_asked() -> None:
-    """What arrived in the hour in which nobody ran must not be late."""
+    """Rows that arrived during the hour of downtime must not be late."""
     history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
     history.on(0, batch(0, 0, {"a": 50}))
     history.on(11, Polled(at(11)))
@@ -595,7 +595,7 @@ def test_after_a_restart_of_idle_splits_it_goes_on_with_the_first_poll() -> None
     assert [("low", at(3_612) - 60_000_000)] == history.on(3_613, Polled(at(3_612)))
 
 
-# -- what a strategy may give up
+# -- splits that a strategy may pass
 
 
 def test_without_a_quorum_idle_splits_hold_with_what_they_have() -> None:
@@ -648,7 +648,7 @@ def test_a_finished_split_that_was_removed_comes_back_as_a_new_one() -> None:
     history = history_of(a=50, b=90)
     history.on(1, SplitsFinished(("a",)))
     assert history.on(2, SplitsDiscovered(("a",))) == []
-    assert history.state("a") == "finished"  # as long as it is remembered, its id is over
+    assert history.state("a") == "finished"  # its id stays finished until it is removed
     history.on(3, SplitsRemoved(("a",)))
 
     assert history.on(4, SplitsDiscovered(("a",))) == []
@@ -696,7 +696,7 @@ def test_grace_wakes_the_caller() -> None:
 
 def test_a_deadline_that_passed_while_nothing_was_read_waits_for_the_next_poll() -> None:
     history = history_of(a=50)
-    history.on(20, Tick())  # a batch is running: nothing was read
+    history.on(20, Tick())  # during a batch no rows are read
 
     assert history.coordinator.wake_at_us(at(20)) == at(10) + 1
     assert history.on(20, Polled(at(20))) == [("a", "idle")]
@@ -837,7 +837,7 @@ GROWS = PLAIN.with_idleness("100 seconds", clock="time", at_start="10 seconds", 
 
 
 def left_out_after(history: History, begins: int) -> int:
-    """How many seconds a split is silent, from then on, until it is left out."""
+    """Return the seconds of silence, from then on, until a split is left out."""
     history.on(begins, batch(begins, begins, {"a": begins, "b": begins}))
     for second in range(begins + 1, begins + 200):
         if ("b", "idle") in history.on(second, batch(second, second, {"a": second})):
@@ -856,7 +856,7 @@ def test_what_is_told_is_the_timeout_of_the_moment() -> None:
     history = History(GROWS)
     history.on(0, batch(0, 0, {"a": 5, "b": 5}))
     assert "its silence for more than 10s by now" in history.status(0).next
-    assert history.coordinator.wake_at_us(at(0)) == at(10_989_011 / 1_000_000)  # 10 s, and what it grows by meanwhile
+    assert history.coordinator.wake_at_us(at(0)) == at(10_989_011 / 1_000_000)  # 10 s and its growth
     history.on(500, Polled(at(0)))
     history.on(500, batch(1, 500, {"a": 6, "b": 6}))
     assert "its silence for more than 55s by now" in history.status(500).next
@@ -878,7 +878,7 @@ def test_a_restart_makes_no_stream_young(second: int, expected: int) -> None:
 
 
 def test_a_stream_without_splits_has_no_age_in_its_checkpoint() -> None:
-    """Read before its first split was known, or after its last was gone; it was in the first checkpoint only."""
+    """Read before the first split was known, or after the last split was gone. Once, the first checkpoint had it."""
     history = History(GROWS)
     history.on(100, Polled(at(100)))
     before = history.coordinator.snapshot()
