@@ -223,7 +223,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
     def drivers_run() -> str:
         """Return the run from the journal, because no status has it."""
         runs = decode(coordinator.journal.read_bytes())["runs"]
-        return next(str(run) for *_, task_id, run, _lease in runs if task_id != rest.task_id)
+        return next(str(run) for *_, task_id, run in runs if task_id != rest.task_id)
 
     # The lease is longer than the test, so the task does not continue because of an expired run.
     with served(folder, lease="1 hour") as coordinator, Member(coordinator.address) as member:
