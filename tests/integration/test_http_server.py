@@ -169,7 +169,8 @@ def test_no_request_of_a_client_is_a_line_on_stderr_or_in_the_log(
             pass  # the client goes before the answer
     wait_until(lambda: not answering(), "their threads end")
     assert capfd.readouterr() == ("", "")
-    assert caplog.messages == []
+    # py4j logs on its own threads when another test of the process has had a session.
+    assert [each.getMessage() for each in caplog.records if not each.name.startswith("py4j")] == []
 
 
 def test_what_is_no_request_is_answered_as_strictly_as_all(server: Server) -> None:
