@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
-from tests.durations import kept_seconds
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live import class_archive
 from tests.live.chromium import chromium
@@ -41,6 +40,9 @@ SERVERS = {
     "pravega",
     "prometheus_binary",
 }  # fixtures that need a server
+
+SECONDS = {"slow": 60, "spark": 8, "live": 4}
+"""Approximate seconds of a test, by its first mark in this order; tests without these marks take almost no time."""
 
 # The JVM's warnings and errors go to a file in the session's temporary folder, not between pytest's lines.
 LOG4J = """\
@@ -73,9 +75,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("live")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-    if hasattr(config, "workerinput"):  # a process runs whole files: begin with the longest, and with unknown ones
-        seconds = kept_seconds()
-        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], math.inf))
+    if hasattr(config, "workerinput"):  # a process runs whole files: begin with the longest
+        seconds: Counter[Path] = Counter()
+        for item in items:
+            seconds[item.path] += next((s for mark, s in SECONDS.items() if item.get_closest_marker(mark)), 0)
+        items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)
