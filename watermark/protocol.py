@@ -197,7 +197,7 @@ class TaskDeregistered:
 
 @dataclass(frozen=True, slots=True)
 class TaskForgotten:
-    """A person says that a task that is away will not come back, so that others stop waiting for it.
+    """An operator declares an absent task gone for good, which ends the wait of the other tasks.
 
     Attributes:
         task: the id of the task. If the task comes back all the same, it takes its place.

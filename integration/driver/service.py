@@ -531,6 +531,10 @@ class LowWatermarkService:
             self._stopping = True
             atexit.unregister(self.stop)
             self._queries.close()
+            if asked:
+                threading.Thread(target=self._close_door_after_queries, name="lowmark-door", daemon=True).start()
+            else:  # before the loop, which may still answer a heartbeat
+                self._close_door()
             if self._metrics is not None:
                 self._metrics.stop()
             if self._page is not None:
@@ -541,10 +545,6 @@ class LowWatermarkService:
             self._listeners.stop()
             if self._member is not None:
                 self._member.close()
-            if asked:
-                threading.Thread(target=self._close_door_after_queries, name="lowmark-door", daemon=True).start()
-            else:
-                self._close_door()
 
     def __enter__(self) -> Self:
         return self

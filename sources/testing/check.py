@@ -524,7 +524,7 @@ def _part(planner: SplitPlanner[SplitT], split: SplitT, start: int, stop: int) -
 
 
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:
-    """Read bounded splits. This is a function so that another process can run the read."""
+    """Read bounded splits. Another process can run this function."""
     parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in splits}
     for part in read_slices(source, splits, stalled_seconds=stalled_seconds):
         parts[part.split_id].append(part.rows)

@@ -29,7 +29,7 @@ def cause_of(hold: Hold, unusable: str | None = None) -> tuple[Cause | None, str
 
 
 def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | None = None) -> str | None:
-    """Say in one sentence what is wrong with event times that nobody can mean, such as seconds taken for milliseconds.
+    """Describe implausible event times in one sentence, such as seconds taken for milliseconds.
 
     None means that the event times are plausible.
 
