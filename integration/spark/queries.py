@@ -1,7 +1,8 @@
 """Spark's running queries, as the service sees them: their runs, reports and checkpoints.
 
-Belongs to the service's loop, except for the listener's callback, which only enqueues. Spark puts a progress event into
-a query's buffer before it asks any source for new offsets, so the newest event is there when a heartbeat asks.
+Belongs to the service's loop, except for the listener's callback, which enqueues events and adds queries. Spark puts a
+progress event into a query's buffer before it asks any source for new offsets, so the newest event is there when a
+heartbeat asks.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class Queries:
         available_now = AvailableNow(spark, self._available_now)
 
         def begin(event: JavaObject) -> None:
+            self._hold(spark, event)
             available_now.begin(event)
             native_state.take_over(spark, event)
             forgotten.warn_of_forgotten_heartbeat(spark, event)
@@ -155,11 +157,19 @@ class Queries:
         """Take hold of started queries while they run, because Spark does not return an ended query."""
         for spark, _ in self._sessions:
             for query in spark.streams.active:
-                if query.runId not in self._running:
-                    root = query._jsq.streamingQuery().resolvedCheckpointRoot()
-                    self._running[query.runId] = RunningQuery(
-                        query.runId, query.id, FarewellFiles(spark, root), query._jsq
-                    )
+                self._keep(spark, query._jsq)
+
+    def _hold(self, spark: SparkSession, event: JavaObject) -> None:
+        """Take hold of the query that starts, in Spark's thread: it may end before the loop takes the event."""
+        query = spark._jsparkSession.streams().get(event.id())
+        if query is not None:
+            self._keep(spark, query)
+
+    def _keep(self, spark: SparkSession, query: JavaObject) -> None:
+        run_id = query.runId().toString()
+        if run_id not in self._running:
+            root = query.streamingQuery().resolvedCheckpointRoot()
+            self._running[run_id] = RunningQuery(run_id, query.id().toString(), FarewellFiles(spark, root), query)
 
     def get(self, run_id: str | None) -> RunningQuery | None:
         return None if run_id is None else self._running.get(run_id)

@@ -880,9 +880,14 @@ def test_a_query_that_fails_before_it_asks_anything_is_seen_by_its_name(
     (Path(checkpoint) / "metadata").write_text('{"id":"6f1ed5a1-6a5c-4e5b-9f83-5c06f4ff7b3e"}')
     (Path(checkpoint) / "offsets" / "0").write_text("v1")
     feed.put(("fast", 1, 500))
-    ran = start(_wrapped(service, feed), checkpoint, name="broken")
-    with pytest.raises(StreamingQueryException):
-        ran.settle()
+    wrapped, free = _wrapped(service, feed), threading.Event()
+    service._loop.post(free.wait)  # the loop takes the event of the start only after the query has ended
+    try:
+        ran = start(wrapped, checkpoint, name="broken")
+        with pytest.raises(StreamingQueryException):
+            ran.settle()
+    finally:
+        free.set()
     wait_until(lambda: seen.one("lowmark_query_failed", query="broken") == 1, "the failure", seconds=20)
     [shown] = [run for run in service.run_statuses() if run.query == "broken"]
     assert shown.status.why.startswith("the query failed: ")
