@@ -151,7 +151,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
         "query": run.query,
         **to_json(run.status),
         "run": {
-            "token": run_mark(run.token),  # the token itself would let others speak for the run
+            "mark": run_mark(run.token),  # the token itself would let others speak for the run
             "emits": run.emits,
             "ended": run.ended,
             "failed": run.failed,

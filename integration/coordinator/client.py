@@ -41,7 +41,7 @@ from lowmark.watermark import (
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller
-from .client_state import GivenUp, Holdings, MemberState, NewLow
+from .client_state import ClientState, GivenUp, Holdings, NewLow
 from .messages import (
     SAY,
     STATUS,
@@ -56,13 +56,13 @@ from .messages import (
     encode,
 )
 
-__all__ = ["Member", "ask_status", "forget_task"]
+__all__ = ["CoordinatorClient", "ask_status", "forget_task"]
 
 _log = logging.getLogger("lowmark")
 
 
-class Member:
-    """The membership of one application in a shared coordinator.
+class CoordinatorClient:
+    """One application's link to a shared coordinator: its tasks take part through it.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
@@ -108,7 +108,7 @@ class Member:
         self._now_us = SteadyClock().now_us if now_us is None else now_us
         self._holdings = Holdings()
         self._application, self._random = uuid.uuid4().hex, Random() if random is None else random
-        self._state = MemberState(self._application, self._random)
+        self._state = ClientState(self._application, self._random)
         self._lives = 1  # number of states so far
         self._failover = Failover(FailoverPolicy())
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -119,7 +119,7 @@ class Member:
         self._quiet = threading.Event()
         self._tried = threading.Event()
         self._died_us: int | None = None
-        self._worker = Worker("lowmark-member", self._run, died=self._die)
+        self._worker = Worker("lowmark-client", self._run, died=self._die)
         self._worker.start()
 
     # -- for the application
@@ -128,7 +128,7 @@ class Member:
         self,
         task: TaskId,
         *,
-        run: str | None = None,
+        token: str | None = None,
         low_watermark_us: int | None = None,
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
@@ -143,14 +143,16 @@ class Member:
         Raises:
             InvalidMessage: a value is impossible.
         """
-        run = uuid.uuid4().hex if run is None else run
-        registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us)
+        token = uuid.uuid4().hex if token is None else token
+        registration = TaskRegistered(
+            task, token, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us
+        )
         check_registration(registration)
         self._holdings.register(registration)
         self._hand_over(lambda: self._state.register(registration))
         if self._worker.failed is not None:
             self._give_up(task)
-        return run
+        return token
 
     def report(
         self,
@@ -182,7 +184,7 @@ class Member:
             )
         )
         say = partial(
-            MemberState.report,
+            ClientState.report,
             task=task,
             low_us=low_watermark_us,
             left_out=left_out,
@@ -227,7 +229,7 @@ class Member:
             self._hand_over(lambda: None)
         self._worker.join(10)
 
-    def __enter__(self) -> Member:  # noqa: PYI034  # Self is not in Python 3.10
+    def __enter__(self) -> CoordinatorClient:  # noqa: PYI034  # Self is not in Python 3.10
         return self
 
     def __exit__(
@@ -276,10 +278,10 @@ class Member:
         return f"no answer within {self._deadline_seconds:g} seconds"
 
     def _known(self, task: TaskId) -> str:
-        run = self._holdings.run(task)
-        if run is None:
+        token = self._holdings.token(task)
+        if token is None:
             raise UnknownTask(str(task), "this application", len(self._holdings.tasks))
-        return run
+        return token
 
     def _hand_over(self, work: Callable[[], None]) -> None:
         if not self._worker.ended:  # otherwise the queue would never be emptied
@@ -456,7 +458,7 @@ class _Link:
             "say": say(iter(self._unsaid.get, None), metadata=metadata),
         }
         for name, call in calls.items():
-            Worker(f"lowmark-member-{name}", partial(self._read, call), died=self._end).start()
+            Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()
 
     def say(self, said: Say) -> None:
         """Send a message; its answer is posted later."""
@@ -493,10 +495,10 @@ def ask_status(
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        tls_ca: as for `Member`.
-        token_file: as for `Member`.
-        tls_cert: as for `Member`.
-        tls_key: as for `Member`.
+        tls_ca: as for `CoordinatorClient`.
+        token_file: as for `CoordinatorClient`.
+        tls_cert: as for `CoordinatorClient`.
+        tls_key: as for `CoordinatorClient`.
         deadline_seconds: how long to wait.
         limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
 
@@ -529,10 +531,10 @@ def forget_task(
     Args:
         address: ``unix:/path`` or ``host:port``.
         task: the absent task.
-        tls_ca: as for `Member`.
-        token_file: as for `Member`.
-        tls_cert: as for `Member`.
-        tls_key: as for `Member`.
+        tls_ca: as for `CoordinatorClient`.
+        token_file: as for `CoordinatorClient`.
+        tls_cert: as for `CoordinatorClient`.
+        tls_key: as for `CoordinatorClient`.
         deadline_seconds: how long to wait.
 
     Raises:

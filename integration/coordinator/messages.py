@@ -73,7 +73,7 @@ SERVICE = "lowmark.v1.Coordinator"
 MOST_BYTES = 1 << 20
 """The largest message that a coordinator reads, bytes: 1 MiB. A sender splits larger messages."""
 
-# The bounds protect the arithmetic of a member, which computes with received numbers. The coordinator checks each
+# The bounds protect the arithmetic of a client, which computes with received numbers. The coordinator checks each
 # statement.
 Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]

@@ -12,7 +12,7 @@ __all__ = ["Coordinating", "OwnGroups"]
 
 
 class Coordinating(Protocol):
-    """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `Member`."""
+    """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `CoordinatorClient`."""
 
     @property
     def connected(self) -> bool:
@@ -23,7 +23,7 @@ class Coordinating(Protocol):
         self,
         task: TaskId,
         *,
-        run: str | None = None,
+        token: str | None = None,
         low_watermark_us: int | None = None,
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
@@ -77,7 +77,7 @@ class OwnGroups:
         self,
         task: TaskId,
         *,
-        run: str | None = None,
+        token: str | None = None,
         low_watermark_us: int | None = None,  # noqa: ARG002  # the first report brings it
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
@@ -89,7 +89,7 @@ class OwnGroups:
             group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
             group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
             self._group_of[task] = group
-        return run or ""
+        return token or ""
 
     def report(
         self,

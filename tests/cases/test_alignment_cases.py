@@ -35,7 +35,7 @@ from lowmark.watermark.splits.events import (
     SplitsResumed,
     SplitStateChanged,
 )
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.tasks.alignment import AlignmentGroup
 
 from tests.cases.deviations import DEVIATIONS
@@ -218,7 +218,7 @@ ALN: dict[str, Callable[[Case], None]] = {
 
 def backpressure_is_not_silence(case: Case) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds", clock="time")
-    stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
+    stream = SplitWatermarks(strategy, job_id="job", source_id="s", task_id="0")
     stream.handle(SplitsDiscovered(("0", "1")), now_us=0)
     effects = stream.handle(BatchReported(0, 0, {"0": us(42)}), now_us=0)
     for tick in range(1, 21):  # back-pressure stops reading: no Polled, no batch
@@ -234,7 +234,7 @@ def backpressure_is_not_silence(case: Case) -> None:
 
 def a_paused_split_is_never_idle(case: Case) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds")
-    stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
+    stream = SplitWatermarks(strategy, job_id="job", source_id="s", task_id="0")
     stream.handle(SplitsDiscovered(("0",)), now_us=0)
     cap, now_us, left = Cap.up_to(us(4)), 0, [1, 1, 1, 1, 5, 105]
     for batch in range(10):

@@ -12,7 +12,7 @@ from typing import Any
 
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.server import Coordinator, restore, serve
+from lowmark.integration.coordinator.server import CoordinatorServer, restore, serve
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import (
     LeftOut,
@@ -80,7 +80,7 @@ def serving(
         kept = None if journal is None else Journal(journal)
         try:
             coordinator = LowWatermarkCoordinator(**settings) if kept is None else restore(kept, clock(), **settings)
-            made = Coordinator(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
+            made = CoordinatorServer(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
             await serve(made, door, stop=stop, ready=listens)
         finally:
             if kept is not None:

@@ -80,7 +80,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         self.group, self.twin = (AlignmentGroup("g") for _ in range(2))
         self.members: dict[TaskId, Member] = {}
         self.announced_us: int | None = None
-        self.epochs: list[int] = []
+        self.versions: list[int] = []
         for task in TASKS[:many]:
             self.join(task, throttled=True)
         self.all_speak(lows_us)
@@ -136,7 +136,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         if announced:
             cap = definition(self.taking_part(), self.drift_us)
             self.announced_us = cap.us
-            self.epochs.append(announced[0].epoch)
+            self.versions.append(announced[0].version)
             assert sorted(self.members) == [each.task for each in announced]
             assert {each.cap for each in announced} == {cap}
 
@@ -164,8 +164,8 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         assert any(going) or not going
 
     @invariant()
-    def epochs_grow(self) -> None:
-        assert sorted(set(self.epochs)) == self.epochs
+    def versions_grow(self) -> None:
+        assert sorted(set(self.versions)) == self.versions
 
 
 TestGroupIsItsDefinition = GroupIsItsDefinition.TestCase

@@ -39,8 +39,8 @@ class Job(World):
     ) -> list[CoordinatorEffect]:
         self.begin()
         self.runs[task] = self.runs.get(task, 0) + 1
-        run = str(self.runs[task])
-        return self.handle(TaskRegistered(task, run, low_us, expected_tasks=of, away_limit_us=limit_us))
+        token = str(self.runs[task])
+        return self.handle(TaskRegistered(task, token, low_us, expected_tasks=of, away_limit_us=limit_us))
 
     def say(self, *left_out: LeftOut, **lows_us: int | None) -> int | None:
         """Run a round in which these tasks answer, the last with `left_out` if given; return the low watermark."""

@@ -20,4 +20,4 @@ def test_the_names_that_others_build_on_are_there_and_the_machinery_is_not() -> 
     promised |= {"NotifyNewLowWatermark", "LowWatermarkListener", "LowWatermarkCooperatingTask", "LowmarkError"}
 
     assert promised <= exported
-    assert not exported & {"Coalescer", "StreamCoordinator", "SourceRounds", "BatchReported", "MOST_TASKS"}
+    assert not exported & {"Coalescer", "SplitWatermarks", "SourceRounds", "BatchReported", "MOST_TASKS"}
