@@ -27,28 +27,26 @@ _NAMES = re.compile(r"`(\w+)`")
 
 @dataclass
 class Glossary:
-    """The tables of a text: the words with a meaning, and the classes that use a word or have a field."""
+    """The table of a text: the words with a meaning, and the classes that use a word or have a field."""
 
-    meanings: dict[str, str] = field(default_factory=dict)
     classes: dict[str, set[str]] = field(default_factory=dict)
     fields: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str) -> Glossary:
-        words = text.partition("\n## Words\n")[2].partition("\n## ")[0]
-        glossary, head = cls(), ""
-        for line in words.splitlines():
-            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-            if not line.startswith("| ") or len(cells) < 2:
+        glossary = cls()
+        for line in text.partition("\n## Words\n")[2].partition("\n## ")[0].splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) != 3 or not cells[1].strip("-"):
                 continue
-            if cells[0] in ("word", "field"):
-                head = cells[-1] if cells[0] == "word" else "fields"
-            elif head == "means":
-                glossary.meanings[cells[0]] = cells[1]
-            elif head == "classes":
-                glossary.classes[cells[0]] = set(_NAMES.findall(cells[1]))
-            else:
-                glossary.fields[cells[0].strip("`")] = set(_NAMES.findall(cells[-1]))
+            named = glossary.classes[cells[0]] = set()
+            for part in cells[2].split("; "):
+                name, has, classes = part.rpartition("` in `")
+                if has:
+                    glossary.fields[name.strip("`")] = set(_NAMES.findall(f"`{classes}"))
+                else:
+                    named.update(_NAMES.findall(part))
+        del glossary.classes["word"]
         return glossary
 
 
@@ -76,9 +74,8 @@ def fields_of(found: ast.ClassDef) -> Iterator[tuple[str, str]]:
 def faults(glossary: Glossary, texts: Mapping[str, str]) -> list[str]:
     """What names of these files do against the glossary."""
     said, used, has = [], defaultdict(set), defaultdict(set)
-    senses = {word: [row for row in glossary.classes if word in row.split()] for word in WORDS}
-    said += [f"{word}: it has no meaning in the glossary" for word in WORDS if word not in glossary.meanings]
-    said += [f"{row}: it has classes, and no meaning" for row in glossary.classes if row not in glossary.meanings]
+    senses = {word: [row for row in glossary.classes if word in re.findall(r"\w+", row)] for word in WORDS}
+    said += [f"{word}: it has no meaning in the glossary" for word in WORDS if not senses[word]]
     for path, text in texts.items():
         for found in classes_of(text):
             for word in words_in(found.name):
@@ -98,7 +95,7 @@ def faults(glossary: Glossary, texts: Mapping[str, str]) -> list[str]:
                 if found.name not in glossary.fields.get(name, ()):
                     said.append(f"{path}: {found.name}.{name} is not in the glossary")
     for row, names in glossary.classes.items():
-        gone = names - set().union(*(used[word] for word in WORDS if word in row.split()))
+        gone = names - set().union(*(used[word] for word in WORDS if row in senses[word]))
         said += [f"{row}: the glossary names {name}, which is gone" for name in sorted(gone)]
     for name, classes in glossary.fields.items():
         said += [f"{name}: the glossary names {each}, which has no such field" for each in sorted(classes - has[name])]
@@ -117,24 +114,17 @@ def test_names_of_the_product_keep_to_the_glossary() -> None:
 SMALL = """
 ## Words
 
-| word | means |
-|---|---|
-| task | a query on a stream |
-| token | a secret text |
-
-| word | classes |
-|---|---|
-| task | `TaskId` |
-
-| field | type | classes |
+| word | means | in names |
 |---|---|---|
-| `token` | text | `Request` |
+| split | a partition | |
+| task | a query on a stream | `TaskId` |
+| token | a secret text | `token` in `Request` |
 
 ## Other
 
-| word | means |
-|---|---|
-| run | not of the glossary |
+| word | means | in names |
+|---|---|---|
+| run | not of the glossary | |
 """
 KEPT = "class TaskId: ...\nclass Request:\n    token: str\n"
 
@@ -158,7 +148,7 @@ def test_a_name_against_the_glossary_is_a_fault(text: str, fault: str) -> None:
 
 def test_a_word_without_a_meaning_and_a_name_that_is_gone_are_faults() -> None:
     glossary = Glossary.read(SMALL)
-    assert glossary.meanings == {"task": "a query on a stream", "token": "a secret text"}
+    assert glossary == Glossary({"split": set(), "task": {"TaskId"}, "token": set()}, {"token": {"Request"}})
     assert faults(glossary, {"a.py": "class Request:\n    token: str\n"}) == [
         *(f"{word}: it has no meaning in the glossary" for word in WORDS if word not in ("task", "token")),
         "task: the glossary names TaskId, which is gone",
