@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lowmark.watermark import Cap, StreamStatus, to_json
+from lowmark.watermark import StreamStatus, to_json
 from lowmark.watermark.splits.status import utc
+from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.status import run_mark
 
 __all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "CoordinatorLink", "ReportGaps", "RunStatus", "run_json"]

@@ -27,17 +27,10 @@ from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage,
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    LeftOut,
-    LowmarkError,
-    ReplyLowWatermark,
-    TaskForgotten,
-    TaskId,
-    TaskRegistered,
-    UnknownTask,
-)
+from lowmark.watermark import LowmarkError, TaskId, UnknownTask
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskForgotten, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller
@@ -135,7 +128,7 @@ class CoordinatorClient:
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
+        """Begin a run of a task; see `TaskRegistered`. Returns at once.
 
         Returns:
             The run's token: the given token or a new one. It is replaced if the coordinator has forgotten the task.
@@ -164,7 +157,7 @@ class CoordinatorClient:
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """Report the low watermark of a task from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
+        """Report the low watermark of a task from now on; see `ReplyLowWatermark`. Returns at once.
 
         Raises:
             UnknownTask: the task was not registered here.

@@ -20,19 +20,16 @@ from enum import Enum
 from random import Random
 
 from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
-from lowmark.watermark import (
-    Cap,
-    CapAnnounced,
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowmarkError,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
-    TaskId,
     TaskRegistered,
 )
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, encode
 

@@ -24,26 +24,27 @@ import msgspec
 from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    CoordinatorStatus,
     DisagreeingGroup,
-    LeaseRenewed,
     LowmarkError,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     StaleRun,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
     TaskNotAway,
-    TaskRegistered,
     TooManyTasks,
     UnknownTask,
 )
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskForgotten,
+    TaskRegistered,
+)
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.message_check import MOST_NAME
+from lowmark.watermark.tasks.status import CoordinatorStatus
 
 __all__ = [
     "CODEC",

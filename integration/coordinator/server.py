@@ -36,23 +36,20 @@ from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import described
-from lowmark.watermark import (
-    CapAnnounced,
-    CorruptSnapshot,
+from lowmark.watermark import CorruptSnapshot, LowmarkError, TaskId
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.protocol import (
     LeaseRenewed,
-    LowmarkError,
-    LowWatermarkCoordinator,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskLost,
     TaskReturnedLate,
-    Tick,
 )
-from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.cap import CapAnnounced
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
 
 from .access import Door, TokenCheck
 from .journal import Journal, patience_seconds

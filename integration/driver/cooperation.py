@@ -17,16 +17,10 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.run_status import Alignment, CoordinatorLink
 from lowmark.sources.planning.peer import Guidance
-from lowmark.watermark import (
-    AlignmentParams,
-    DisagreeingGroup,
-    LeftOut,
-    SplitState,
-    TaskId,
-    format_duration_us,
-    format_time_us,
-)
+from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, format_duration_us, format_time_us
 from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.protocol import LeftOut
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import GroupStatus
 from lowmark.watermark.tasks.cap import CapKind
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lowmark.integration.errors import UnknownStream, UnreadableReport
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
-from lowmark.watermark import Tick
-from lowmark.watermark.splits.events import Polled
+from lowmark.watermark.splits.events import Polled, Tick
 
 from . import beginning, failures
 from .ending_queries import EndingQueries

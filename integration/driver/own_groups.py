@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from lowmark.watermark import AlignmentParams, Cap, LeftOut, TaskId
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import LeftOut
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus
+from lowmark.watermark.tasks.cap import Cap
 
 __all__ = ["Coordinating", "OwnGroups"]
 
@@ -30,7 +33,7 @@ class Coordinating(Protocol):
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task, and return the run's token; see `lowmark.watermark.TaskRegistered`."""
+        """Begin a run of a task, and return the run's token; see `TaskRegistered`."""
         ...
 
     def report(
@@ -43,7 +46,7 @@ class Coordinating(Protocol):
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """Report a task's low watermark, and when it had rows; see `lowmark.watermark.ReplyLowWatermark`."""
+        """Report a task's low watermark, and when it had rows; see `ReplyLowWatermark`."""
         ...
 
     def deregister(self, task: TaskId) -> None:

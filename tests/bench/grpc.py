@@ -30,13 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from lowmark.integration.coordinator.client import CoordinatorClient
-from lowmark.watermark import (
-    AlignmentParams,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    TaskId,
-)
+from lowmark.watermark import NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.strategy import AlignmentParams
 
 from tests.live.servers import wait_until
 

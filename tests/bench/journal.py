@@ -23,7 +23,10 @@ from pathlib import Path
 from random import Random
 
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.watermark import LowWatermarkCoordinator, ReplyLowWatermark, TaskId, TaskRegistered, Tick
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.snapshot import decode, encode
 
 TASKS_OF_A_SOURCE = 100

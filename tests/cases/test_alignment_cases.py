@@ -15,17 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    DisagreeingGroup,
-    NotifyNewLowWatermark,
-    SplitState,
-    TaskId,
-    Tick,
-    WatermarkStrategy,
-)
+from lowmark.watermark import DisagreeingGroup, NotifyNewLowWatermark, SplitState, TaskId, WatermarkStrategy
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import (
     BatchReported,
@@ -34,9 +24,12 @@ from lowmark.watermark.splits.events import (
     SplitsPaused,
     SplitsResumed,
     SplitStateChanged,
+    Tick,
 )
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us

@@ -16,7 +16,8 @@ from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
-from lowmark.watermark import AlignmentParams, LowmarkError, TaskId
+from lowmark.watermark import LowmarkError, TaskId
+from lowmark.watermark.strategy import AlignmentParams
 
 from tests.integration.serving import serving, task
 

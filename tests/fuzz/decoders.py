@@ -41,25 +41,15 @@ from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSer
 from lowmark.sources.kafka.split import KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
-from lowmark.watermark import (
-    AlignmentParams,
-    LeaseRenewed,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    SplitState,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-    Tick,
-    WatermarkStrategy,
-    duration_us,
-)
+from lowmark.watermark import LowmarkError, SplitState, TaskId, WatermarkStrategy, duration_us
+from lowmark.watermark.protocol import LeaseRenewed, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits import snapshot
-from lowmark.watermark.splits.events import SplitsDiscovered
+from lowmark.watermark.splits.events import SplitsDiscovered, Tick
 from lowmark.watermark.splits.snapshot import StreamSnapshot
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks import snapshot as coordinator_snapshot
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.reported import SOURCE
 

@@ -19,19 +19,13 @@ from lowmark.integration.spark.checkpoint import Farewell, last_offsets
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
-from lowmark.watermark import (
-    Cap,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    SplitState,
-    StaleRun,
-    TaskId,
-    TaskRegistered,
-    Tick,
-    WatermarkStrategy,
-)
+from lowmark.watermark import SplitState, StaleRun, TaskId, WatermarkStrategy
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.splits.snapshot import decode
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.tasks.cap import Cap
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.status import run_mark
 from pyspark.sql import SparkSession
 

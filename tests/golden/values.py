@@ -25,29 +25,24 @@ from lowmark.sources.planning.offset import BatchState, Placed
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.pravega import PravegaSource
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    CoordinatorStatus,
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, SplitState, TaskId
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    SplitState,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskRegistered,
-    Tick,
 )
+from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.splits.history import Held
 from lowmark.watermark.splits.snapshot import StreamSnapshot
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import GroupStatus, MemberStatus
-from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.status import CoordinatorStatus, SourceStatus, TaskStatus
 
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 SECOND_US = 1_000_000

@@ -16,7 +16,9 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
 from lowmark.integration.coordinator.server import CoordinatorServer
 from lowmark.integration.errors import JournalRefused
-from lowmark.watermark import LowmarkError, LowWatermarkCoordinator, TaskForgotten, TaskId
+from lowmark.watermark import LowmarkError, TaskId
+from lowmark.watermark.protocol import TaskForgotten
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.serving import task
 

@@ -14,14 +14,9 @@ from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import CoordinatorServer, restore, serve
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.watermark import (
-    LeftOut,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    TaskId,
-)
+from lowmark.watermark import NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 INTERVAL_US = 20_000
 LEASE_US = 30_000_000

@@ -18,8 +18,9 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, restore
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused
-from lowmark.watermark import LeaseRenewed, LowWatermarkCoordinator, RetrieveLowWatermark, TaskRegistered
+from lowmark.watermark.protocol import LeaseRenewed, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 from rich.console import Console
 

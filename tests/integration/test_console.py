@@ -24,18 +24,12 @@ from lowmark.integration.demo.result import DemoResult, LaneResult, SplitResult
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply
-from lowmark.watermark import (
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-    WatermarkStrategy,
-    to_json,
-)
+from lowmark.watermark import TaskId, WatermarkStrategy, to_json
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from rich.text import Text
 from typer.testing import CliRunner
 

@@ -14,8 +14,10 @@ from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import Cap, DisagreeingGroup, LeftOut, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark.protocol import LeftOut
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
+from lowmark.watermark.tasks.cap import Cap
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient

@@ -31,23 +31,12 @@ from lowmark.integration.coordinator.client_state import (
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
 from lowmark.sources.worker import WorkerDied
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    InvalidMessage,
-    LeaseRenewed,
-    LeftOut,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    RetrieveLowWatermark,
-    TaskForgotten,
-    TaskId,
-    TaskRegistered,
-    Tick,
-    UnknownTask,
-)
+from lowmark.watermark import InvalidMessage, LowmarkError, NotifyNewLowWatermark, TaskId, UnknownTask
+from lowmark.watermark.protocol import LeaseRenewed, LeftOut, RetrieveLowWatermark, TaskForgotten, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 

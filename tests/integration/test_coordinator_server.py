@@ -21,17 +21,11 @@ from lowmark.integration.coordinator.server import CoordinatorServer, Watcher, r
 from lowmark.integration.coordinator.serving import run_coordinator
 from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    LeaseRenewed,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-)
+from lowmark.watermark import NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.coordinator_scene import (
     SECOND,

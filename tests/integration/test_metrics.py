@@ -24,9 +24,10 @@ from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import Alignment, CoordinatorLink, ReportGaps, RunStatus
-from lowmark.watermark import Cap, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitColumn, SplitsDiscovered, SplitsRemoved
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.tasks.cap import Cap
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics

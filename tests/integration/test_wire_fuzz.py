@@ -18,25 +18,26 @@ from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import Say
 from lowmark.integration.errors import MalformedMessage
 from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
     DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
-    LeaseRenewed,
-    LeftOut,
     LowmarkError,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     StaleRun,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
-    TaskRegistered,
     UnknownTask,
 )
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskForgotten,
+    TaskRegistered,
+)
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from tests.integration.serving import private_folder, serving, task
 from tests.laws.strategies import draws

@@ -28,28 +28,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, StaleRun, TaskId, UnknownTask
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    StaleRun,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskLost,
     TaskRegistered,
     TaskReturnedLate,
-    Tick,
-    UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEvent
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator
 
 from tests.watermark.coordinator_world import encoded_anew
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import AlignmentParams, Cap, TaskId
+from lowmark.watermark import TaskId
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
+from lowmark.watermark.tasks.cap import Cap
 
 from tests.laws.strategies import LAWS, watermarks_us
 

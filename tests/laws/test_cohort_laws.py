@@ -17,7 +17,6 @@ from lowmark.watermark import (
     NotifyNewLowWatermark,
     SplitId,
     SplitState,
-    Tick,
     WatermarkStrategy,
 )
 from lowmark.watermark.splits.cohort import Cohort
@@ -34,6 +33,7 @@ from lowmark.watermark.splits.events import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
+    Tick,
 )
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import IdleClock

@@ -19,27 +19,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from lowmark.watermark import (
-    AlignmentParams,
-    LeaseRenewed,
-    LeftOut,
     LowmarkError,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     SplitState,
     StaleRun,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
-    TaskLost,
     TaskNotAway,
-    TaskRegistered,
-    TaskReturnedLate,
-    Tick,
     UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskForgotten,
+    TaskLost,
+    TaskRegistered,
+    TaskReturnedLate,
+)
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
 from tests.watermark.coordinator_world import encoded_anew

@@ -11,23 +11,18 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from lowmark.watermark import (
+from lowmark.watermark import NotifyNewLowWatermark, StaleRun, TaskId, TaskNotAway, UnknownTask
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    StaleRun,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
-    TaskNotAway,
     TaskRegistered,
-    Tick,
-    UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 
 from tests.laws.strategies import draws
 

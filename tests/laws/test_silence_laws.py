@@ -14,20 +14,18 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowmark.watermark import (
-    LeftOut,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    SplitId,
-    SplitState,
-    TaskId,
-    TaskRegistered,
+from lowmark.watermark import SplitId, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import (
+    BatchPlanned,
+    BatchReported,
+    Polled,
+    SplitsDiscovered,
+    SplitStateChanged,
     Tick,
-    WatermarkStrategy,
 )
-from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Polled, SplitsDiscovered, SplitStateChanged
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.laws.strategies import LAWS, draws
 

@@ -17,15 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import (
-    AllIdle,
-    InvalidReshard,
-    NotifyNewLowWatermark,
-    SplitId,
-    SplitState,
-    Tick,
-    WatermarkStrategy,
-)
+from lowmark.watermark import AllIdle, InvalidReshard, NotifyNewLowWatermark, SplitId, SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchPlanned,
@@ -41,6 +33,7 @@ from lowmark.watermark.splits.events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
+    Tick,
 )
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import IdleClock

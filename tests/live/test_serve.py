@@ -24,8 +24,10 @@ from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
-from lowmark.watermark import AlignmentParams, Cap, TaskDeregistered, TaskId, TaskRegistered
-from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import TaskDeregistered, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapKind
 from lowmark.watermark.tasks.snapshot import decode
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 

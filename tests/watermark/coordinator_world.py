@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from lowmark.watermark import (
-    LeftOut,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    SplitState,
-    TaskId,
-    TaskRegistered,
-    Tick,
-)
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark import NotifyNewLowWatermark, SplitState, TaskId
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 from lowmark.watermark.tasks.status import SourceStatus
 
 S = 1_000_000

@@ -4,8 +4,6 @@ import json
 
 import pytest
 from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
     DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
@@ -14,8 +12,9 @@ from lowmark.watermark import (
     TaskId,
     UnknownTask,
 )
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, MemberStatus
-from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark.tasks.cap import Cap, CapKind
 
 ORDERS, CLICKS, VIEWS = (TaskId("job", source, "0") for source in ("orders", "clicks", "views"))
 PARAMS = AlignmentParams("g", max_drift_us=10, update_interval_us=100)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import (
-    CorruptSnapshot,
+from lowmark.watermark import CorruptSnapshot, SplitState, TaskId, TaskNotAway, TooManyTasks
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowWatermarkCoordinator,
     ReplyLowWatermark,
-    SplitState,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskLost,
-    TaskNotAway,
     TaskRegistered,
     TaskReturnedLate,
-    TooManyTasks,
 )
-from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect
+from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, LowWatermarkCoordinator
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, encoded_anew, of

@@ -6,29 +6,35 @@ from dataclasses import replace
 
 import pytest
 from lowmark.watermark import (
-    AlignmentParams,
-    CapAnnounced,
     CorruptSnapshot,
     DisagreeingGroup,
     InvalidMessage,
-    LeaseRenewed,
-    LeftOut,
     LowmarkError,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     SplitState,
     StaleRun,
-    TaskDeregistered,
     TaskId,
+    UnknownTask,
+)
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
     TaskLost,
     TaskRegistered,
     TaskReturnedLate,
-    Tick,
-    UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import CapAnnounced
+from lowmark.watermark.tasks.coordinator import (
+    EMPTY_SOURCE_KEPT_US,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    LowWatermarkCoordinator,
+)
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
 from lowmark.watermark.tasks.status import run_mark
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from lowmark.watermark import (
-    AlignmentParams,
-    CapAnnounced,
-    InvalidMessage,
-    LeftOut,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    SplitState,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-    TooManyTasks,
-)
+from lowmark.watermark import InvalidMessage, SplitState, TaskId, TooManyTasks
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskDeregistered, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
 

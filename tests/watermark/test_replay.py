@@ -6,12 +6,12 @@ import random
 
 import numpy as np
 import pytest
-from lowmark.watermark import Tick, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.lateness import LatenessHistogram, buckets_of, upper_edges
 from lowmark.watermark.replay.open_rows import OpenRows
 from lowmark.watermark.replay.profile import SplitProfile
 from lowmark.watermark.replay.replay import Batches, Replay
-from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered, Tick
 from lowmark.watermark.splits.stream import SplitWatermarks
 
 SECOND_US = 1_000_000

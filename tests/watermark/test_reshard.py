@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from lowmark.watermark import InvalidReshard, InvalidSplitId, SplitState, Tick, explain
+from lowmark.watermark import InvalidReshard, InvalidSplitId, SplitState, explain
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import (
     Event,
@@ -16,6 +16,7 @@ from lowmark.watermark.splits.events import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
+    Tick,
 )
 from lowmark.watermark.splits.lineage import Lineage
 

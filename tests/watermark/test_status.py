@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from lowmark.watermark import AllIdle, SplitId, SplitState, Tick, explain, format_time_us, to_json
-from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
+from lowmark.watermark import AllIdle, SplitId, SplitState, explain, format_time_us, to_json
+from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused, Tick
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons, utc
 from lowmark.watermark.state import IdleClock
 

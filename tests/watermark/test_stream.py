@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import CorruptSnapshot, InvalidSplitId, InvalidWatermark, NotifyNewLowWatermark, SplitState, Tick
+from lowmark.watermark import CorruptSnapshot, InvalidSplitId, InvalidWatermark, NotifyNewLowWatermark, SplitState
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Polled,
@@ -13,6 +13,7 @@ from lowmark.watermark.splits.events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
+    Tick,
 )
 from lowmark.watermark.splits.snapshot import decode
 from lowmark.watermark.splits.stream import ALL_IDLE_STEP_US, SplitWatermarks
