@@ -275,7 +275,7 @@ def test_a_run_that_takes_the_place_of_another_is_not_ended_with_it() -> None:
     old, new = world.run(), world.run(token="run-2")
     world.cooperation.report(old)
     world.cooperation.report(new)
-    assert [said[2]["run"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
+    assert [said[2]["token"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
     assert world.cooperation.is_task(new, JOB_TASK)
 
     world.cooperation.end(old)
