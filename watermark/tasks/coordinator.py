@@ -87,7 +87,7 @@ class LowWatermarkCoordinator:
     ([], 1000000)
     >>> coordinator.handle(Tick(), now_us=1_000_000)
     [RetrieveLowWatermark(job_id='job', source_id='orders', task_id='0', timestamp=1000000)]
-    >>> [told] = coordinator.handle(ReplyLowWatermark("job", "orders", "0", 1_000_000, 42, run="run-1"), 1_000_001)
+    >>> [told] = coordinator.handle(ReplyLowWatermark("job", "orders", "0", 1_000_000, 42, token="run-1"), 1_000_001)
     >>> told.new_low_watermark, coordinator.low_watermark_us("job", "orders")
     (42, 42)
     """
