@@ -4,7 +4,7 @@
 
 Nothing in it is drawn by hand: the rows are those of `lowmark demo --seed 42`, arriving as fast as they happened, in
 batches of 150 seconds; native Spark's watermark is the largest event time less ten seconds, the low watermark comes
-from the `StreamCoordinator` that decides it in a query. A row is red where its minute is over
+from the `SplitWatermarks` that decides it in a query. A row is red where its minute is over
 when it comes: Spark drops it.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from lowmark.integration.demo.feed import TICKS_PER_BATCH, demo_script
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 SEED = 42
 MINUTE_US = 60_000_000
@@ -69,8 +69,8 @@ def play() -> list[Panel]:
     """Send the stream through both rules, a batch after the other."""
     native, lowmark = Panel("native Spark"), Panel("lowmark")
     names = tuple(split.name for split in SCRIPT.splits)
-    coordinator = StreamCoordinator(STRATEGY, job_id="demo", source_id="demo", task_id="0")
-    coordinator.handle(SplitsDiscovered(names), now_us=START_US)
+    watermarks = SplitWatermarks(STRATEGY, job_id="demo", source_id="demo", task_id="0")
+    watermarks.handle(SplitsDiscovered(names), now_us=START_US)
     marks: dict[str, list[int | None]] = {
         "native": [None, None],
         "lowmark": [None, None, None],
@@ -89,9 +89,9 @@ def play() -> list[Panel]:
             newest_us = max(int(times_us.max()), newest_us or 0)
             if len(sane := times_us[times_us <= at_us + GUARD_US]):
                 reported[name] = max(STRATEGY.watermark_of_max(int(sane.max())), reported.get(name, 0))
-        coordinator.handle(BatchReported(batch, at_us, reported), now_us=at_us)
+        watermarks.handle(BatchReported(batch, at_us, reported), now_us=at_us)
         marks["native"].append(None if newest_us is None else newest_us - STRATEGY.out_of_orderness_us)
-        marks["lowmark"].append(coordinator.status(now_us=at_us).low_watermark_us)
+        marks["lowmark"].append(watermarks.status(now_us=at_us).low_watermark_us)
     return [native, lowmark]
 
 

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lowmark.watermark import Cap, StreamStatus, to_json
+from lowmark.watermark import StreamStatus, to_json
 from lowmark.watermark.splits.status import utc
+from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.status import run_mark
 
 __all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "CoordinatorLink", "ReportGaps", "RunStatus", "run_json"]
@@ -151,7 +152,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
         "query": run.query,
         **to_json(run.status),
         "run": {
-            "token": run_mark(run.token),  # the token itself would let others speak for the run
+            "mark": run_mark(run.token),  # the token itself would let others speak for the run
             "emits": run.emits,
             "ended": run.ended,
             "failed": run.failed,

@@ -1,9 +1,9 @@
 """Low watermarks for streams of many splits: the theory, in pure Python.
 
 Importing this package imports no Spark, reads no clock and starts nothing. It exports the names that users, listeners
-and connectors need: ``WatermarkStrategy`` says how a watermark is made, ``LowWatermarkCoordinator`` combines the low
-watermarks of many tasks, ``StreamStatus`` is the status of a stream. Other names are imported from their modules:
-``splits.stream`` has the coordinator of one stream (events in, effects out), ``splits.events`` its events and effects.
+and connectors need: ``WatermarkStrategy`` says how a watermark is made, ``StreamStatus`` is the status of a stream.
+Other names are imported from their modules: ``splits.stream`` has the watermarks of one stream's splits (events in,
+effects out), ``tasks.coordinator`` the coordinator of many tasks, ``protocol`` its messages.
 """
 
 from .duration import duration_us, format_duration_us
@@ -27,21 +27,10 @@ from .errors import (
 )
 from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, WatermarkOutput
 from .protocol import (
-    LeaseRenewed,
-    LeftOut,
-    LowWatermarkCooperatingTask,
     LowWatermarkListener,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
-    TaskLost,
-    TaskRegistered,
-    TaskReturnedLate,
 )
-from .splits.events import Tick
 from .splits.status import (
     Cause,
     HolderSpell,
@@ -53,19 +42,12 @@ from .splits.status import (
     to_json,
 )
 from .state import AllIdle, SplitId, SplitState
-from .strategy import AlignmentParams, TimestampAssigner, WatermarkStrategy
-from .tasks.cap import Cap, CapAnnounced
-from .tasks.coordinator import LowWatermarkCoordinator
-from .tasks.status import CoordinatorStatus
+from .strategy import TimestampAssigner, WatermarkStrategy
 
 __all__ = [
-    "AlignmentParams",
     "AllIdle",
     "BoundedOutOfOrderness",
-    "Cap",
-    "CapAnnounced",
     "Cause",
-    "CoordinatorStatus",
     "CorruptSnapshot",
     "DisagreeingGroup",
     "DuplicateSplit",
@@ -77,29 +59,17 @@ __all__ = [
     "InvalidSplitId",
     "InvalidStrategy",
     "InvalidWatermark",
-    "LeaseRenewed",
-    "LeftOut",
-    "LowWatermarkCooperatingTask",
-    "LowWatermarkCoordinator",
     "LowWatermarkListener",
     "LowmarkError",
     "NoWatermarks",
     "NotifyNewLowWatermark",
-    "ReplyLowWatermark",
-    "RetrieveLowWatermark",
     "SplitId",
     "SplitState",
     "SplitStatus",
     "StaleRun",
     "StreamStatus",
-    "TaskDeregistered",
-    "TaskForgotten",
     "TaskId",
-    "TaskLost",
     "TaskNotAway",
-    "TaskRegistered",
-    "TaskReturnedLate",
-    "Tick",
     "TimestampAssigner",
     "TooManyTasks",
     "UnknownSplit",

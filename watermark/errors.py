@@ -267,9 +267,9 @@ class StaleRun(LowmarkError, RuntimeError):
     """A message of an older run than the registered run of a task, or of a run that is over."""
 
     task: str  # the task that sent the message
-    run: str  # the token in the message
+    token: str  # of the run in the message
     what: str  # the kind of the token, completing "run r of task t <what>"
-    _fact = "run {run!r} of task {task} {what}; its message was not counted"
+    _fact = "run {token!r} of task {task} {what}; its message was not counted"
     _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
 
 

@@ -95,7 +95,7 @@ class ReplyLowWatermark:
         timestamp: the timestamp of the answered question; without a question, the time of the report.
         current_low_watermark: microseconds of event time; None while the task has none (because a split is
             silent so far, which holds; or because the task has no split, see ``left_out``).
-        run: the token of its registration.
+        token: the token of its registration.
         left_out: why it shall be left out until it replies otherwise; None: it takes part.
         next_wanted_us: its watermark after its next row, for alignment; None if unknown.
         sequence: grows with every reply of one run; a task that only answers questions may leave it 0.
@@ -110,7 +110,7 @@ class ReplyLowWatermark:
     task_id: str
     timestamp: int
     current_low_watermark: int | None
-    run: str = ""
+    token: str = ""
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
     sequence: int = 0
@@ -152,7 +152,7 @@ class TaskRegistered:
 
     Attributes:
         task: the id of the task.
-        run: a new token for every run of the task; the same token again repeats the registration.
+        token: a new token for every run of the task; the same token again repeats the registration.
         low_watermark_us: the low watermark restored from its checkpoint; None: it begins without one, and holds.
         alignment: its alignment group, or None.
         throttled: whether it obeys the group's cap.
@@ -163,7 +163,7 @@ class TaskRegistered:
     """
 
     task: TaskId
-    run: str = ""
+    token: str = ""
     low_watermark_us: int | None = None
     alignment: AlignmentParams | None = None
     throttled: bool = True
@@ -177,13 +177,13 @@ class LeaseRenewed:
 
     Attributes:
         task: the id of the task.
-        run: the token of its registration.
+        token: the token of its registration.
         heard_low_us: the newest low watermark of which it was notified. If there is a newer low watermark, the
             coordinator notifies it again, because notifications may be lost.
     """
 
     task: TaskId
-    run: str = ""
+    token: str = ""
     heard_low_us: int | None = None
 
 
@@ -192,7 +192,7 @@ class TaskDeregistered:
     """The run of a task is over, because its query was stopped. A new registration begins a new run."""
 
     task: TaskId
-    run: str = ""
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)

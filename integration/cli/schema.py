@@ -44,7 +44,7 @@ class CoordinatorJson(msgspec.Struct, kw_only=True):
 class RunJson(msgspec.Struct, kw_only=True):
     """What only the query knows, from its start to its end."""
 
-    token: str
+    mark: str
     emits: bool
     ended: bool
     failed: bool

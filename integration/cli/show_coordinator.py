@@ -9,11 +9,11 @@ import msgspec
 from lowmark.integration.console import Sheet, ago
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.errors import UnknownStream
-from lowmark.watermark import CoordinatorStatus, SplitState, format_time_us
+from lowmark.watermark import SplitState, format_time_us
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.status import need
 from lowmark.watermark.tasks.alignment import GroupStatus
-from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
+from lowmark.watermark.tasks.status import CoordinatorStatus, SourceStatus, TaskStatus
 from rich.console import Console
 
 __all__ = ["explanations", "only", "show_coordinator", "status_json"]

@@ -27,21 +27,14 @@ from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage,
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    LeftOut,
-    LowmarkError,
-    ReplyLowWatermark,
-    TaskForgotten,
-    TaskId,
-    TaskRegistered,
-    UnknownTask,
-)
+from lowmark.watermark import LowmarkError, TaskId, UnknownTask
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskForgotten, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller
-from .client_state import GivenUp, Holdings, MemberState, NewLow
+from .client_state import ClientState, GivenUp, Holdings, NewLow
 from .messages import (
     SAY,
     STATUS,
@@ -56,13 +49,13 @@ from .messages import (
     encode,
 )
 
-__all__ = ["Member", "ask_status", "forget_task"]
+__all__ = ["CoordinatorClient", "ask_status", "forget_task"]
 
 _log = logging.getLogger("lowmark")
 
 
-class Member:
-    """The membership of one application in a shared coordinator.
+class CoordinatorClient:
+    """One application's link to a shared coordinator: its tasks take part through it.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
@@ -108,7 +101,7 @@ class Member:
         self._now_us = SteadyClock().now_us if now_us is None else now_us
         self._holdings = Holdings()
         self._application, self._random = uuid.uuid4().hex, Random() if random is None else random
-        self._state = MemberState(self._application, self._random)
+        self._state = ClientState(self._application, self._random)
         self._lives = 1  # number of states so far
         self._failover = Failover(FailoverPolicy())
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -119,7 +112,7 @@ class Member:
         self._quiet = threading.Event()
         self._tried = threading.Event()
         self._died_us: int | None = None
-        self._worker = Worker("lowmark-member", self._run, died=self._die)
+        self._worker = Worker("lowmark-client", self._run, died=self._die)
         self._worker.start()
 
     # -- for the application
@@ -128,14 +121,14 @@ class Member:
         self,
         task: TaskId,
         *,
-        run: str | None = None,
+        token: str | None = None,
         low_watermark_us: int | None = None,
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
+        """Begin a run of a task; see `TaskRegistered`. Returns at once.
 
         Returns:
             The run's token: the given token or a new one. It is replaced if the coordinator has forgotten the task.
@@ -143,14 +136,16 @@ class Member:
         Raises:
             InvalidMessage: a value is impossible.
         """
-        run = uuid.uuid4().hex if run is None else run
-        registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us)
+        token = uuid.uuid4().hex if token is None else token
+        registration = TaskRegistered(
+            task, token, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us
+        )
         check_registration(registration)
         self._holdings.register(registration)
         self._hand_over(lambda: self._state.register(registration))
         if self._worker.failed is not None:
             self._give_up(task)
-        return run
+        return token
 
     def report(
         self,
@@ -162,7 +157,7 @@ class Member:
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """Report the low watermark of a task from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
+        """Report the low watermark of a task from now on; see `ReplyLowWatermark`. Returns at once.
 
         Raises:
             UnknownTask: the task was not registered here.
@@ -182,7 +177,7 @@ class Member:
             )
         )
         say = partial(
-            MemberState.report,
+            ClientState.report,
             task=task,
             low_us=low_watermark_us,
             left_out=left_out,
@@ -227,7 +222,7 @@ class Member:
             self._hand_over(lambda: None)
         self._worker.join(10)
 
-    def __enter__(self) -> Member:  # noqa: PYI034  # Self is not in Python 3.10
+    def __enter__(self) -> CoordinatorClient:  # noqa: PYI034  # Self is not in Python 3.10
         return self
 
     def __exit__(
@@ -276,10 +271,10 @@ class Member:
         return f"no answer within {self._deadline_seconds:g} seconds"
 
     def _known(self, task: TaskId) -> str:
-        run = self._holdings.run(task)
-        if run is None:
+        token = self._holdings.token(task)
+        if token is None:
             raise UnknownTask(str(task), "this application", len(self._holdings.tasks))
-        return run
+        return token
 
     def _hand_over(self, work: Callable[[], None]) -> None:
         if not self._worker.ended:  # otherwise the queue would never be emptied
@@ -456,7 +451,7 @@ class _Link:
             "say": say(iter(self._unsaid.get, None), metadata=metadata),
         }
         for name, call in calls.items():
-            Worker(f"lowmark-member-{name}", partial(self._read, call), died=self._end).start()
+            Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()
 
     def say(self, said: Say) -> None:
         """Send a message; its answer is posted later."""
@@ -493,10 +488,10 @@ def ask_status(
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        tls_ca: as for `Member`.
-        token_file: as for `Member`.
-        tls_cert: as for `Member`.
-        tls_key: as for `Member`.
+        tls_ca: as for `CoordinatorClient`.
+        token_file: as for `CoordinatorClient`.
+        tls_cert: as for `CoordinatorClient`.
+        tls_key: as for `CoordinatorClient`.
         deadline_seconds: how long to wait.
         limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
 
@@ -529,10 +524,10 @@ def forget_task(
     Args:
         address: ``unix:/path`` or ``host:port``.
         task: the absent task.
-        tls_ca: as for `Member`.
-        token_file: as for `Member`.
-        tls_cert: as for `Member`.
-        tls_key: as for `Member`.
+        tls_ca: as for `CoordinatorClient`.
+        token_file: as for `CoordinatorClient`.
+        tls_cert: as for `CoordinatorClient`.
+        tls_key: as for `CoordinatorClient`.
         deadline_seconds: how long to wait.
 
     Raises:

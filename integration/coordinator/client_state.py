@@ -8,7 +8,7 @@ Rule 3: on a new connection a registered task renews its lease. Only a task that
         over a task.
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator sends.
 Rule 5: a state can be made anew from the application's knowledge (`Holdings`): its registrations, under the tokens from
-        `RunRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
+        `TokenRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ from enum import Enum
 from random import Random
 
 from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
-from lowmark.watermark import (
-    Cap,
-    CapAnnounced,
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowmarkError,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
-    TaskId,
     TaskRegistered,
 )
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, encode
 
-__all__ = ["BackOff", "GivenUp", "Heard", "Holdings", "Left", "MemberState", "NewLow", "RunRenewed"]
+__all__ = ["BackOff", "ClientState", "GivenUp", "Heard", "Holdings", "Left", "NewLow", "TokenRenewed"]
 
 # Time between the starts of two messages: a single report is sent at once, and a hundred tasks that report one after
 # the other take a few messages.
@@ -63,12 +60,12 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRenewed:
-    """The coordinator has forgotten the task, so the task registers again, with the token ``run``."""
+class TokenRenewed:
+    """The coordinator has forgotten the task, so the task registers again, with ``token``."""
 
     task: TaskId
     before: str
-    run: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +73,10 @@ class Left:
     """The run of the task is over, and all of it was sent."""
 
     task: TaskId
-    run: str
+    token: str
 
 
-Heard = NewLow | GivenUp | RunRenewed | Left
+Heard = NewLow | GivenUp | TokenRenewed | Left
 
 
 class BackOff:
@@ -132,10 +129,10 @@ class _Mine:
     spoke_us: int = 0
     low_us: int | None = None
     cap: Cap | None = None
-    cap_epoch: int = 0
+    cap_version: int = 0
 
 
-class MemberState:
+class ClientState:
     """The tasks of one application. Takes events; gives statements for the coordinator and news for the application.
 
     Args:
@@ -143,7 +140,7 @@ class MemberState:
         random: varies the waits.
         life: number of earlier states of this application.
 
-    >>> state, task = MemberState("app", Random(7)), TaskId("job", "orders", "0")
+    >>> state, task = ClientState("app", Random(7)), TaskId("job", "orders", "0")
     >>> state.register(TaskRegistered(task, "run-1"))
     >>> state.take(now_us=0) is None                                 # not connected
     True
@@ -333,7 +330,7 @@ class MemberState:
         task = mine.registration.task
         del self._tasks[task]
         self._dirty.pop(task, None)
-        self._heard.append(Left(task, mine.registration.run))
+        self._heard.append(Left(task, mine.registration.token))
 
     def _waits(self, now_us: int) -> bool:
         """Whether statements for the next message are still gathered. A clock that goes back adds no wait."""
@@ -341,20 +338,20 @@ class MemberState:
 
     def _of(self, statement: Statement) -> _Mine | None:
         mine = self._tasks.get(statement.task)
-        return mine if mine is not None and mine.registration.run == statement.run else None
+        return mine if mine is not None and mine.registration.token == statement.token else None
 
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
         """A task's statements for the next message."""
-        task, run = mine.registration.task, mine.registration.run
+        task, token = mine.registration.task, mine.registration.token
         if mine.phase is _Phase.NEW:
             if mine.ending:
                 if mine.uncertain:
-                    return [TaskDeregistered(task, run)]
+                    return [TaskDeregistered(task, token)]
                 self._leave(mine)
                 return []
             # An uncertain task may be registered already. It renews, because registering an expired run again would be
             # stale.
-            return [LeaseRenewed(task, run) if mine.uncertain else self._registration(mine)]
+            return [LeaseRenewed(task, token) if mine.uncertain else self._registration(mine)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
             low_us, left_out, wanted_us = mine.reported
@@ -363,14 +360,15 @@ class MemberState:
             silent_us = None if mine.heard_us is None else max(0, now_us - mine.heard_us)
             said.append(
                 ReplyLowWatermark(
-                    *task.parts, asked_us, low_us, run, left_out, wanted_us, mine.sequence, silent_us, mine.patience_us
+                    *(*task.parts, asked_us, low_us, token, left_out, wanted_us),
+                    *(mine.sequence, silent_us, mine.patience_us),
                 )
             )
             mine.unsaid, mine.asked_us = False, None
         if mine.ending:
-            said.append(TaskDeregistered(task, run))
+            said.append(TaskDeregistered(task, token))
         if mine.phase is _Phase.RENEWING or not said:
-            said.insert(0, LeaseRenewed(task, run, mine.low_us))
+            said.insert(0, LeaseRenewed(task, token, mine.low_us))
         return said
 
     def _registration(self, mine: _Mine) -> TaskRegistered:
@@ -404,8 +402,8 @@ class MemberState:
         expired = refused.error == "StaleRun" and isinstance(statement, TaskRegistered) and mine.uncertain
         if (unknown or expired) and not mine.ending:
             # The lease ran out, or the coordinator lost its journal.
-            fresh = replace(self._registration(mine), run=uuid.uuid4().hex)
-            self._heard.append(RunRenewed(task, mine.registration.run, fresh.run))
+            fresh = replace(self._registration(mine), token=uuid.uuid4().hex)
+            self._heard.append(TokenRenewed(task, mine.registration.token, fresh.token))
             mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
@@ -419,8 +417,8 @@ class MemberState:
             self._heard.append(NewLow(task, low_us))
 
     def _hear_cap(self, mine: _Mine, capped: CapAnnounced) -> None:
-        if capped.epoch > mine.cap_epoch:
-            mine.cap_epoch, mine.cap = capped.epoch, capped.cap
+        if capped.version > mine.cap_version:
+            mine.cap_version, mine.cap = capped.version, capped.cap
 
     def _plan_renewal(self, now_us: int) -> None:
         """Plan renewals three times per lease, for tasks that sent nothing since the renewal before."""
@@ -446,14 +444,14 @@ class _Held:
     """
 
     registration: TaskRegistered
-    report: Callable[[MemberState], None] | None = None
+    report: Callable[[ClientState], None] | None = None
     low_us: int | None = None
     ending: bool = False
     refused: bool = False
 
 
 class Holdings:
-    """The application's knowledge of its tasks, from which a new `MemberState` can be made.
+    """The application's knowledge of its tasks, from which a new `ClientState` can be made.
 
     Threads of the application and the thread of the state may change it at the same time.
     """
@@ -462,24 +460,24 @@ class Holdings:
         self._tasks: dict[TaskId, _Held] = {}
 
     def register(self, registration: TaskRegistered) -> None:
-        """See `MemberState.register`."""
+        """See `ClientState.register`."""
         self._tasks[registration.task] = _Held(registration)
 
-    def report(self, task: TaskId, report: Callable[[MemberState], None]) -> None:
-        """Keep the newest report of a task; `run` must know the task."""
+    def report(self, task: TaskId, report: Callable[[ClientState], None]) -> None:
+        """Keep the newest report of a task; `token` must know the task."""
         self._tasks[task].report = report
 
     def end(self, task: TaskId) -> None:
-        """See `MemberState.end`; `run` must know the task."""
+        """See `ClientState.end`; `token` must know the task."""
         held = self._tasks[task]
         held.ending = True
         if held.refused:
             del self._tasks[task]
 
-    def run(self, task: TaskId) -> str | None:
+    def token(self, task: TaskId) -> str | None:
         """The token of a registered task that has not ended; None for others."""
         held = self._tasks.get(task)
-        return None if held is None or held.ending else held.registration.run
+        return None if held is None or held.ending else held.registration.token
 
     @property
     def tasks(self) -> list[TaskId]:
@@ -494,16 +492,16 @@ class Holdings:
         match heard:
             case NewLow():
                 held.low_us = heard.low_us
-            case RunRenewed() if held.registration.run == heard.before:
-                held.registration = replace(held.registration, run=heard.run)
-            case Left() if held.registration.run == heard.run:
+            case TokenRenewed() if held.registration.token == heard.before:
+                held.registration = replace(held.registration, token=heard.token)
+            case Left() if held.registration.token == heard.token:
                 held.refused = True
                 if held.ending:
                     del self._tasks[heard.task]
 
-    def resume(self, application: str, random: Random, *, life: int) -> MemberState:
+    def resume(self, application: str, random: Random, *, life: int) -> ClientState:
         """Return a new state in place of a possibly half changed one."""
-        state = MemberState(application, random, life=life)
+        state = ClientState(application, random, life=life)
         for task, held in tuple(self._tasks.items()):
             if held.refused:
                 continue

@@ -24,26 +24,27 @@ import msgspec
 from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    CoordinatorStatus,
     DisagreeingGroup,
-    LeaseRenewed,
     LowmarkError,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     StaleRun,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
     TaskNotAway,
-    TaskRegistered,
     TooManyTasks,
     UnknownTask,
 )
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskForgotten,
+    TaskRegistered,
+)
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.message_check import MOST_NAME
+from lowmark.watermark.tasks.status import CoordinatorStatus
 
 __all__ = [
     "CODEC",
@@ -73,7 +74,7 @@ SERVICE = "lowmark.v1.Coordinator"
 MOST_BYTES = 1 << 20
 """The largest message that a coordinator reads, bytes: 1 MiB. A sender splits larger messages."""
 
-# The bounds protect the arithmetic of a member, which computes with received numbers. The coordinator checks each
+# The bounds protect the arithmetic of a client, which computes with received numbers. The coordinator checks each
 # statement.
 Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]

@@ -36,23 +36,20 @@ from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import described
-from lowmark.watermark import (
-    CapAnnounced,
-    CorruptSnapshot,
+from lowmark.watermark import CorruptSnapshot, LowmarkError, TaskId
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.protocol import (
     LeaseRenewed,
-    LowmarkError,
-    LowWatermarkCoordinator,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskLost,
     TaskReturnedLate,
-    Tick,
 )
-from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.cap import CapAnnounced
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
 
 from .access import Door, TokenCheck
 from .journal import Journal, patience_seconds
@@ -75,7 +72,7 @@ from .messages import (
     refusal,
 )
 
-__all__ = ["Coordinator", "Watcher", "restore", "serve"]
+__all__ = ["CoordinatorServer", "Watcher", "restore", "serve"]
 
 _STEP_SECONDS = 0.05  # between two steps of a round's questions; each question is a message to a task
 _CALM = 4  # the part of the interval over which questions are spread
@@ -170,7 +167,7 @@ class Watcher:
         return waiting
 
 
-class Coordinator:
+class CoordinatorServer:
     """The server behind `lowmark serve`: rules, watchers, and the journal between them. Used in one event loop.
 
     Args:
@@ -582,7 +579,11 @@ Question = TypeVar("Question")
 
 
 async def serve(
-    coordinator: Coordinator, door: Door, *, stop: asyncio.Event, ready: Callable[[str], None] = lambda _address: None
+    coordinator: CoordinatorServer,
+    door: Door,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[str], None] = lambda _address: None,
 ) -> None:
     """Serve applications until told to stop.
 
@@ -619,7 +620,7 @@ async def serve(
         coordinator.failed.result()
 
 
-def _handlers(coordinator: Coordinator) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def _handlers(coordinator: CoordinatorServer) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     """The handler of each method."""
 
     # Handlers take and give bytes, because gRPC's own message for bytes that it cannot decode names no field.

@@ -12,7 +12,7 @@ from lowmark.integration.process.clock import SteadyClock
 
 from .access import Door
 from .journal import Journal, default_journal
-from .server import Coordinator, restore, serve
+from .server import CoordinatorServer, restore, serve
 
 __all__ = ["run_coordinator"]
 
@@ -61,7 +61,7 @@ def run_coordinator(
             loop.add_signal_handler(number, end, number)
         rules = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
         kept.write(rules.snapshot())  # fails early if the journal cannot be written
-        coordinator = Coordinator(
+        coordinator = CoordinatorServer(
             rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us, quorum=quorum
         )
         await serve(coordinator, door, stop=stop, ready=lambda address: ready(address, path))

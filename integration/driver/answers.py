@@ -91,7 +91,7 @@ class Answers:
 
     def planned(self, request: PlannedRequest) -> PlannedReply:
         """Take the plan of a planner."""
-        hear = partial(self._desks.plans.take, request.stream_id, request.run, request.planned)
+        hear = partial(self._desks.plans.take, request.stream_id, request.token, request.planned)
         self._on_loop(hear, "hear of a plan")
         return PlannedReply()
 

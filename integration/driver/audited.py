@@ -1,6 +1,6 @@
 """Audited streams: they keep their own `withWatermark`, and lowmark adds an observation but decides nothing.
 
-Measurements go through the same coordinator. Its low watermark has no effect, because an audited stream has no
+Measurements make watermarks as in other runs. Their low watermark has no effect, because an audited stream has no
 heartbeat. Spark judges the rows of a batch by its own watermark of the batch before.
 """
 
@@ -71,7 +71,7 @@ class AuditedRun(StreamRun):
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         if isinstance(event, BatchReported):
             event = replace(event, in_force_us=self.late_us, judged_by_us=self.late_us)
-        return self.coordinator.handle(event, now_us)
+        return self.watermarks.handle(event, now_us)
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         status = super().status(now_us, limit)

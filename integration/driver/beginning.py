@@ -29,7 +29,7 @@ def begin(stream: Stream, request: HeartbeatRequest, queries: Queries, ending: E
     attach = partial(
         StreamRun.attach,
         stream,
-        token=request.run,
+        token=request.token,
         resumes=request.resumes,
         now_us=now_us,
         restored_low_us=request.low_watermark_us,

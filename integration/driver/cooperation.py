@@ -17,16 +17,10 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.run_status import Alignment, CoordinatorLink
 from lowmark.sources.planning.peer import Guidance
-from lowmark.watermark import (
-    AlignmentParams,
-    DisagreeingGroup,
-    LeftOut,
-    SplitState,
-    TaskId,
-    format_duration_us,
-    format_time_us,
-)
+from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, format_duration_us, format_time_us
 from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.protocol import LeftOut
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import GroupStatus
 from lowmark.watermark.tasks.cap import CapKind
 
@@ -35,7 +29,7 @@ from .stream import Stream
 from .stream_run import StreamRun
 
 if TYPE_CHECKING:
-    from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.coordinator.client import CoordinatorClient
 
 __all__ = ["Cooperation"]
 
@@ -48,7 +42,7 @@ class Cooperation:
 
     Args:
         now_us: the service's clock.
-        member: the link to a coordinator elsewhere; None: groups are kept in this driver.
+        client: the link to a coordinator elsewhere; None: groups are kept in this driver.
         job: the job whose low watermarks are shared; None: every query keeps its own.
         job_queries: number of queries that share one low watermark. Nothing is published before so many queries have
             begun, and absent queries are waited for while fewer run.
@@ -58,16 +52,16 @@ class Cooperation:
     def __init__(
         self,
         now_us: Callable[[], int],
-        member: Member | None = None,
+        client: CoordinatorClient | None = None,
         job: str | None = None,
         job_queries: int = 1,
         job_away_us: int | None = None,
     ) -> None:
-        assert job is None or member is not None, "a job is shared through a coordinator"
+        assert job is None or client is not None, "a job is shared through a coordinator"
         self._now_us, self._job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
         self._kept_here = OwnGroups(now_us)
-        self._kept_there = member
-        self._others: Coordinating = self._kept_here if member is None else member
+        self._kept_there = client
+        self._others: Coordinating = self._kept_here if client is None else client
         self._params: dict[str, tuple[Stream, AlignmentParams]] = {}  # by group; the stream that named it first
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
@@ -112,7 +106,7 @@ class Cooperation:
         if run.token not in self._tasks:
             self._begin(run, run.query_id)
         task, left_out = self._tasks[run.token], _left_out(run)
-        low_us = run.sure_low_us if run.shares else run.coordinator.low_watermark_us  # a cap makes no rows late
+        low_us = run.sure_low_us if run.shares else run.watermarks.low_watermark_us  # a cap makes no rows late
         next_us = run.splits.next_us
         if next_us is not None:
             next_us = run.stream.strategy.watermark_of_max(next_us)
@@ -121,8 +115,8 @@ class Cooperation:
             low_us,
             left_out=left_out,
             next_wanted_us=next_us,
-            heard_us=run.coordinator.heard_us if run.shares else None,  # a group does not use it
-            patience_us=run.coordinator.patience_us if run.shares else None,
+            heard_us=run.watermarks.heard_us if run.shares else None,  # a group does not use it
+            patience_us=run.watermarks.patience_us if run.shares else None,
         )
         return run.shares and run.share(self._others.low_us(task), self._now_us())
 
@@ -137,11 +131,11 @@ class Cooperation:
         if cap is None or cap.kind is CapKind.HOLD:
             # Hold until a cap is known. A stream may read a first batch to report where it begins, unless its planner
             # claims event times, because a claim reports this without reading.
-            return Guidance(hold=stream.claims or run.coordinator.low_watermark_us is not None)
+            return Guidance(hold=stream.claims or run.watermarks.low_watermark_us is not None)
         if cap.us is None:
             return Guidance()
         if stream.claims:
-            return Guidance(cap_us=stream.strategy.first_time_beyond(cap.us))
+            return Guidance(read_before_us=stream.strategy.first_time_beyond(cap.us))
         of_max, observed_us = stream.strategy.watermark_of_max, run.splits.observed_us
         return Guidance(paused=frozenset(name for name, us in observed_us.items() if not cap.allows(of_max(us))))
 
@@ -204,7 +198,7 @@ class Cooperation:
             return f"  others {where} does not answer ({there.why}): {held} meanwhile"
         if not run.shares:
             return f"  group  {where} keeps it: `lowmark explain --coordinator {there.address}`"
-        alone = format_time_us(run.coordinator.low_watermark_us)
+        alone = format_time_us(run.watermarks.low_watermark_us)
         return (
             f'  shared by all queries of job "{self._job}" through {where}; these splits alone would allow {alone}. '
             f"`lowmark explain --coordinator {there.address}` names the query that holds it, also one that is away"
@@ -251,7 +245,7 @@ class Cooperation:
         task = self._tasks[run.token] = TaskId(*ids)
         self._others.register(
             task,
-            run=run.token,
+            token=run.token,
             low_watermark_us=run.restored_low_us,
             alignment=run.stream.strategy.alignment,
             throttled=run.stream.reads,
@@ -261,13 +255,13 @@ class Cooperation:
 
 
 def _left_out(run: StreamRun) -> LeftOut | None:
-    states = run.coordinator.states
+    states = run.watermarks.states
     live = sum(states.values()) - states[SplitState.FINISHED]
     if live == 0:
         return LeftOut.FINISHED if run.splits.complete else LeftOut.WITHOUT_SPLITS
     # The splits of a silent stream are not idle, yet the stream says IDLE: its group does not wait for it, and its job
     # waits for it only while all tasks are silent.
-    silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
+    silent = states[SplitState.IDLE] == live or run.watermarks.silent_since_us is not None
     return LeftOut.IDLE if silent else None
 
 

@@ -18,7 +18,7 @@ from .reports import Reports
 from .runs import Runs
 
 if TYPE_CHECKING:
-    from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.coordinator.client import CoordinatorClient
 
 __all__ = ["Desks"]
 
@@ -29,7 +29,7 @@ class Desks:
     Args:
         queries: Spark's running queries.
         notify: called with every new low watermark; must not block.
-        member, job, job_queries, job_away_us: see `Cooperation`.
+        client, job, job_queries, job_away_us: see `Cooperation`.
 
     Attributes:
         runs: the runs of the service's streams.
@@ -44,13 +44,13 @@ class Desks:
         self,
         queries: Queries,
         notify: Callable[[NotifyNewLowWatermark], None],
-        member: Member | None = None,
+        client: CoordinatorClient | None = None,
         job: str | None = None,
         job_queries: int = 1,
         job_away_us: int | None = None,
     ) -> None:
         clock = SteadyClock()
-        cooperation = Cooperation(clock.now_us, member, job, job_queries, job_away_us)
+        cooperation = Cooperation(clock.now_us, client, job, job_queries, job_away_us)
         self.runs, self.ending = Runs(queries, clock, cooperation, notify), EndingQueries()
         self.plans = Plans(self.runs, self.ending)
         self.reports = Reports(self.runs, self.plans)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lowmark.integration.errors import UnknownStream, UnreadableReport
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
-from lowmark.watermark import Tick
-from lowmark.watermark.splits.events import Polled
+from lowmark.watermark.splits.events import Polled, Tick
 
 from . import beginning, failures
 from .ending_queries import EndingQueries
@@ -35,7 +34,7 @@ class Heartbeats:
             UnknownStream: the reader's stream or run does not belong to this service.
         """
         now_us = self._runs.clock.now_us()
-        run = self._runs.get(request.run)
+        run = self._runs.get(request.token)
         if run is None:
             run = self._attach(request, now_us)
         try:
@@ -66,13 +65,13 @@ class Heartbeats:
 
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether a reader that will not ask again may soon get a better answer."""
-        run = self._runs.get(request.run)
+        run = self._runs.get(request.token)
         ends = run is not None and (request.available_now or run.available_now)
         return run is not None and ends and self._runs.cooperation.worth_waiting(run)
 
     def _wake_at_us(self, run: StreamRun, now_us: int) -> int | None:
         """When an idle query's reader must ask again, monotonic microseconds; None: never."""
-        wake_at_us = self._runs.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
+        wake_at_us = self._runs.cooperation.wake_at_us(run, run.watermarks.wake_at_us(now_us))
         if wake_at_us is None or (run.stream.withholds and wake_at_us <= now_us):
             return None  # the second case: only a batch can settle this silence, because polls show nothing
         return self._runs.clock.to_monotonic_us(wake_at_us)

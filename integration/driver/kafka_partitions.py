@@ -70,7 +70,7 @@ class KafkaPartitions(Splits):
         if not read or not all(read):
             return  # the sources are unknown, have no offsets yet, or are not Kafka's
         live = {self._ids[partition] for positions in read for partition in positions} | set(self.stream.declared)
-        gone = tuple(split for split in self.coordinator.splits if split not in live)
+        gone = tuple(split for split in self.watermarks.splits if split not in live)
         if not gone:
             return
         self._ids = {partition: split for partition, split in self._ids.items() if split in live}

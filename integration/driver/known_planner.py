@@ -20,7 +20,7 @@ class KnownPlanner:
 
     Attributes:
         stream_id: id of the stream that it reads.
-        run: token of the heartbeat of the same query; None until a batch showed both together.
+        run_token: token of the heartbeat of the same query; None until a batch showed both together.
         plans: its newest plans by checkpoint, the newest last.
         events: events from its readers to the enumerator that the planner has not taken yet.
         heard_us: time of its last question or plan, on the service's clock.
@@ -30,7 +30,7 @@ class KnownPlanner:
     """
 
     stream_id: str
-    run: str | None = None
+    run_token: str | None = None
     plans: dict[int, Planned] = field(default_factory=dict)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
     available_now: bool = False
@@ -96,21 +96,30 @@ class Planners:
             planner: the planner.
             is_over: tells from a run's token whether the run's query has ended.
         """
-        live = {each: known for each, known in self._planners.items() if known.run is None or not is_over(known.run)}
-        untied = [each for each, known in live.items() if known.run is None]  # most of queries that failed at once
+        live = {
+            each: known
+            for each, known in self._planners.items()
+            if known.run_token is None or not is_over(known.run_token)
+        }
+        # Most planners without a run are of queries that failed at once.
+        untied = [each for each, known in live.items() if known.run_token is None]
         for each in untied[: max(0, len(untied) - _UNTIED_KEPT)]:
             del live[each]
         self._planners = {**live, token: planner}
 
-    def newest(self, stream_id: str, run: str | None, now_us: int) -> KnownPlanner | None:
+    def newest(self, stream_id: str, run_token: str | None, now_us: int) -> KnownPlanner | None:
         """Return the last heard planner of a stream; None if it was heard too long ago.
 
         Args:
             stream_id: the stream.
-            run: token of the asking run; planners that no batch has tied to a run yet are searched, too.
+            run_token: token of the asking run; planners that no batch has tied to a run yet are searched, too.
             now_us: now, on the service's clock.
         """
-        found = [each for each in self._planners.values() if each.stream_id == stream_id and each.run in (None, run)]
+        found = [
+            each
+            for each in self._planners.values()
+            if each.stream_id == stream_id and each.run_token in (None, run_token)
+        ]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
         if newest is None or newest.being_read is not None:  # a planner asks nothing while a batch runs
             return newest

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from lowmark.watermark import AlignmentParams, Cap, LeftOut, TaskId
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import LeftOut
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus
+from lowmark.watermark.tasks.cap import Cap
 
 __all__ = ["Coordinating", "OwnGroups"]
 
 
 class Coordinating(Protocol):
-    """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `Member`."""
+    """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `CoordinatorClient`."""
 
     @property
     def connected(self) -> bool:
@@ -23,14 +26,14 @@ class Coordinating(Protocol):
         self,
         task: TaskId,
         *,
-        run: str | None = None,
+        token: str | None = None,
         low_watermark_us: int | None = None,
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task, and return the run's token; see `lowmark.watermark.TaskRegistered`."""
+        """Begin a run of a task, and return the run's token; see `TaskRegistered`."""
         ...
 
     def report(
@@ -43,7 +46,7 @@ class Coordinating(Protocol):
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """Report a task's low watermark, and when it had rows; see `lowmark.watermark.ReplyLowWatermark`."""
+        """Report a task's low watermark, and when it had rows; see `ReplyLowWatermark`."""
         ...
 
     def deregister(self, task: TaskId) -> None:
@@ -77,7 +80,7 @@ class OwnGroups:
         self,
         task: TaskId,
         *,
-        run: str | None = None,
+        token: str | None = None,
         low_watermark_us: int | None = None,  # noqa: ARG002  # the first report brings it
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
@@ -89,7 +92,7 @@ class OwnGroups:
             group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
             group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
             self._group_of[task] = group
-        return run or ""
+        return token or ""
 
     def report(
         self,

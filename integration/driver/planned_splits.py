@@ -62,7 +62,7 @@ class PlannedSplits(Splits):
         self.next_us, self._planner_counts = planned.next_us, planned.metrics
         self.source_metrics = added_up([self._planner_counts, self._reader_counts])
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
-        known = frozenset(self.coordinator.splits)
+        known = frozenset(self.watermarks.splits)
         new = [split for split in ids.values() if split not in known]
         if new:
             empty = {
@@ -135,7 +135,7 @@ class PlannedSplits(Splits):
         else:
             live = {self._id(name) for name in plan.splits.keys() - set(plan.finished)}
             live |= {self._id(name) for each in newer for name in each.splits}
-            over = [split for split in self.coordinator.splits if split not in live]
+            over = [split for split in self.watermarks.splits if split not in live]
         self._swept_checkpoint = plan.checkpoint
         over = [split for split in over if split not in self._finished]
         if not over:

@@ -36,8 +36,8 @@ class Plans:
         Raises:
             UnknownStream: the stream does not belong to this service.
         """
-        planner = self._planner(request.stream_id, request.run)
-        run = self._runs.get(planner.run)
+        planner = self._planner(request.stream_id, request.token)
+        run = self._runs.get(planner.run_token)
         guidance = self._runs.cooperation.guidance(self._runs.streams[request.stream_id], run)
         observed_us = {} if run is None else dict(run.splits.observed_us)
         return replace(
@@ -51,7 +51,7 @@ class Plans:
             UnknownStream: the stream does not belong to this service.
         """
         planner = self._planner(stream_id, token)
-        run, now_us = self._runs.get(planner.run), self._runs.clock.now_us()
+        run, now_us = self._runs.get(planner.run_token), self._runs.clock.now_us()
         news = run is not None and not run.ended and planner.is_news(planned)
         if run is not None and news:
             run.plan(planned, now_us)
@@ -65,13 +65,13 @@ class Plans:
         if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # not for this stream, or found already: planner and heartbeat live as long as the run
         offset = planned_to(sources)
-        planner = None if offset is None else self._runs.planners.get(offset.run)
-        if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
+        planner = None if offset is None else self._runs.planners.get(offset.token)
+        if planner is None or planner.run_token is not None or planner.stream_id != run.stream.stream_id:
             return
         now_us = self._runs.clock.now_us()
         for planned in planner.plans.values():
             run.plan(planned, now_us)
-        planner.run, splits.planner = run.token, planner
+        planner.run_token, splits.planner = run.token, planner
 
     def _planner(self, stream_id: str, token: str) -> KnownPlanner:
         if stream_id not in self._runs.streams:

@@ -61,13 +61,13 @@ class Reports:
             self._runs.could_not_begin.pop(run.stream.name, None)
         self._check_plan(run, progress)
         progress = self._with_starts(run, progress)
-        known = len(run.coordinator.splits)
+        known = len(run.watermarks.splits)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
-                run.written |= offset.run == run.token
+                run.written |= offset.token == run.token
                 self._plans.tie(run, run.sources_in(progress, index))
                 run.report(progress, index, planned_at_us=planned_at_us, now_us=self._runs.clock.now_us())
-        if len(run.coordinator.splits) > known:
+        if len(run.watermarks.splits) > known:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
 
     def _check_plan(self, run: StreamRun, progress: Progress) -> None:

@@ -17,7 +17,7 @@ from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStat
 from .stream import Stream
 
 if TYPE_CHECKING:
-    from lowmark.watermark.splits.stream import StreamCoordinator
+    from lowmark.watermark.splits.stream import SplitWatermarks
 
 __all__ = ["HolderLog", "RowsLog", "had_rows", "log_ahead", "log_effect"]
 
@@ -75,7 +75,7 @@ class RowsLog:
     def look(
         self,
         stream: Stream,
-        coordinator: StreamCoordinator,
+        watermarks: SplitWatermarks,
         progress: Progress,
         sources: Sequence[SourceProgress],
         measured: Measured | None,
@@ -84,12 +84,12 @@ class RowsLog:
 
         Args:
             stream: the stream of the report.
-            coordinator: the coordinator of the run.
+            watermarks: the watermarks of the run's splits.
             progress: the batch's progress event.
             sources: the stream's own sources in it.
             measured: the measurements of the batch; None: there are none.
         """
-        said = None if self._times else coordinator.unusable_times
+        said = None if self._times else watermarks.unusable_times
         if said is not None:
             self._times = True
             log.warning('stream "%s": %s', stream.name, said)
@@ -137,18 +137,18 @@ class HolderLog:
     _told: SplitId | None = None
     _epoch: int = -1
 
-    def look(self, stream: Stream, coordinator: StreamCoordinator, now_us: int, *, changed: bool) -> None:
+    def look(self, stream: Stream, watermarks: SplitWatermarks, now_us: int, *, changed: bool) -> None:
         """Log the holder and its reason once the split has held for `TOLD_AFTER_US`.
 
         Args:
             stream: the held stream.
-            coordinator: knows the holder.
+            watermarks: know the holder.
             now_us: now, on the service's clock.
             changed: whether the state of a split changed; if not, a grown epoch shows that the holder may have changed.
         """
-        if changed or coordinator.epoch != self._epoch:
-            self._epoch, before = coordinator.epoch, self._holder
-            self._holder = coordinator.holder
+        if changed or watermarks.epoch != self._epoch:
+            self._epoch, before = watermarks.epoch, self._holder
+            self._holder = watermarks.holder
             if self._holder != before:
                 self._since_us = now_us
         holder = self._holder
@@ -159,7 +159,7 @@ class HolderLog:
         if holder is None:
             log.info('stream "%s": nobody holds the low watermark any more', stream.name)
             return
-        status = coordinator.status(now_us, stream.name_of, limit=0)
+        status = watermarks.status(now_us, stream.name_of, limit=0)
         log.info(
             'stream "%s": split %s holds the low watermark, for %s by now: %s Next: %s',
             stream.name,

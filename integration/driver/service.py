@@ -57,7 +57,7 @@ from .standing import Standing
 from .stream import Stream
 
 if TYPE_CHECKING:
-    from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.coordinator.client import CoordinatorClient
     from lowmark.integration.page.endpoint import PageServer
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
@@ -158,11 +158,11 @@ class LowWatermarkService:
         job_away_us = None if job_away is None else duration_us(job_away, what="job_away")
         self.address = sockets.new_address()  # before any thread starts, because the address may be refused
         self._low_heard = threading.Event()
-        self._member: Member | None = None
+        self._client: CoordinatorClient | None = None
         if coordinator is not None:
-            from lowmark.integration.coordinator.client import Member
+            from lowmark.integration.coordinator.client import CoordinatorClient
 
-            self._member = Member(
+            self._client = CoordinatorClient(
                 coordinator,
                 tls_ca=_path(coordinator_ca),
                 token_file=_path(coordinator_token_file),
@@ -172,12 +172,12 @@ class LowWatermarkService:
                 on_given_up=self._enqueue_refusal,
             )
             if require_coordinator:
-                self._reach_coordinator(self._member)
+                self._reach_coordinator(self._client)
         self._spark = spark
         self._stopping = False
         self._listeners = Listeners()
         self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
-        self._desks = Desks(self._queries, self._listeners.notify, self._member, job, job_queries, job_away_us)
+        self._desks = Desks(self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us)
         self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
@@ -509,7 +509,7 @@ class LowWatermarkService:
 
         Every call raises the error, every query ends with it, and `LowWatermarkService(spark)` makes a new service.
         """
-        link = None if self._member is None else self._member.failed
+        link = None if self._client is None else self._client.failed
         return link if self._loop.failed is None else self._loop.failed
 
     def stop(self) -> None:
@@ -543,8 +543,8 @@ class LowWatermarkService:
             self._desks.reports.farewells.close()
             self._runs.streams.close()
             self._listeners.stop()
-            if self._member is not None:
-                self._member.close()
+            if self._client is not None:
+                self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -570,11 +570,11 @@ class LowWatermarkService:
         self._server.stop()
         sockets.remove(self.address)
 
-    def _reach_coordinator(self, member: Member) -> None:
+    def _reach_coordinator(self, client: CoordinatorClient) -> None:
         try:
-            member.reach()
+            client.reach()
         except LowmarkError:
-            member.close()  # the caller gets no service to close it with
+            client.close()  # the caller gets no service to close it with
             sockets.remove(self.address)
             raise
 

@@ -9,7 +9,7 @@ from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
 from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, Event
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from .known_planner import KnownPlanner
 from .stream import Stream
@@ -21,11 +21,11 @@ __all__ = ["Splits"]
 class Splits:
     """The splits of a stream in one run, if the source names no split: the first row of a split discovers it.
 
-    Methods that yield events read the coordinator after each event, so handle each event before taking the next.
+    Methods that yield events read the watermarks after each event, so handle each event before taking the next.
 
     Attributes:
         stream: the stream of the splits.
-        coordinator: the coordinator of the run; only read here.
+        watermarks: the watermarks of the run's splits; only read here.
         planner: the planner of a source of ours; None until a batch showed planner and heartbeat together.
         has_backlog: whether the source is known to have unread rows.
         observed_us: largest event time of each split, by name; only of a source of ours.
@@ -34,7 +34,7 @@ class Splits:
     """
 
     stream: Stream
-    coordinator: StreamCoordinator
+    watermarks: SplitWatermarks
     planner: KnownPlanner | None = field(default=None, init=False)
     has_backlog: bool = field(default=False, init=False)
     observed_us: dict[str, int] = field(default_factory=dict, init=False)
@@ -93,7 +93,7 @@ class Splits:
         """Pass the events and counts of a taken report on to the planner and to the metrics."""
 
     def go_on_from(self, before: Splits) -> None:
-        """Keep what the splits before knew, except the coordinator's state, which begins again."""
+        """Keep what the splits before knew, except the watermarks, which begin again."""
         self.planner = before.planner
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002

@@ -121,7 +121,7 @@ class Standing:
         if planner is None:
             return self._cause_first(run, status, now_us)
         why = status.why
-        if planner.missing is not None and not run.coordinator.splits:
+        if planner.missing is not None and not run.watermarks.splits:
             why = f"no split is known yet: {planner.missing}"
         if planner.trouble is not None:
             why = f"{why} Waiting for the source: {planner.trouble}"
@@ -147,7 +147,7 @@ class Standing:
         link = None if run.ended or isinstance(run, AuditedRun) else self._runs.cooperation.link(run)
         if link is None or not link.holds:
             return status
-        alone = format_time_us(run.coordinator.low_watermark_us)
+        alone = format_time_us(run.watermarks.low_watermark_us)
         if not link.connected:
             away = "" if link.since_us is None else f" for {rough_duration_us(max(0, now_us - link.since_us))}"
             job = self._runs.cooperation.job
@@ -160,7 +160,7 @@ class Standing:
             holder = None if run.shares else status.holder
             what_next = "The coordinator answers again."
             return replace(status, cause=Cause.COORDINATOR_AWAY, holder=holder, why=why, next=what_next)
-        own_us, low_us = run.coordinator.low_watermark_us, status.low_watermark_us
+        own_us, low_us = run.watermarks.low_watermark_us, status.low_watermark_us
         stood_us = now_us - run.shared_since_us
         if run.shares and own_us is not None and (low_us is None or low_us < own_us) and stood_us >= _ROUND_US:
             why = (
@@ -195,7 +195,7 @@ class Standing:
         return kind.attach(stream, token=stream.stream_id, resumes=None, state=None, now_us=at_us)
 
     def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
-        spent_us = run.coordinator.spent_us(run.seen_at_us if run.ended else now_us)
+        spent_us = run.watermarks.spent_us(run.seen_at_us if run.ended else now_us)
         audited, cooperation = isinstance(run, AuditedRun), self._runs.cooperation
         planner = self._planner(run, now_us)
         return RunStatus(
@@ -212,16 +212,16 @@ class Standing:
             reported_at_us=run.reported_at_us,
             seen_at_us=run.seen_at_us,
             source_metrics=run.splits.source_metrics,
-            late_reports=run.coordinator.late_reports,
+            late_reports=run.watermarks.late_reports,
             rows_at_us=run.rows_at_us,
-            backlog_rows=run.coordinator.backlog_rows,
+            backlog_rows=run.watermarks.backlog_rows,
             batch_since_us=None if planner is None or planner.being_read is None else planner.planned_us,
             alignment=cooperation.alignment(run),
             spent_us={state.value: us for state, us in spent_us.items()},
             gaps=run.gaps,
             others=None if run.ended else cooperation.explain(run),
             coordinator=None if run.ended or audited else cooperation.link(run),
-            rises=() if limit is not None or run.shares else run.coordinator.rises(now_us),
+            rises=() if limit is not None or run.shares else run.watermarks.rises(now_us),
             now_us=now_us,
         )
 

@@ -13,7 +13,7 @@ from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 __all__ = ["Stream"]
 
@@ -78,8 +78,8 @@ class Stream:
         if self.tracks is not None:
             self.tracks.close()
 
-    def coordinator(self, token: str, state: str | None, now_us: int) -> StreamCoordinator:
-        """Return a coordinator for one query, restored from the state in the query's checkpoint if there is one.
+    def watermarks(self, token: str, state: str | None, now_us: int) -> SplitWatermarks:
+        """Return the watermarks of one query's splits, restored from its checkpoint's state if there is one.
 
         Args:
             token: token of the query's heartbeat.
@@ -90,23 +90,23 @@ class Stream:
             CorruptSnapshot: the state cannot be read.
         """
         if not state:
-            return StreamCoordinator(self.strategy, job_id=self.stream_id, source_id=self.name, task_id=token)
+            return SplitWatermarks(self.strategy, job_id=self.stream_id, source_id=self.name, task_id=token)
         try:
             saved = base64.b64decode(state, validate=True)
         except ValueError as invalid:
             raise CorruptSnapshot(f"it is no base64 ({invalid})", len(state)) from invalid
-        coordinator = StreamCoordinator.restore(
+        watermarks = SplitWatermarks.restore(
             saved, self.strategy, job_id=self.stream_id, source_id=self.name, task_id=token, now_us=now_us
         )
-        self.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
-        return coordinator
+        self.names.update((split, name) for split, name in watermarks.names.items() if isinstance(split, int))
+        return watermarks
 
-    def state_of(self, coordinator: StreamCoordinator) -> str:
+    def state_of(self, watermarks: SplitWatermarks) -> str:
         """Return the state for a restart of one query, base64; includes the splits' names if only rows tell them."""
         names: dict[SplitId, str] = {}
         if self.shows_names:
             names = {split: name for split, name in self.names.items() if split not in self.declared}
-        return base64.b64encode(coordinator.snapshot(names)).decode()
+        return base64.b64encode(watermarks.snapshot(names)).decode()
 
     def measure(self) -> Measure:
         """Return the reader of its batches' measurements."""

@@ -1,4 +1,4 @@
-"""One wrapped stream in one running query: the coordinator, fed from Spark's progress events.
+"""One wrapped stream in one running query: the watermarks of its splits, fed from Spark's progress events.
 
 A run begins when a heartbeat reader attaches, and ends with its query. The first progress event with the reader's
 token ties the run to the query. A batch tells which splits its source has (`splits.py`), the measurements of its rows
@@ -28,7 +28,7 @@ from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import NotifyNewLowWatermark, StreamStatus, format_duration_us
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
 from lowmark.watermark.splits.status import utc
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
@@ -55,7 +55,7 @@ class StreamRun:
         stream: the stream of the run.
         token: the reader's token.
         resumes: the token in the offset that the run started from.
-        coordinator: decides the low watermark.
+        watermarks: the watermarks of its splits, with the low watermark.
         query_id, run_id, query_name: Spark's names of the query, None until tied.
         last_batch_id: newest batch whose report was taken as a whole.
         unmeasured_batches: number of batches with rows but without a measurement.
@@ -86,7 +86,7 @@ class StreamRun:
     stream: Stream
     token: str
     resumes: str | None
-    coordinator: StreamCoordinator
+    watermarks: SplitWatermarks
     query_id: str | None = None
     run_id: str | None = None
     query_name: str | None = None
@@ -124,16 +124,16 @@ class StreamRun:
     _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not passed to others yet
     _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
-    _past_epochs: int = 0  # of coordinators that an error left half changed
+    _past_epochs: int = 0  # of watermarks that an error left half changed
     _whole: tuple[str | None, int] = (None, 0)  # the state to begin again from, and its time
     _since: list[Callable[[], list[Effect]]] = field(default_factory=list)  # changes taken after that state
 
     def __post_init__(self) -> None:
-        self._feed(self.coordinator)
+        self._feed(self.watermarks)
 
-    def _feed(self, coordinator: StreamCoordinator) -> None:
-        """Give the run a coordinator, and new objects that feed it."""
-        self.coordinator, self.measure, of = coordinator, self.stream.measure(), (self.stream, coordinator)
+    def _feed(self, watermarks: SplitWatermarks) -> None:
+        """Give the run watermarks, and new objects that feed them."""
+        self.watermarks, self.measure, of = watermarks, self.stream.measure(), (self.stream, watermarks)
         if self.stream.reads:
             self.splits = PlannedSplits(*of)
         else:
@@ -155,8 +155,8 @@ class StreamRun:
         Raises:
             CorruptSnapshot: the state in the checkpoint cannot be read.
         """
-        coordinator = stream.coordinator(token, state, now_us)
-        run = cls(stream, token, resumes, coordinator, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
+        watermarks = stream.watermarks(token, state, now_us)
+        run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
         run.restored_low_us = run._shared_low_watermark_us = restored_low_us
         run.shared_since_us = now_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
@@ -166,7 +166,7 @@ class StreamRun:
         """Replace the half-changed state: attach again, then take all changes since once more."""
         state, at_us = self._whole
         before, self._past_epochs = self.splits, self.epoch + 1
-        self._feed(self.stream.coordinator(self.token, state, at_us))
+        self._feed(self.stream.watermarks(self.token, state, at_us))
         self.handle(SplitsDiscovered(tuple(self.stream.declared)), at_us)
         self.splits.go_on_from(before)
         for planned in () if before.planner is None else tuple(before.planner.plans.values()):
@@ -209,7 +209,7 @@ class StreamRun:
         effects = change()
         self._since = [*self._since, change]
         if len(self._since) > _SINCE_KEPT:
-            self._begin_from(self.stream.state_of(self.coordinator), self.seen_at_us)
+            self._begin_from(self.stream.state_of(self.watermarks), self.seen_at_us)
         self._news += [effect for effect in effects if isinstance(effect, NotifyNewLowWatermark)]
         return True
 
@@ -232,12 +232,12 @@ class StreamRun:
     @property
     def low_watermark_us(self) -> int | None:
         """The low watermark that the heartbeat carries."""
-        return self._shared_low_watermark_us if self.shares else self.coordinator.low_watermark_us
+        return self._shared_low_watermark_us if self.shares else self.watermarks.low_watermark_us
 
     @property
     def epoch(self) -> int:
         """Grows when the heartbeat needs a new offset."""
-        return self._past_epochs + self.coordinator.epoch + self._shared_rises
+        return self._past_epochs + self.watermarks.epoch + self._shared_rises
 
     def refuse(self, why: str) -> None:
         """End the query with the next answer to its heartbeat, and log the reason once."""
@@ -257,12 +257,12 @@ class StreamRun:
     def state(self) -> str:
         """Return the state for the offset that restores this run, base64; encoded once an epoch."""
         if self._encoded is None or self._encoded[0] != self.epoch:
-            self._encoded = self.epoch, self.stream.state_of(self.coordinator)
+            self._encoded = self.epoch, self.stream.state_of(self.watermarks)
         return self._encoded[1]
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """The status of the stream in this query; `limit` bounds the splits, those that need attention first."""
-        status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
+        status = self.watermarks.status(now_us, self.stream.name_of, limit=limit)
         if not self.shares:
             return status
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
@@ -276,13 +276,13 @@ class StreamRun:
     @property
     def sure_low_us(self) -> int | None:
         """The run's low watermark without a plan that may not be written, because a restart may plan less."""
-        return self.coordinator.low_watermark_us if self.splits.unreported_plan is None else self._sure_low_us
+        return self.watermarks.low_watermark_us if self.splits.unreported_plan is None else self._sure_low_us
 
     def tell(self) -> None:
         """Call before the reader is answered. A newer plan proves that Spark wrote the previous answer."""
         if self.splits.unreported_plan != self._told_plan:
             self._sure_low_us = self._told_low_us
-        self._told_low_us, self._told_plan = self.coordinator.low_watermark_us, self.splits.unreported_plan
+        self._told_low_us, self._told_plan = self.watermarks.low_watermark_us, self.splits.unreported_plan
 
     def answer(self, now_us: int) -> str:
         """Return the state for an answer with the current epoch and low watermark, and remember that both were told."""
@@ -298,7 +298,7 @@ class StreamRun:
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
         """Whether this run or the resumed run wrote an offset; Spark runs the resumed run's last batch again."""
-        return offset.run is not None and offset.run in (self.token, self.resumes)
+        return offset.token is not None and offset.token in (self.token, self.resumes)
 
     def tie(self, query_id: str, run_id: str, query_name: str | None) -> None:
         """Remember the query that this run belongs to."""
@@ -355,7 +355,7 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        self._rows_log.look(self.stream, self.coordinator, progress, sources, measured)
+        self._rows_log.look(self.stream, self.watermarks, progress, sources, measured)
         if measured is None:
             # `foreachBatch` read a part, or the plan lost the observation.
             self.unmeasured_batches += had_rows(sources)
@@ -385,11 +385,11 @@ class StreamRun:
             self._take_whole(partial(self.handle, event, now_us), "the question of its heartbeat")
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
-        """Give the coordinator an event, and log effects that people should know of."""
-        effects = self.coordinator.handle(event, now_us)
+        """Give the watermarks an event, and log effects that people should know of."""
+        effects = self.watermarks.handle(event, now_us)
         for effect in effects:
             log_effect(self.stream, effect)
-        self._holder_log.look(self.stream, self.coordinator, now_us, changed=bool(effects))
+        self._holder_log.look(self.stream, self.watermarks, now_us, changed=bool(effects))
         return effects
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:
@@ -404,6 +404,6 @@ class StreamRun:
             "Hint: with_grace() sets how long.",
             self.stream.name,
             batch_id,
-            format_duration_us(self.coordinator.grace_us),
+            format_duration_us(self.watermarks.grace_us),
         )
         self.hear(ReportLost(batch_id), now_us)

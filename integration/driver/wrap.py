@@ -5,7 +5,7 @@
     data      = df.observe(stream metric) with event_time's metadata naming D as its delay
     result    = data ∪ heartbeat, without the heartbeat's rows
 
-Only the heartbeat carries a watermark node, so Spark's watermark is the coordinator's value. The `observe` above the
+Only the heartbeat carries a watermark node, so Spark's watermark is the splits' low watermark. The `observe` above the
 node is a barrier: without it Spark would push a later filter of the user's below the node, where the filter removes
 the heartbeat's row and freezes the watermark. The data come first in the union, because a union keeps the metadata and
 column ids of its first child.
@@ -183,7 +183,7 @@ def _check_event_time(schema: StructType, *, name: str, event_time: str, strateg
 
 
 def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> DataFrame:
-    """Return the wrapped DataFrame: the same rows and columns, nullable, under the coordinator's watermark.
+    """Return the wrapped DataFrame: the same rows and columns, nullable, under the low watermark of its splits.
 
     Args:
         df: checked by `check_input`; event time already assigned.

@@ -237,7 +237,7 @@ def _token() -> str:
 
 
 def _id(stream: Mapping[str, Any]) -> str:
-    return str(stream["run"]["token"])
+    return str(stream["run"]["mark"])
 
 
 def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:

@@ -290,7 +290,7 @@ class EventTimeMap:
 
         context = TaskContext.get()
         assert context is not None, "mapInArrow runs in a task"
-        task = _Task(self, cell=context.partitionId())
+        task = _Measuring(self, cell=context.partitionId())
         for batch in batches:
             yield task.measure(batch)
         batch_id, query_id = (
@@ -301,8 +301,8 @@ class EventTimeMap:
             self.tracks.add({(query_id, int(batch_id)): task.track()})
 
 
-class _Task:
-    """The generators and measurements of one task."""
+class _Measuring:
+    """The generators and measurements of one task of Spark."""
 
     def __init__(self, job: EventTimeMap, *, cell: int) -> None:
         self._job, self._cell = job, cell

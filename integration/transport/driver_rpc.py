@@ -52,7 +52,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         stream_id: id of the wrapped DataFrame that the reader belongs to.
-        run: the reader's own token, new in every reader process.
+        token: the reader's own token, new in every reader process.
         resumes: token in the offset the reader was started from, None for a new query.
         first: the reader attaches; the service does not know it yet.
         epoch, state, low_watermark_us, split: from that offset, only in the first request.
@@ -63,7 +63,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     stream_id: str
-    run: str
+    token: str
     resumes: str | None = None
     first: bool = False
     epoch: int = 0
@@ -82,7 +82,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         low_watermark_us: the stream's low watermark, a multiple of 1,000, or None while there is none.
         epoch: grows with everything worth persisting; an unchanged epoch needs no new offset.
-        state: the coordinator's state to restore from, base64.
+        state: the watermarks' state to restore from, base64.
         wake_at_us: monotonic time at which time alone may change the answer, None for never.
         refusal: why the query must not go on, or None.
     """
@@ -99,11 +99,11 @@ class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         stream_id: id of the stream that the planner reads.
-        run: the planner's own token, new in every process.
+        token: the planner's own token, new in every process.
     """
 
     stream_id: str
-    run: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class PlannedRequest:
     """A plan with its stream and planner.
 
     Attributes:
-        stream_id, run: as in `GuideRequest`.
+        stream_id, token: as in `GuideRequest`.
         planned: the plan.
     """
 
     stream_id: str
-    run: str
+    token: str
     planned: Planned
 
 

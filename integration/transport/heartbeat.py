@@ -4,12 +4,12 @@ Spark derives its watermark from the largest event time it sees, minus a delay. 
 low watermark plus that delay, and it is the only branch of the plan that Spark watches. This module has both ends of
 the format: the reader below writes the offset, and `HeartbeatOffset.find` finds it again in progress events.
 
-    offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "run": "<token>",
-              "split": "<columns and types>", "state": "<base64>"}
+    offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "split": "<columns and types>",
+              "state": "<base64>", "token": "<token>"}
 
-The offset holds the coordinator's state, so that Spark's checkpoint restores it together with the data. `run` is
-new in every reader process: the first offset after a (re)start repeats the last low watermark under a new token,
-which ties reader, query and run together and lets joined streams agree again on their watermarks.
+The offset holds the state of the splits' watermarks, so that Spark's checkpoint restores it together with the data.
+`token` is new in every reader process: the first offset after a (re)start repeats the last low watermark under a new
+token, which ties reader, query and run together and lets joined streams agree again on their watermarks.
 
 The reader lives in a process of its own and asks the service once per batch. Spark calls `commit` after it has planned
 a batch, so the batch is over when Spark next calls `read`. In between Spark asks every 10 ms, and the reader answers
@@ -66,7 +66,7 @@ def _is_whole(value: object) -> bool:
 # The fields of an offset in a checkpoint, as `HeartbeatOffset` has them: name, what it holds, whether a value fits.
 _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("low_us", "microseconds in 64 bits, or null", lambda value: value is None or _is_whole(value)),
-    ("run", "a text, or null", lambda value: value is None or isinstance(value, str)),
+    ("token", "a text, or null", lambda value: value is None or isinstance(value, str)),
     ("epoch", "a whole number", _is_whole),
     ("state", "a text", lambda value: isinstance(value, str)),
     ("split", "a text, or null", lambda value: value is None or isinstance(value, str)),
@@ -80,9 +80,9 @@ class HeartbeatOffset:
     Attributes:
         stream: name of the stream.
         low_us: low watermark in microseconds, a multiple of 1,000; None without a low watermark.
-        run: token of the reader process that wrote the offset; None in the very first offset of a query.
-        epoch: the coordinator's epoch at that time.
-        state: the coordinator's state, base64; empty in the very first offset.
+        token: token of the reader process that wrote the offset; None in the very first offset of a query.
+        epoch: the run's epoch at that time.
+        state: the watermarks' state, base64; empty in the very first offset.
         split: the columns that tell its splits; None in the very first offset, and where a source of ours is read.
 
     >>> first = HeartbeatOffset("orders")
@@ -92,7 +92,7 @@ class HeartbeatOffset:
 
     stream: str
     low_us: int | None = None
-    run: str | None = None
+    token: str | None = None
     epoch: int = 0
     state: str = ""
     split: str | None = None
@@ -103,9 +103,9 @@ class HeartbeatOffset:
             "epoch": self.epoch,
             "low_us": self.low_us,
             "lowmark": self.stream,
-            "run": self.run,
             "split": self.split,
             "state": self.state,
+            "token": self.token,
         }
 
     @classmethod
@@ -208,7 +208,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         sys.excepthook = _end_quietly
         try:
-            reply = self._send(run="", looks=True)
+            reply = self._send(token="", looks=True)
         except ServiceUnreachable:
             return  # the reader's first regular question reports this
         if reply.refusal is not None:
@@ -271,19 +271,19 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     def _attach(self, start: HeartbeatOffset | None) -> HeartbeatOffset:
         sys.excepthook = _end_quietly
         start = HeartbeatOffset(self._stream) if start is None else start
-        run = uuid.uuid4().hex
+        token = uuid.uuid4().hex
         try:
-            reply = self._call(run, resumes=start)
+            reply = self._call(token, resumes=start)
         except ServiceUnreachable:
             _hide_traceback()
             raise
-        return self._take(reply, run)
+        return self._take(reply, token)
 
     def _ask(self, now_us: int) -> HeartbeatOffset:
         assert self._last is not None, "asked before it attached"
-        assert self._last.run is not None, "only the very first offset has no run"
+        assert self._last.token is not None, "only the very first offset has no token"
         try:
-            reply = self._call(self._last.run)
+            reply = self._call(self._last.token)
         except ServiceUnreachable as gone:
             if self._retry_at_us is None:
                 self._say(f"the watermark holds. {gone}")
@@ -294,7 +294,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             self._say("the service answers again.")
         self._retry_at_us = None
         self._batch_planned = False
-        return self._take(reply, self._last.run)
+        return self._take(reply, self._last.token)
 
     def _hang_up(self) -> None:
         # After failures a connection waits ever longer before its next attempt; a new connection tries at once.
@@ -307,21 +307,21 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         sys.stderr.write(printable(f'lowmark: stream "{self._stream}": {what}') + "\n")
         sys.stderr.flush()
 
-    def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:
+    def _take(self, reply: HeartbeatReply, token: str) -> HeartbeatOffset:
         if reply.refusal is not None:
             _hide_traceback()
             raise QueryRefused(reply.refusal)
         self._wake_at_us = reply.wake_at_us
         if self._last is None or reply.epoch != self._last.epoch:
             self._last = HeartbeatOffset(
-                self._stream, reply.low_watermark_us, run, reply.epoch, reply.state, self._split
+                self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split
             )
         return self._last
 
-    def _call(self, run: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
+    def _call(self, token: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
         return self._send(
-            run=run,
-            resumes=None if resumes is None else resumes.run,
+            token=token,
+            resumes=None if resumes is None else resumes.token,
             first=resumes is not None,
             epoch=0 if resumes is None else resumes.epoch,
             state=None if resumes is None else resumes.state,

@@ -42,36 +42,36 @@ class ServicePeer:
         self._retry_at_us: int | None = None
         self._untold: dict[int, Planned] = {}  # by checkpoint
 
-    def ask(self, run: str) -> Guidance:
+    def ask(self, token: str) -> Guidance:
         from .driver_rpc import GuideRequest
 
         if not self._may_try():
             return self._guidance
         try:
             for planned in list(self._untold.values()):
-                self._say(run, planned)
-            self._guidance = self._connected().guide(GuideRequest(stream_id=self._stream_id, run=run))
+                self._say(token, planned)
+            self._guidance = self._connected().guide(GuideRequest(stream_id=self._stream_id, token=token))
         except ServiceUnreachable as gone:
             self._note(gone)
             return self._guidance
         self._retry_at_us = None
         return self._guidance
 
-    def tell(self, run: str, planned: Planned) -> None:
+    def tell(self, token: str, planned: Planned) -> None:
         self._untold[planned.checkpoint] = planned
         if len(self._untold) > _PLANS_KEPT:
             del self._untold[next(iter(self._untold))]
         if not self._may_try():
             return
         try:
-            self._say(run, planned)
+            self._say(token, planned)
         except ServiceUnreachable as gone:
             self._note(gone)
 
-    def _say(self, run: str, planned: Planned) -> None:
+    def _say(self, token: str, planned: Planned) -> None:
         from .driver_rpc import PlannedRequest
 
-        self._connected().planned(PlannedRequest(stream_id=self._stream_id, run=run, planned=planned))
+        self._connected().planned(PlannedRequest(stream_id=self._stream_id, token=token, planned=planned))
         self._untold.pop(planned.checkpoint, None)
 
     def _may_try(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.sources.planning.slots import Task
+from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import LowmarkError, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
@@ -60,14 +60,14 @@ class AccumulatorRecorder:
     events: VersionedSerializer[Any] | None
     lateness: bool = False
 
-    def begin(self, task: Task[Any]) -> _TaskRecording:
-        return _TaskRecording(self, task)
+    def begin(self, task: SlotWork[Any]) -> _SlotRecording:
+        return _SlotRecording(self, task)
 
 
-class _TaskRecording:
-    """The measurements of one task."""
+class _SlotRecording:
+    """The measurements of one slot in a batch."""
 
-    def __init__(self, recorder: AccumulatorRecorder, task: Task[Any]) -> None:
+    def __init__(self, recorder: AccumulatorRecorder, task: SlotWork[Any]) -> None:
         self._recorder, self._cell = recorder, task.subtask
         self._track = BatchTrack()
         self._ids: dict[str, int] = {}

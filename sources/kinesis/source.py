@@ -73,7 +73,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             Without approximateArrivalTimestamp, slices cannot be planned by time.
         disorder: how far arrival times may go back along a shard, a duration, because the service promises no order.
             Claims of plans stay this far behind.
-        threads: how many shards a task reads side by side, 1 or more.
+        fetchers: how many shards a task reads side by side, 1 or more.
         records_per_read: the largest number of records in one read, 1 to 10,000, the service's limit.
         reads_per_second: reads of one shard by the planner and one task, which read in turn. The service allows five
             for all readers of a shard together. None: no limit.
@@ -108,7 +108,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         on_data_loss: str = "error",
         columns: Sequence[str] = DEFAULT_COLUMNS,
         disorder: str | timedelta = "1 second",
-        threads: int = 8,
+        fetchers: int = 8,
         records_per_read: int = 10_000,
         reads_per_second: float | None = 4.0,
         bytes_per_second: float | None = 2 * 1024 * 1024,
@@ -132,8 +132,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._poll_seconds = _seconds(poll_every, "poll_every")
         self._disorder_us = int(_seconds(disorder, "disorder", zero=True) * 1_000_000)
         self._columns = KinesisColumns(columns)
-        if threads < 1:
-            raise InvalidKinesisOption("threads", str(threads), "1 or more", "8 read eight shards side by side.")
+        if fetchers < 1:
+            raise InvalidKinesisOption("fetchers", str(fetchers), "1 or more", "8 read eight shards side by side.")
         if not 1 <= records_per_read <= 10_000:
             raise InvalidKinesisOption("records_per_read", str(records_per_read), "1 to 10,000", "more is refused.")
         self._records_per_read = records_per_read
@@ -141,7 +141,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             if rate is not None and not rate > 0:
                 raise InvalidKinesisOption(name, str(rate), "a number above 0", "None does not limit.")
         self._rates = reads_per_second, bytes_per_second
-        self.fetching = Fetching.side_by_side(threads)
+        self.fetching = Fetching.side_by_side(fetchers)
         self._settings = KinesisSettings(
             region=region,
             endpoint_url=endpoint_url,

@@ -13,7 +13,7 @@
 | failOnDataLoss | `on_data_loss`: true is "error" |
 | shardFetchInterval | `discover_every` |
 | maxRecordsPerFetch | `records_per_read` |
-| discoverEvery, pollEvery, giveUpAfter, columns, threads, disorder | as the arguments of `KinesisSource`; ours |
+| discoverEvery, pollEvery, giveUpAfter, columns, fetchers, disorder | as the arguments of `KinesisSource`; ours |
 | readsPerSecond, bytesPerSecond | likewise; "none" does not limit |
 
 Keys are no options: credentials come from boto3's own chain, or a role, and stand in no plan and no log.
@@ -49,7 +49,7 @@ TEXTS = {
     "giveUpAfter": "give_up_after",
     "disorder": "disorder",
 }
-COUNTS = {"threads": "threads", "maxRecordsPerFetch": "records_per_read"}
+COUNTS = {"fetchers": "fetchers", "maxRecordsPerFetch": "records_per_read"}
 RATES = {"readsPerSecond": "reads_per_second", "bytesPerSecond": "bytes_per_second"}
 OTHERS = ("streamName", "streamARN", "initialPosition", "endingPosition", "failOnDataLoss", "columns")
 SECRETS = frozenset({"awsaccesskey", "awssecretkey", "awsaccesskeyid", "sessiontoken", "awssessiontoken"})
@@ -78,7 +78,7 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
                 "use boto3's own chain (environment, profile, role of the machine) or roleArn.",
             )
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = ["fetchers"] if name == "threads" else get_close_matches(name, known, n=1)
             hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(sorted(known.values()))}."
             raise InvalidKinesisOption(name, "a value", "an option of a Kinesis stream", hint)
     named = [given[name] for name in ("streamname", "streamarn") if name in given]

@@ -1,6 +1,6 @@
 """The offset of a source in Spark's checkpoint. It fixes the rows of its batch, and restores the source.
 
-    {"checkpoint": 17, "lowmark_source": "orders", "positions": {"orders/0": 1200, ...}, "run": "...", "state": "..."}
+    {"checkpoint": 17, "lowmark_source": "orders", "positions": {"orders/0": 1200, ...}, "state": "...", "token": "..."}
 
 `positions` is for people: where each live split goes on. `state` restores the source, compressed: the enumerator's
 snapshot, the live splits, and the slices of the batch that ends at this offset. So the offset at the end of a batch
@@ -75,7 +75,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
 
 class _Fields(msgspec.Struct, frozen=True):
     checkpoint: Annotated[int, msgspec.Meta(ge=0)]
-    run: str | None
+    token: str | None
     positions: dict[str, int]
     state: str
 
@@ -87,7 +87,7 @@ class BatchOffset:
     Attributes:
         source: the source's name.
         checkpoint: the number of batches planned so far, with this batch: FLIP-27's checkpoint id.
-        run: token of the planner that planned the batch, no run of Spark's; None in the very first offset.
+        token: token of the planner that planned the batch, no run of Spark's; None in the very first offset.
         positions: split id -> where the split goes on, for live splits.
         state: compressed; see `decode`. Empty in the very first offset.
 
@@ -97,13 +97,18 @@ class BatchOffset:
 
     source: str
     checkpoint: int = 0
-    run: str | None = None
+    token: str | None = None
     positions: Mapping[str, int] = field(default_factory=dict)
     state: str = ""
 
     @classmethod
     def encode(
-        cls, source: str, checkpoint: int, run: str, state: BatchState[SplitT], serializer: VersionedSerializer[SplitT]
+        cls,
+        source: str,
+        checkpoint: int,
+        token: str,
+        state: BatchState[SplitT],
+        serializer: VersionedSerializer[SplitT],
     ) -> BatchOffset:
         """Write a state."""
         wire = _Wire(
@@ -116,7 +121,7 @@ class BatchOffset:
         )
         packed = base64.b64encode(pack(msgspec.msgpack.encode(wire), 1)).decode()
         positions = {placed.split.split_id: placed.split.start for placed in state.live}
-        return cls(source, checkpoint, run, dict(sorted(positions.items())), packed)
+        return cls(source, checkpoint, token, dict(sorted(positions.items())), packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
         """Read the state back.
@@ -151,8 +156,8 @@ class BatchOffset:
             "checkpoint": self.checkpoint,
             "lowmark_source": self.source,
             "positions": dict(self.positions),
-            "run": self.run,
             "state": self.state,
+            "token": self.token,
         }
 
     @classmethod
@@ -174,4 +179,4 @@ class BatchOffset:
             found = msgspec.convert(offset, _Fields)
         except (ValueError, RecursionError) as wrong:
             raise UnreadableOffset(source, described(wrong)) from wrong
-        return cls(source, found.checkpoint, found.run, found.positions, found.state)
+        return cls(source, found.checkpoint, found.token, found.positions, found.state)

@@ -14,8 +14,8 @@ class Guidance:
     """The answer of a peer before a batch is planned.
 
     Attributes:
-        cap_us: event time that no row may reach, None: no limit. `WatermarkStrategy.first_time_beyond` makes it from
-            the cap of an alignment group, which is a watermark.
+        read_before_us: event time that no row may reach; None: no limit. `WatermarkStrategy.first_time_beyond` makes it
+            from the cap of an alignment group, because a cap is a watermark.
         hold: nothing may be read, because the group waits for a member. The next row's time may be told all the same.
         paused: splits that may not be read now, because they are ahead of their group.
         observed_us: largest event time seen so far, by split.
@@ -23,7 +23,7 @@ class Guidance:
         available_now: whether to plan only rows that are present at the first answer with this flag.
     """
 
-    cap_us: int | None = None
+    read_before_us: int | None = None
     hold: bool = False
     paused: frozenset[str] = frozenset()
     observed_us: Mapping[str, int] = field(default_factory=dict)
@@ -69,10 +69,10 @@ class Planned:
 class PlanPeer(Protocol):
     """The other end of a planner: alignment, and the measurement of read rows."""
 
-    def ask(self, run: str) -> Guidance:
+    def ask(self, token: str) -> Guidance:
         """Return the guidance for the next batch of the planner with this token."""
         ...
 
-    def tell(self, run: str, planned: Planned) -> None:
+    def tell(self, token: str, planned: Planned) -> None:
         """Take a plan before its batch is read. Called again without a new plan when new facts are known."""
         ...

@@ -35,7 +35,7 @@ from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer
 from .rate import RateBudget, RateLimiterStrategy
-from .slots import Slots, Task
+from .slots import Slots, SlotWork
 from .telling import SAY_AGAIN_SECONDS, Telling
 
 __all__ = ["BatchPlanner", "NoSplits", "PlanningFailed"]
@@ -199,7 +199,7 @@ class BatchPlanner(Generic[SplitT]):
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         return self._write(start.checkpoint + 1, candidates, plan, cuts, next_us)
 
-    def tasks(self, start: BatchOffset, end: BatchOffset) -> list[Task[SplitT]]:
+    def tasks(self, start: BatchOffset, end: BatchOffset) -> list[SlotWork[SplitT]]:
         """Return the task of each reader slot between two offsets. Except for events, only the offsets decide it.
 
         Raises:
@@ -219,7 +219,7 @@ class BatchPlanner(Generic[SplitT]):
             self._telling.reading_again(sum(map(len, by_slot.values())))
         events = self._tasks.get(end.checkpoint, {})
         return [
-            Task(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
+            SlotWork(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
             for subtask in sorted(by_slot.keys() | events.keys())
         ]
 
@@ -338,7 +338,7 @@ class BatchPlanner(Generic[SplitT]):
         return SliceLimits(
             rows=min(budgets, default=None),
             size_bytes=self._options.max_bytes,
-            cap_us=guidance.cap_us,
+            read_before_us=guidance.read_before_us,
             paused=guidance.paused,
             observed_us=guidance.observed_us,
             now_us=now_us,
@@ -367,10 +367,10 @@ class BatchPlanner(Generic[SplitT]):
         if guidance.hold:
             return self._look_ahead(self._planner, splits, limits)
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
-        if plan.rows or limits.cap_us is None or NoRowsReason.CAP not in plan.without_rows.values():
+        if plan.rows or limits.read_before_us is None or NoRowsReason.CAP not in plan.without_rows.values():
             return plan, None
         # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
-        return plan, self._next_row(self._planner, splits, limits, limits.cap_us).wanted_us
+        return plan, self._next_row(self._planner, splits, limits, limits.read_before_us).wanted_us
 
     def _look_ahead(
         self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits
@@ -386,7 +386,7 @@ class BatchPlanner(Generic[SplitT]):
         if found.time_us is None:
             limits = replace(limits, paused=frozenset(split.split_id for split in splits))
         else:
-            limits = replace(limits, cap_us=found.time_us)
+            limits = replace(limits, read_before_us=found.time_us)
         return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
 
     def _next_row(
@@ -403,7 +403,7 @@ class BatchPlanner(Generic[SplitT]):
         from the offset of a batch which query this planner belongs to.
         """
         new = candidates.keys() - self._live.keys()
-        unheard = guidance.hold and (self._at is None or self._at.run != self._token)
+        unheard = guidance.hold and (self._at is None or self._at.token != self._token)
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
     def _cut(self, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan) -> Mapping[str, tuple[SplitT, SplitT]]:

@@ -12,12 +12,12 @@ from lowmark.sources.api import SourceEvent, SplitT
 
 from .offset import Placed
 
-__all__ = ["Slots", "Task"]
+__all__ = ["SlotWork", "Slots"]
 
 
 @dataclass(frozen=True, slots=True)
-class Task(Generic[SplitT]):
-    """The task of one reader slot in one batch.
+class SlotWork(Generic[SplitT]):
+    """The work of one reader slot in one batch.
 
     Attributes:
         subtask: number of the slot.

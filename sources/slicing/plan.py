@@ -41,7 +41,7 @@ class SliceLimits:
         now_us: the time.
         rows: the largest number of rows, 1 or more; None: all rows.
         size_bytes: the rough largest size, bytes, 1 or more; None: any size. Ignored if no split knows its size.
-        cap_us: rows at or after this event time are not read; None: no cap.
+        read_before_us: rows at or after this event time are not read; None: no cap.
         paused: ids of splits that alignment holds back for their observed times.
         observed_us: id -> largest event time observed of the split so far; may be incomplete. When a far-future row
             spoils time lookups, this shows which splits are really ahead.
@@ -60,7 +60,7 @@ class SliceLimits:
     now_us: int
     rows: int | None = None
     size_bytes: int | None = None
-    cap_us: int | None = None
+    read_before_us: int | None = None
     paused: Collection[str] = frozenset()
     observed_us: Mapping[str, int] = field(default_factory=dict)
     future_guard_us: int | None = None

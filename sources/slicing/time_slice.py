@@ -36,7 +36,7 @@ class Decision:
 def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> Decision:
     """Decide where the splits of a table stop."""
     nobody: Booleans = np.zeros(len(table.splits), np.bool_)
-    bounded = limits.cap_us is not None or (limits.by_time and limits.max_slice_us is not None)
+    bounded = limits.read_before_us is not None or (limits.by_time and limits.max_slice_us is not None)
     if not len(table.splits) or (not bounded and float((table.rows * table.cost).sum()) <= table.budget):
         return Decision(table.limit.copy(), None, nobody, nobody)
     lookups = 0
@@ -46,7 +46,7 @@ def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None)
             return slicing.decide()
         except NotSearchable:
             lookups = slicing.search.lookups
-    waiting = nobody if limits.cap_us is None else table.observed_us >= limits.cap_us
+    waiting = nobody if limits.read_before_us is None else table.observed_us >= limits.read_before_us
     return Decision(share_out(table, ~waiting, table.budget, table.limit), None, nobody, waiting, lookups=lookups)
 
 
@@ -84,7 +84,9 @@ class _TimeSlice:
     def _farthest(self) -> Lookup:
         """Return the largest allowed time, and mark splits that cannot be searched."""
         search, limits = self.search, self._limits
-        farthest = search.look_up(self._guard_us if limits.cap_us is None else min(limits.cap_us, self._guard_us))
+        farthest = search.look_up(
+            self._guard_us if limits.read_before_us is None else min(limits.read_before_us, self._guard_us)
+        )
         if self._guard_us < LATEST_US and farthest.there.any():
             guard = search.look_up(self._guard_us)
             self._bad, self._bad_at = guard.there, guard.position
@@ -138,7 +140,7 @@ class _TimeSlice:
         claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
         claimed &= ~(self._bad & (at.position >= self._bad_at))
         claimed = (claimed | ahead) & ~search.unsearchable
-        if time_us == self._limits.cap_us:
+        if time_us == self._limits.read_before_us:
             return Decision(stops, time_us, claimed, ~search.unsearchable | waiting), unfit
         return Decision(stops, time_us, claimed, waiting, NoRowsReason.AHEAD), unfit
 
@@ -156,13 +158,13 @@ class _TimeSlice:
     def _shares_only(self) -> Decision:
         """Read only the splits that are not chosen by time: no other splits have rows, or the turn is theirs."""
         others = (~self.search.unsearchable & (self._table.rows > 0)).any()
-        wait_us = self._wait_us() if others else self._limits.cap_us
+        wait_us = self._wait_us() if others else self._limits.read_before_us
         stops, waiting = self._add_shares(self._table.start, self._table.budget, wait_us)
-        why = NoRowsReason.CAP if wait_us == self._limits.cap_us else NoRowsReason.AHEAD
+        why = NoRowsReason.CAP if wait_us == self._limits.read_before_us else NoRowsReason.AHEAD
         return Decision(stops, self._previous_us, self._nobody, waiting, why)
 
     def _wait_us(self) -> int | None:
-        known = [us for us in (self._previous_us, self._limits.cap_us) if us is not None]
+        known = [us for us in (self._previous_us, self._limits.read_before_us) if us is not None]
         return min(known, default=None)
 
     def _reserve(self) -> float:

@@ -26,7 +26,7 @@ from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import PlanPeer
 from lowmark.sources.planning.planner import BatchPlanner
-from lowmark.sources.planning.slots import Task
+from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.spark.versions import (
@@ -108,7 +108,7 @@ class Recording(Protocol):
 class Recorder(Protocol):
     """Records the reading of tasks. Picklable."""
 
-    def begin(self, task: Task[Any]) -> Recording:
+    def begin(self, task: SlotWork[Any]) -> Recording:
         """Begin a task, on an executor."""
         ...
 
@@ -225,7 +225,7 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
 class SlotInput(InputPartition):
     """The task of one reader slot in one batch."""
 
-    def __init__(self, task: Task[Any]) -> None:
+    def __init__(self, task: SlotWork[Any]) -> None:
         super().__init__(task.subtask)
         self.task = task
 
@@ -323,9 +323,9 @@ def _wall_clock_us() -> int:
     return time.time_ns() // 1_000
 
 
-def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
+def _rows_of(binding: Binding, task: SlotWork[Any], recording: Recording | None) -> Iterator[SplitRows]:
     """Read a task's slices, by the source's own reader if it has one."""
-    reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
+    reader = binding.source.create_reader(_SlotContext(binding.name, task.subtask, recording))
     if reader is not None:
         return _polled(reader, task, binding)
     if recording is None:
@@ -333,7 +333,7 @@ def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> 
     return read_slices(binding.source, task.splits, count=recording.count)
 
 
-def _polled(reader: SourceReader[Any], task: Task[Any], binding: Binding) -> Iterator[SplitRows]:
+def _polled(reader: SourceReader[Any], task: SlotWork[Any], binding: Binding) -> Iterator[SplitRows]:
     output, limit_seconds = _Output(), binding.options.timeout_seconds
     silent_since = time.monotonic()
     try:
@@ -386,8 +386,8 @@ class _Output:
         return taken
 
 
-class _TaskContext:
-    """The calls of a reader to its task."""
+class _SlotContext:
+    """The calls of a reader to its slot."""
 
     def __init__(self, name: str, subtask: int, recording: Recording | None) -> None:
         self.subtask = subtask

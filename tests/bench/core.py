@@ -27,7 +27,7 @@ import numpy.typing as npt
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Event, SplitColumn
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from tests.live.servers import jars
 
@@ -244,14 +244,14 @@ def _coordinator(n: int) -> Row:
     rng = np.random.default_rng(SEED)
     ids = _splits(n, rng)
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    coordinator = StreamCoordinator(strategy, job_id="bench", source_id="core", task_id="0")
+    of_splits = SplitWatermarks(strategy, job_id="bench", source_id="core", task_id="0")
     spent = []
     for turn in range(1, 16):
         event = BatchReported(turn, turn, SplitColumn(ids, _watermarks(n, turn, rng)))
         began = time.perf_counter_ns()
-        coordinator.handle(event, now_us=turn)
+        of_splits.handle(event, now_us=turn)
         spent.append(time.perf_counter_ns() - began)
-    return Row(ALONE, f"{n:,} splits: StreamCoordinator.handle", "ns a split", None, statistics.median(spent) / n)
+    return Row(ALONE, f"{n:,} splits: SplitWatermarks.handle", "ns a split", None, statistics.median(spent) / n)
 
 
 def _planned(n: int) -> list[Row]:
@@ -261,7 +261,7 @@ def _planned(n: int) -> list[Row]:
     """
     rng = np.random.default_rng(SEED)
     ids = _splits(n, rng)
-    coordinator = StreamCoordinator(WatermarkStrategy(idle_timeout_us=10**9), job_id="b", source_id="core", task_id="0")
+    of_splits = SplitWatermarks(WatermarkStrategy(idle_timeout_us=10**9), job_id="b", source_id="core", task_id="0")
     backlog, spent = dict.fromkeys(ids.tolist(), 1), dict[str, list[int]](plan=[], report=[])
     for turn in range(1, 8):
         claims = dict(zip(backlog, _watermarks(n, turn, rng).tolist(), strict=True))
@@ -273,10 +273,10 @@ def _planned(n: int) -> list[Row]:
         }
         for name, event in events.items():
             began = time.perf_counter_ns()
-            coordinator.handle(event, now_us=at_us + 2)
+            of_splits.handle(event, now_us=at_us + 2)
             spent[name].append(time.perf_counter_ns() - began)
     return [
-        Row(ALONE, f"{n:,} splits: StreamCoordinator.handle of a {what}", "ns a split", None, statistics.median(ns) / n)
+        Row(ALONE, f"{n:,} splits: SplitWatermarks.handle of a {what}", "ns a split", None, statistics.median(ns) / n)
         for what, ns in (("planned batch", spent["plan"]), ("report after a plan", spent["report"]))
     ]
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             assert len(query.read) == folder.made, "every file is read"
             print(
                 f"{folder.made:10,}  {planning / batches * 1e3:10.1f}  {looking / batches * 1e3:9.1f}  {offset:12,}  "
-                f"{heartbeat:15,}  {len(query.run.coordinator.splits):12,}  {len(query.run.stream.names):5,}  "
+                f"{heartbeat:15,}  {len(query.run.watermarks.splits):12,}  {len(query.run.stream.names):5,}  "
                 f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024:17,}",
                 flush=True,
             )

@@ -1,8 +1,8 @@
 """A thousand streams of several applications at one `lowmark serve`, with its journal: the time of a message.
 
-Each application is a separate process with a `Member`, as in a Spark driver; each of its streams reports once a
-second, at its own moment of the second. Coordinator and applications share the machine's cores. The benchmark measures
-by the application's clock:
+Each application is a separate process with a `CoordinatorClient`, as in a Spark driver; each of its streams reports
+once a second, at its own moment of the second. Coordinator and applications share the machine's cores. The benchmark
+measures by the application's clock:
 
     message until answered          from the send of a message to gRPC until its answer is handled: the time of gRPC on
                                     both ends, of the coordinator, and in the queues of both processes
@@ -29,14 +29,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lowmark.integration.coordinator.client import Member
-from lowmark.watermark import (
-    AlignmentParams,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    TaskId,
-)
+from lowmark.integration.coordinator.client import CoordinatorClient
+from lowmark.watermark import NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.strategy import AlignmentParams
 
 from tests.live.servers import wait_until
 
@@ -118,18 +114,18 @@ ROUND, HEARD, LATE = "question until low watermark", "report until low watermark
 
 
 class _Timed:
-    """Times a member from outside, in its own thread, which handles the messages."""
+    """Times a client from outside, in its own thread, which handles the messages."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, link: CoordinatorClient) -> None:
         self.ms: dict[str, list[float]] = {MESSAGE: [], REPORT: [], ROUND: [], HEARD: [], LATE: []}
         self.begun = float("inf")  # earlier times do not count, because connections are made and files read
         self.ended = float("inf")  # later starts do not count
         self._sent = 0.0
-        self._member = member
+        self._link = link
         self._reported: dict[TaskId, list[tuple[int, float]]] = {}  # not yet acknowledged
         self._unheard: dict[TaskId, list[tuple[int, float]]] = {}
         self._asked: dict[TaskId, float] = {}
-        state: Any = member._state
+        state: Any = link._state
         self._told, self._answered, self._take, self._state = state.told, state.answered, state.take, state
         state.told, state.answered, state.take = self._hear, self._acknowledge, self._send
 
@@ -138,7 +134,7 @@ class _Timed:
         self._note(LATE, due, now)
         self._reported.setdefault(task, []).append((low_us, now))
         self._unheard.setdefault(task, []).append((low_us, now))
-        self._member.report(task, low_us)
+        self._link.report(task, low_us)
 
     def _hear(self, messages: Sequence[Any], now_us: int) -> None:
         now = time.perf_counter()
@@ -182,11 +178,11 @@ def _application(address: str, shape: str, first: int, count: int, seconds: int)
         TaskId("bench", "all", str(n)) if shape == "tasks" else TaskId("bench", f"stream-{n}", "0") for n in numbers
     ]
     alignment = AlignmentParams("bench", 60_000_000, 1_000_000) if shape == "aligned" else None
-    with Member(address) as member:
-        timed = _Timed(member)
+    with CoordinatorClient(address) as link:
+        timed = _Timed(link)
         for task in tasks:
-            member.register(task, alignment=alignment)
-        wait_until(lambda: member.connected and member._state.quiet, "registered")
+            link.register(task, alignment=alignment)
+        wait_until(lambda: link.connected and link._state.quiet, "registered")
         phases, pause = random.Random(first), threading.Event()
         start = time.perf_counter()
         timed.begun = start + WARM_SECONDS
@@ -198,9 +194,9 @@ def _application(address: str, shape: str, first: int, count: int, seconds: int)
             timed.report(task, int(1e6 * (at - start)), at)
             heapq.heappush(due, (at + 1, task))
         timed.ended = time.perf_counter()
-        wait_until(lambda: member._state.quiet, "everything was said")
+        wait_until(lambda: link._state.quiet, "everything was said")
         for task in tasks:
-            member.deregister(task)
+            link.deregister(task)
     return timed.ms
 
 

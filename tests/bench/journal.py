@@ -23,7 +23,10 @@ from pathlib import Path
 from random import Random
 
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.watermark import LowWatermarkCoordinator, ReplyLowWatermark, TaskId, TaskRegistered, Tick
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.snapshot import decode, encode
 
 TASKS_OF_A_SOURCE = 100
@@ -31,7 +34,7 @@ START_US = 1_767_268_800_000_000
 LEAST_SECONDS = 20.0  # no new writes start later, because a large journal takes seconds per write
 
 
-def coordinator_of(tasks: int) -> tuple[LowWatermarkCoordinator, list[TaskId]]:
+def watermarks_of(tasks: int) -> tuple[LowWatermarkCoordinator, list[TaskId]]:
     """A coordinator whose tasks have all reported a low watermark."""
     made = LowWatermarkCoordinator(lease_us=24 * 3_600_000_000)
     ids = [TaskId("job", f"s-{n // TASKS_OF_A_SOURCE}", str(n)) for n in range(tasks)]
@@ -114,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measured(tasks: int, writes: int, folder: Path) -> Iterator[str]:
-    coordinator, ids = coordinator_of(tasks)
+    coordinator, ids = watermarks_of(tasks)
     journal = Journal(folder / "journal" / "of.journal")
     base = InSqlite(folder / "of.sqlite")
     first = coordinator.snapshot()

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.client import CoordinatorClient
 from rich.console import Console
 from rich.table import Table
 
@@ -57,18 +57,20 @@ def _tried(name: str, mutual: bool, given: argparse.Namespace) -> list[str]:
         options += ["--tls-client-ca", str(cert)] if mutual else []
         with (
             served(folder, *options, address="127.0.0.1:0") as coordinator,
-            Member(coordinator.address, tls_ca=cert, token_file=token, tls_cert=own[0], tls_key=own[1]) as member,
+            CoordinatorClient(
+                coordinator.address, tls_ca=cert, token_file=token, tls_cert=own[0], tls_key=own[1]
+            ) as client,
         ):
-            member.reach()
-            member.register(task(0))
+            client.reach()
+            client.register(task(0))
             before, stop, slowest = coordinator.resident_mib(), threading.Event(), [0.0]
 
             def rounds() -> None:
                 low_us = 0
                 while not stop.is_set():
                     low_us, said = low_us + 1, time.monotonic()
-                    member.report(task(0), low_us)
-                    wait_until(lambda: member.low_us(task(0)) == low_us, "a round", seconds=120)  # noqa: B023
+                    client.report(task(0), low_us)
+                    wait_until(lambda: client.low_us(task(0)) == low_us, "a round", seconds=120)  # noqa: B023
                     slowest[0] = max(slowest[0], time.monotonic() - said)
 
             inside = threading.Thread(target=rounds)

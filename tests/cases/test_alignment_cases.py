@@ -15,17 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    DisagreeingGroup,
-    NotifyNewLowWatermark,
-    SplitState,
-    TaskId,
-    Tick,
-    WatermarkStrategy,
-)
+from lowmark.watermark import DisagreeingGroup, NotifyNewLowWatermark, SplitState, TaskId, WatermarkStrategy
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import (
     BatchReported,
@@ -34,9 +24,12 @@ from lowmark.watermark.splits.events import (
     SplitsPaused,
     SplitsResumed,
     SplitStateChanged,
+    Tick,
 )
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us
@@ -218,7 +211,7 @@ ALN: dict[str, Callable[[Case], None]] = {
 
 def backpressure_is_not_silence(case: Case) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds", clock="time")
-    stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
+    stream = SplitWatermarks(strategy, job_id="job", source_id="s", task_id="0")
     stream.handle(SplitsDiscovered(("0", "1")), now_us=0)
     effects = stream.handle(BatchReported(0, 0, {"0": us(42)}), now_us=0)
     for tick in range(1, 21):  # back-pressure stops reading: no Polled, no batch
@@ -234,7 +227,7 @@ def backpressure_is_not_silence(case: Case) -> None:
 
 def a_paused_split_is_never_idle(case: Case) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds")
-    stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
+    stream = SplitWatermarks(strategy, job_id="job", source_id="s", task_id="0")
     stream.handle(SplitsDiscovered(("0",)), now_us=0)
     cap, now_us, left = Cap.up_to(us(4)), 0, [1, 1, 1, 1, 5, 105]
     for batch in range(10):

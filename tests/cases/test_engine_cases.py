@@ -18,7 +18,7 @@ from lowmark.watermark.splits.tracker import SplitTracker
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
-from tests.watermark.history import BY_TIME, coordinator_of
+from tests.watermark.history import BY_TIME, watermarks_of
 
 CASES: list[Case] = json.loads((Path(__file__).parent / "engine_cases.json").read_text("utf-8"))["cases"]
 MAX = 2**63 - 1
@@ -153,7 +153,7 @@ STREAMS = [case for case in cases_with("steps") if case["steps"][0][0] in ("batc
 
 @pytest.mark.parametrize("case", STREAMS, ids=case_id)
 def test_a_stream(case: Case) -> None:
-    coordinator, lows, now_us = coordinator_of(BY_TIME), list[int | str | None](), 0
+    watermarks, lows, now_us = watermarks_of(BY_TIME), list[int | str | None](), 0
     event: BatchReported | SplitsDiscovered | Polled | None = None
     for number, (op, split, value, _) in enumerate(case["steps"]):
         match op:
@@ -166,16 +166,16 @@ def test_a_stream(case: Case) -> None:
                 event = Polled(now_us)
             case "restart":
                 event = None
-                coordinator = coordinator.restore(
-                    coordinator.snapshot(), BY_TIME, job_id="j", source_id="s", task_id="t", now_us=now_us
+                watermarks = watermarks.restore(
+                    watermarks.snapshot(), BY_TIME, job_id="j", source_id="s", task_id="t", now_us=now_us
                 )
             case "again":
                 pass
             case _:
                 raise AssertionError(f"no such step: {op}")
         if event is not None:
-            coordinator.handle(event, now_us)
-        lows.append(ms_of(coordinator.low_watermark_us))
+            watermarks.handle(event, now_us)
+        lows.append(ms_of(watermarks.low_watermark_us))
 
     assert expected(case, [step[-1] for step in case["steps"]]) == lows
 

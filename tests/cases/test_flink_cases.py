@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 from lowmark.watermark import (
-    AlignmentParams,
     AllIdle,
     BoundedOutOfOrderness,
     DuplicateSplit,
@@ -19,6 +18,7 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.idleness import Idleness
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
 
 from tests.cases.deviations import DEVIATIONS

@@ -14,7 +14,7 @@ from lowmark.watermark.state import IdleClock
 from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us
-from tests.watermark.history import History, batch, coordinator_of
+from tests.watermark.history import History, batch, watermarks_of
 
 
 class Valve:
@@ -110,26 +110,26 @@ def ms_of(low_us: int | None) -> int | str:
 def follow_the_tracker(case: Case) -> None:
     """``MIN`` is a reader without a watermark; a peer that is silent for longer than the timeout is idle."""
     strategy = WatermarkStrategy(idle_timeout_us=us(60_000), idle_clock=IdleClock.TIME)
-    coordinator, now_us = coordinator_of(strategy), 0
-    coordinator.handle(SplitsDiscovered(("local", "wm1")), now_us)
+    of_splits, now_us = watermarks_of(strategy), 0
+    of_splits.handle(SplitsDiscovered(("local", "wm1")), now_us)
     for batch_id, (op, value, *wanted) in enumerate(case["steps"]):
         match op:
             case "advance":
                 now_us += us(value)
             case "peer":
-                coordinator.handle(BatchReported(batch_id, now_us, {"wm1": us(value)}), now_us)
+                of_splits.handle(BatchReported(batch_id, now_us, {"wm1": us(value)}), now_us)
             case "report":
                 reported: dict[SplitId, int] = {} if value == "MIN" else {"local": us(value)}
-                coordinator.handle(BatchReported(batch_id, now_us, reported, rows={"local": 1}), now_us)
+                of_splits.handle(BatchReported(batch_id, now_us, reported, rows={"local": 1}), now_us)
 
-                assert wanted == [ms_of(coordinator.low_watermark_us)]
+                assert wanted == [ms_of(of_splits.low_watermark_us)]
 
 
 def read_without_a_report(case: Case) -> None:
-    coordinator, lows = coordinator_of(), []
+    of_splits, lows = watermarks_of(), []
     for event in (BatchReported(0, 0, {"a": us(998)}), BatchReported(1, 1, {"a": us(999)}), Polled(2)):
-        coordinator.handle(event, 2)
-        lows.append(ms_of(coordinator.low_watermark_us))
+        of_splits.handle(event, 2)
+        lows.append(ms_of(of_splits.low_watermark_us))
 
     assert case["expect"].startswith(", ".join(map(str, lows)))
 
@@ -155,7 +155,7 @@ def test_bug_12_a_restart_decides_who_is_late_as_if_there_had_been_none() -> Non
     effects = [[history.on(second, event) for second, event in enumerate(older, 2)] for history in (whole, restarted)]
 
     assert effects[0] == effects[1] == [[], [("low", 60)], [("low", 90)]]
-    assert whole.coordinator.snapshot() == restarted.coordinator.snapshot()
+    assert whole.watermarks.snapshot() == restarted.watermarks.snapshot()
 
 
 # -- the count

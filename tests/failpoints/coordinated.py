@@ -13,14 +13,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lowmark.integration.coordinator.access import Door
-from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
-from lowmark.watermark import AlignmentParams, LowmarkError, TaskId
+from lowmark.watermark import LowmarkError, TaskId
+from lowmark.watermark.strategy import AlignmentParams
 
 from tests.integration.serving import serving, task
 
-__all__ = ["BACK_WITHIN_SECONDS", "PLACES", "World", "in_a_member", "in_the_server"]
+__all__ = ["BACK_WITHIN_SECONDS", "PLACES", "World", "in_a_client", "in_the_server"]
 
 PLACES = ("watermark", "integration/coordinator", "integration/process", "sources/worker.py")
 BACK_WITHIN_SECONDS = 10.0
@@ -28,14 +29,14 @@ STEPS = 6
 _ALIGNED = AlignmentParams("group", max_drift_us=1_000, update_interval_us=20_000)
 
 
-def in_a_member(thread: str) -> bool:
+def in_a_client(thread: str) -> bool:
     """Whether a thread of that name belongs to an application."""
-    return thread.startswith("lowmark-member")
+    return thread.startswith("lowmark-client")
 
 
 def in_the_server(thread: str) -> bool:
     """Whether a thread of that name belongs to the coordinator; also true for some threads of gRPC that serve both."""
-    return not in_a_member(thread) and thread != "MainThread"
+    return not in_a_client(thread) and thread != "MainThread"
 
 
 class World:
@@ -56,41 +57,41 @@ class World:
         self.wrong: list[str] = []
         self.ended: BaseException | None = None
         self.given_up: dict[TaskId, LowmarkError] = {}
-        self.members: list[Member] = []
+        self.clients: list[CoordinatorClient] = []
 
     def play(self) -> None:
         """Let both applications report growing values, and wait each time until both have the smaller value."""
         with ExitStack() as stack:
             self._serve_again_if_it_ends(stack)
             for number in range(2):
-                member = Member(
+                client = CoordinatorClient(
                     f"unix:{self.folder}/c.sock",
                     on_low=self._hear,
                     on_given_up=self.given_up.__setitem__,
                     deadline_seconds=1.0,
                 )
-                stack.callback(member.close, seconds=0.2)
-                self.members.append(member)
+                stack.callback(client.close, seconds=0.2)
+                self.clients.append(client)
                 self._register(number)
             third = task(7, "clicks")  # comes and goes
-            self.members[0].register(third, low_watermark_us=5, alignment=_ALIGNED)
+            self.clients[0].register(third, low_watermark_us=5, alignment=_ALIGNED)
             for step in range(1, STEPS + 1):
                 for number in range(2):
                     self._say(number, 1_000 * step + number)
                 if step == STEPS // 2:
                     with self._or_loud(third):
-                        self.members[0].deregister(third)
+                        self.clients[0].deregister(third)
                 self._wait_until_heard(1_000 * step)
 
     def _register(self, number: int) -> None:
         who = task(number)
-        self.members[number].register(who, alignment=_ALIGNED, expected_tasks=2)
+        self.clients[number].register(who, alignment=_ALIGNED, expected_tasks=2)
 
     def _say(self, number: int, low_us: int) -> None:
         who = task(number)
         self.said_us[who] = low_us  # before the report, because the answer may come at once
         with self._or_loud(who):
-            self.members[number].report(who, low_us)
+            self.clients[number].report(who, low_us)
 
     @contextmanager
     def _or_loud(self, who: TaskId) -> Iterator[None]:
@@ -121,7 +122,7 @@ class World:
                 for number in range(2):
                     self._say(number, self.said_us[task(number)])
             if time.monotonic() > deadline:
-                told = [(each.connected, each.why) for each in self.members]
+                told = [(each.connected, each.why) for each in self.clients]
                 self.wrong.append(f"{low_us} was not heard in time: heard {self.heard_us}, members {told}")
                 return
             threading.Event().wait(0.003)

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.failpoints.coordinated import PLACES, World, in_a_member, in_the_server
+from tests.failpoints.coordinated import PLACES, World, in_a_client, in_the_server
 from tests.failpoints.inject import Fault, Injector, draw
 from tests.integration.serving import private_folder
 
@@ -25,7 +25,7 @@ pytestmark = [
         "ResourceWarning",
     )
 ]
-SIDES = {"serve": in_the_server, "link": in_a_member}
+SIDES = {"serve": in_the_server, "link": in_a_client}
 
 
 # An ended process releases the lock of its journal and its socket; a coordinator in a thread of this test does not.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lowmark.integration.coordinator.client import Member, ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
 from lowmark.watermark import TaskId
@@ -63,12 +63,12 @@ def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Ca
     with served(folder, Fault(name_of(function), 2, "MemoryError", after=True)) as process:
         assert process.stdout is not None
         address = json.loads(process.stdout.readline())["address"]
-        with Member(address, on_low=hear) as member:
+        with CoordinatorClient(address, on_low=hear) as client:
             for number in range(2):
-                member.register(task(number), expected_tasks=2)
+                client.register(task(number), expected_tasks=2)
             for low_us in (1, 2, 3):
                 for number in range(2):
-                    member.report(task(number), low_us)
+                    client.report(task(number), low_us)
                 wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard", seconds=SECONDS)  # type: ignore[misc]
         status = ask_status(address)
         process.send_signal(signal.SIGTERM)

@@ -26,7 +26,7 @@ def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_
         serving(Door(f"unix:{folder}/c.sock")) as address,
         LowWatermarkService(spark, coordinator=address, job="billing", beside=True) as service,
     ):
-        member = service._member
+        member = service._client
         assert member is not None
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
         feed.put(("a", 1, 100))

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from lowmark.integration.coordinator import messages
-from lowmark.integration.coordinator.client_state import MemberState
+from lowmark.integration.coordinator.client_state import ClientState
 from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
@@ -41,25 +41,15 @@ from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSer
 from lowmark.sources.kafka.split import KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
-from lowmark.watermark import (
-    AlignmentParams,
-    LeaseRenewed,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    SplitState,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-    Tick,
-    WatermarkStrategy,
-    duration_us,
-)
+from lowmark.watermark import LowmarkError, SplitState, TaskId, WatermarkStrategy, duration_us
+from lowmark.watermark.protocol import LeaseRenewed, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits import snapshot
-from lowmark.watermark.splits.events import SplitsDiscovered
+from lowmark.watermark.splits.events import SplitsDiscovered, Tick
 from lowmark.watermark.splits.snapshot import StreamSnapshot
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks import snapshot as coordinator_snapshot
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.reported import SOURCE
 
@@ -133,13 +123,13 @@ SNAPSHOTS = [
 
 def restore_stream(data: bytes) -> object:
     names = {"job_id": "j", "source_id": "orders", "task_id": "0"}
-    coordinator = StreamCoordinator.restore(data, STRATEGY, now_us=10**15, **names)
+    coordinator = SplitWatermarks.restore(data, STRATEGY, now_us=10**15, **names)
     coordinator.handle(SplitsDiscovered(tuple(coordinator.splits)), now_us=10**15 + 10**9)
-    adaptive = StreamCoordinator.restore(data, ADAPTIVE, now_us=10**15, **names)
+    adaptive = SplitWatermarks.restore(data, ADAPTIVE, now_us=10**15, **names)
     adaptive.status(10**15)
-    decode_again = StreamCoordinator.restore(adaptive.snapshot(), ADAPTIVE, now_us=10**15, **names)
+    decode_again = SplitWatermarks.restore(adaptive.snapshot(), ADAPTIVE, now_us=10**15, **names)
     assert decode_again.snapshot() == adaptive.snapshot()
-    return StreamCoordinator.restore(coordinator.snapshot(), STRATEGY, now_us=10**15, **names)
+    return SplitWatermarks.restore(coordinator.snapshot(), STRATEGY, now_us=10**15, **names)
 
 
 def sealed_stream(parts: tuple[int, bytes, list[int], Any]) -> bytes:
@@ -363,7 +353,7 @@ SAID = messages.Say(
 TASK = {"job_id": "job", "source_id": "orders", "task_id": "0"}
 TOLD = {
     "messages": [
-        {"type": "Capped", "group": "g", "task": TASK, "epoch": 1, "kind": 1, "us": 5},
+        {"type": "Capped", "group": "g", "task": TASK, "version": 1, "kind": 1, "us": 5},
         {"type": "Asked", "task": TASK, "timestamp": 1},
         {"type": "NewLowWatermark", "task": TASK, "timestamp": 1, "new_low_watermark": 2},
     ],
@@ -371,7 +361,7 @@ TOLD = {
 }  # fmt: skip
 # gRPC reads these messages for us, so any error ends the call.
 UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-BEAT = msgspec.to_builtins(driver_rpc.HeartbeatRequest(stream_id="1", run="r", resumes=None, first=True))
+BEAT = msgspec.to_builtins(driver_rpc.HeartbeatRequest(stream_id="1", token="r", resumes=None, first=True))
 
 
 def hear_question(data: bytes) -> object:
@@ -379,7 +369,7 @@ def hear_question(data: bytes) -> object:
 
 
 def hear_told(data: bytes) -> object:
-    state = MemberState("app", Random(7))
+    state = ClientState("app", Random(7))
     state.register(TaskRegistered(WHO, "run"))
     state.told(messages.WATCH.decode_answer(data).messages, now_us=0)
     return state.heard(), state.cap(WHO)

@@ -19,19 +19,13 @@ from lowmark.integration.spark.checkpoint import Farewell, last_offsets
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
-from lowmark.watermark import (
-    Cap,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    SplitState,
-    StaleRun,
-    TaskId,
-    TaskRegistered,
-    Tick,
-    WatermarkStrategy,
-)
+from lowmark.watermark import SplitState, StaleRun, TaskId, WatermarkStrategy
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.splits.snapshot import decode
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.tasks.cap import Cap
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.status import run_mark
 from pyspark.sql import SparkSession
 
@@ -78,7 +72,7 @@ def test_a_stream_is_restored_from_its_state(name: str) -> None:
     found, meant = HeartbeatOffset.find(golden("heartbeats.json")[name]), values.SNAPSHOTS[name]
     assert found is not None
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    stream = StreamCoordinator.restore(
+    stream = SplitWatermarks.restore(
         data(found.state), strategy, job_id="job", source_id="orders", task_id="0", now_us=NOON_US
     )
     status = stream.status(now_us=NOON_US)
@@ -106,7 +100,7 @@ def test_the_offset_of_a_batch(kind: str) -> None:
     assert offset is not None
     source, coordinator = values.KEPT[kind], data(golden("enumerators.json")[kind])
     positions = {split.split_id: split.start for split in values.KEPT_SPLITS[kind]}
-    assert (offset.source, offset.checkpoint, offset.run) == (f"source {kind}", 17, "run-1")
+    assert (offset.source, offset.checkpoint, offset.token) == (f"source {kind}", 17, "run-1")
     assert offset.positions == positions
     assert offset.decode(source.split_serializer) == values.batch_state(kind, coordinator)
 
@@ -169,7 +163,7 @@ def test_a_coordinator_goes_on_from_its_journal(coordinator: LowWatermarkCoordin
     }
     # Task 2 has left, and the others are enough. The source `gone` waits for its task, because it has no other task.
     tasks = {str(task.task): task for source in status.sources for task in source.tasks}
-    assert {name: (task.run, task.state, task.low_watermark_us, task.group) for name, task in tasks.items()} == {
+    assert {name: (task.mark, task.state, task.low_watermark_us, task.group) for name, task in tasks.items()} == {
         "job/gone/0": ("", SplitState.ACTIVE, NOON_US, None),
         "job/orders/0": (run_mark("run-0"), SplitState.ACTIVE, NOON_US - 5, "group"),
         "job/orders/1": (run_mark("run-1"), SplitState.ACTIVE, NOON_US - 7, None),
@@ -222,7 +216,7 @@ def test_a_query_goes_on_from_its_checkpoint(kind: str, spark: SparkSession, tmp
     [position] = [found for offset in offsets if (found := BatchOffset.find(offset))]
     [heartbeat] = [beat for offset in offsets if (beat := HeartbeatOffset.find(offset))]
     assert heartbeat.low_us is not None
-    assert [file.name for file in (checkpoint / "lowmark").iterdir()] == [heartbeat.run], "what the last run left"
+    assert [file.name for file in (checkpoint / "lowmark").iterdir()] == [heartbeat.token], "what the last run left"
 
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     with LowWatermarkService(spark) as service:

@@ -25,29 +25,24 @@ from lowmark.sources.planning.offset import BatchState, Placed
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.pravega import PravegaSource
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    CoordinatorStatus,
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, SplitState, TaskId
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    SplitState,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskRegistered,
-    Tick,
 )
+from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.splits.history import Held
 from lowmark.watermark.splits.snapshot import StreamSnapshot
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import GroupStatus, MemberStatus
-from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.status import CoordinatorStatus, SourceStatus, TaskStatus
 
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 SECOND_US = 1_000_000
@@ -97,7 +92,7 @@ SNAPSHOTS: Mapping[str, StreamSnapshot] = {
 
 def heartbeat(name: str, state: str) -> HeartbeatOffset:
     """The heartbeat's offset that carries a state."""
-    return HeartbeatOffset(f"stream {name}", SNAPSHOTS[name].low_us, run=f"run-{name}", epoch=7, state=state)
+    return HeartbeatOffset(f"stream {name}", SNAPSHOTS[name].low_us, token=f"run-{name}", epoch=7, state=state)
 
 
 FIRST_HEARTBEAT = HeartbeatOffset("orders")
@@ -210,7 +205,7 @@ _STATUS = CoordinatorStatus(
             tasks=(
                 TaskStatus(
                     task=TASK,
-                    run="run-1",
+                    mark="run-1",
                     state=SplitState.ACTIVE,
                     low_watermark_us=NOON_US,
                     lease_left_us=7,
@@ -228,7 +223,7 @@ _STATUS = CoordinatorStatus(
             group="group",
             params=AlignmentParams("group", 30 * SECOND_US, SECOND_US),
             cap=Cap.up_to(NOON_US),
-            epoch=9,
+            version=9,
             minimum_us=NOON_US - 1,
             holder=TASK,
             why="job/orders/0 is the last",
@@ -304,7 +299,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
         driver_rpc.HEARTBEAT.decode_question,
         driver_rpc.HeartbeatRequest(
             stream_id="0123",
-            run="run-2",
+            token="run-2",
             resumes="run-1",
             first=True,
             epoch=7,
@@ -323,7 +318,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     "driver Guide answer": (
         driver_rpc.GUIDE.decode_answer,
         Guidance(
-            cap_us=NOON_US,
+            read_before_us=NOON_US,
             hold=True,
             paused=frozenset({"b"}),
             observed_us={"a": NOON_US - 1},

@@ -14,9 +14,11 @@ import pytest
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
-from lowmark.integration.coordinator.server import Coordinator
+from lowmark.integration.coordinator.server import CoordinatorServer
 from lowmark.integration.errors import JournalRefused
-from lowmark.watermark import LowmarkError, LowWatermarkCoordinator, TaskForgotten, TaskId
+from lowmark.watermark import LowmarkError, TaskId
+from lowmark.watermark.protocol import TaskForgotten
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.serving import task
 
@@ -50,7 +52,7 @@ class Scene:
 
     def __init__(self, journal: Journal | None) -> None:
         self.now_us = 0
-        self.coordinator = Coordinator(LowWatermarkCoordinator(), lambda: self.now_us, journal=journal)
+        self.coordinator = CoordinatorServer(LowWatermarkCoordinator(), lambda: self.now_us, journal=journal)
         self.watches: dict[str, AsyncIterator[Told]] = {}
 
     async def watch(self, application: str) -> None:

@@ -98,7 +98,7 @@ class Passing:
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
         self.run.places = {1: [0]}  # its source, then its heartbeat
-        self.known = KnownPlanner("files", run="t")
+        self.known = KnownPlanner("files", run_token="t")
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.query_id, self.run.splits.planner = "q", self.known
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
@@ -146,7 +146,7 @@ class Passing:
                     self.read.append(split.split_id)
             self.tracks["q", end.checkpoint - 1] = BatchTrack(tracker, names=names)
             self.at = end
-            heartbeat = {"epoch": 1, "low_us": None, "lowmark": "files", "run": "t", "state": ""}
+            heartbeat = {"epoch": 1, "low_us": None, "lowmark": "files", "token": "t", "state": ""}
             sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]
             progress = report_of(end.checkpoint - 1, sources)
             self.run.report(progress, 1, planned_at_us=self.now_us, now_us=self.now_us)

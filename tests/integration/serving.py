@@ -12,16 +12,11 @@ from typing import Any
 
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.server import Coordinator, restore, serve
+from lowmark.integration.coordinator.server import CoordinatorServer, restore, serve
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.watermark import (
-    LeftOut,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    TaskId,
-)
+from lowmark.watermark import NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 INTERVAL_US = 20_000
 LEASE_US = 30_000_000
@@ -80,7 +75,7 @@ def serving(
         kept = None if journal is None else Journal(journal)
         try:
             coordinator = LowWatermarkCoordinator(**settings) if kept is None else restore(kept, clock(), **settings)
-            made = Coordinator(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
+            made = CoordinatorServer(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
             await serve(made, door, stop=stop, ready=listens)
         finally:
             if kept is not None:

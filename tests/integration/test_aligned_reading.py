@@ -87,7 +87,7 @@ class Query:
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
         self.run.places = {1: [0]}  # its source, then its heartbeat
-        self.known = KnownPlanner(name, run=name)
+        self.known = KnownPlanner(name, run_token=name)
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.query_id, self.run.splits.planner = name, self.known
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
@@ -104,7 +104,7 @@ class Query:
 
     def ask(self, run: str) -> Guidance:
         guidance = self.streams.cooperation.guidance(self.run.stream, self.run)
-        self.asked_us = guidance.cap_us
+        self.asked_us = guidance.read_before_us
         return replace(guidance, observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
@@ -144,7 +144,7 @@ class Query:
         assert not tops[position:] or tops[position] > cap_us, f"the cap {cap_us} allows more: {tops}, {position}"
 
     def progress(self, end: BatchOffset) -> Progress:
-        heartbeat = {"epoch": 1, "low_us": None, "lowmark": self.run.token, "run": self.run.token, "state": ""}
+        heartbeat = {"epoch": 1, "low_us": None, "lowmark": self.run.token, "token": self.run.token, "state": ""}
         sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]
         return report_of(end.checkpoint - 1, sources, id=self.run.token)
 

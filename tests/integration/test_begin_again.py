@@ -16,10 +16,11 @@ from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import Say, Taken
-from lowmark.integration.coordinator.server import Coordinator, restore
+from lowmark.integration.coordinator.server import CoordinatorServer, restore
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused
-from lowmark.watermark import LeaseRenewed, LowWatermarkCoordinator, RetrieveLowWatermark, TaskRegistered
+from lowmark.watermark.protocol import LeaseRenewed, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 from rich.console import Console
 
@@ -81,7 +82,7 @@ async def registered(scene: Scene, run: str = "r") -> None:
         (LowWatermarkCoordinator, "wake_at_us"),
         (LowWatermarkCoordinator, "encode"),
         (LowWatermarkCoordinator, "snapshot"),
-        (Coordinator, "_release"),
+        (CoordinatorServer, "_release"),
     ],
 )
 @pytest.mark.parametrize("error", [KeyError("x"), MemoryError()], ids=lambda error: type(error).__name__)

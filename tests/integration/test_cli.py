@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from lowmark.integration.cli import main
 from lowmark.integration.coordinator.access import Door
-from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from typer.testing import CliRunner
 
 from tests.integration.feed import us
@@ -343,7 +343,7 @@ def stream_of(count: int, limit: int | None) -> dict[str, object]:
     """A status with many splits: split 7 is silent, and the last split is furthest behind."""
     splits = [Arrived(n, None if n == 7 else 1_000 * (1_000 - n)) for n in range(count)]
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    coordinator = StreamCoordinator(strategy, job_id="job", source_id="[orders] :smile:", task_id="0")
+    coordinator = SplitWatermarks(strategy, job_id="job", source_id="[orders] :smile:", task_id="0")
     coordinator.handle(SplitsDiscovered(tuple(split.number for split in splits)), 0)
     coordinator.handle(BatchReported(0, 0, {s.number: s.us for s in splits if s.us is not None}), 0)
     return {"query": "q [/x]", **to_json(coordinator.status(0, lambda split: f"s[/{split}]", limit=limit))}
@@ -401,11 +401,11 @@ def test_a_limit_below_0_is_refused() -> None:
 
 def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
     default = many.rpartition("/")[0] + "/coordinator.sock"
-    with serving(Door(default)) as address, Member(address) as member:
+    with serving(Door(default)) as address, CoordinatorClient(address) as client:
         for n in range(60):
-            member.register(TaskId("billing", "shared", f"{n:02}"))
-            member.report(TaskId("billing", "shared", f"{n:02}"), 1_000 - n)
-        wait_until(lambda: member.low_us(TaskId("billing", "shared", "00")) == 941, "the low watermark")
+            client.register(TaskId("billing", "shared", f"{n:02}"))
+            client.report(TaskId("billing", "shared", f"{n:02}"), 1_000 - n)
+        wait_until(lambda: client.low_us(TaskId("billing", "shared", "00")) == 941, "the low watermark")
 
         code, out, err = call("status", "--json")
         found = json.loads(out)

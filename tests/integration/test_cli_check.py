@@ -24,8 +24,8 @@ from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
-from lowmark.watermark import Cap
 from lowmark.watermark.splits.status import HolderSpell
+from lowmark.watermark.tasks.cap import Cap
 
 from tests.integration.serving import private_folder, serving, token_file
 from tests.integration.test_cli import LOWMARK, call

@@ -17,25 +17,19 @@ from lowmark.integration.cli import main
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
 from lowmark.integration.coordinator.access import Door
-from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.demo.feed import demo_script
 from lowmark.integration.demo.result import DemoResult, LaneResult, SplitResult
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply
-from lowmark.watermark import (
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-    WatermarkStrategy,
-    to_json,
-)
+from lowmark.watermark import TaskId, WatermarkStrategy, to_json
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from rich.text import Text
 from typer.testing import CliRunner
 
@@ -63,7 +57,7 @@ def call(*arguments: str) -> str:
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
     """A service without Spark whose names all are hostile: (its address, the folder of the sockets)."""
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="0")
+    coordinator = SplitWatermarks(strategy, job_id="j", source_id="s", task_id="0")
     coordinator.handle(SplitsDiscovered((1, 2)), 0)
     coordinator.handle(BatchReported(0, 0, {1: 1_000}), 0)
     status = {**to_json(coordinator.status(0, lambda split: f"{split}{HOSTILE}", limit=50)), "name": HOSTILE}
@@ -102,10 +96,10 @@ def test_names_at_a_coordinator_do_nothing_to_a_terminal(
     hostile: tuple[str, Path], command: str, options: tuple[str, ...]
 ) -> None:
     task = TaskId(HOSTILE, HOSTILE, HOSTILE)
-    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, Member(address) as member:
-        member.register(task)
-        member.report(task, 1_000)
-        wait_until(lambda: member.low_us(task) == 1_000, "the low watermark")
+    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, CoordinatorClient(address) as client:
+        client.register(task)
+        client.report(task, 1_000)
+        wait_until(lambda: client.low_us(task) == 1_000, "the low watermark")
         told = call(command, "--coordinator", address, *options)
         assert harmless(told), ascii(told)
         assert "lowmark: all is well" in told

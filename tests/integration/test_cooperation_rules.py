@@ -14,11 +14,13 @@ from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import Cap, DisagreeingGroup, LeftOut, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark.protocol import LeftOut
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
+from lowmark.watermark.tasks.cap import Cap
 
 if TYPE_CHECKING:
-    from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.coordinator.client import CoordinatorClient
 
 S = 1_000_000
 KEY = SplitKey(("s",), ("int",))
@@ -28,7 +30,7 @@ GROUPED = PLAIN.with_watermark_alignment(group="g", max_drift="30 seconds", upda
 
 
 @dataclass
-class FakeMember:
+class FakeClient:
     """Keeps the reports that it gets, and returns prepared answers."""
 
     address: str = "unix:/c.sock"
@@ -65,9 +67,9 @@ class World:
         self, job: str | None = None, job_queries: int = 1, job_away_us: int | None = None, *, remote: bool = True
     ) -> None:
         self.now_us = 7 * S
-        self.member = FakeMember()
-        member = cast("Member", self.member) if remote else None
-        self.cooperation = Cooperation(lambda: self.now_us, member, job, job_queries, job_away_us)
+        self.client = FakeClient()
+        client = cast("CoordinatorClient", self.client) if remote else None
+        self.cooperation = Cooperation(lambda: self.now_us, client, job, job_queries, job_away_us)
 
     def run(
         self,
@@ -92,7 +94,7 @@ class World:
         run.handle(BatchReported(0 if run.last_batch_id is None else 1, self.now_us, {split: us}), self.now_us)
 
     def said(self) -> list[tuple[Any, ...]]:
-        said, self.member.said = self.member.said, []
+        said, self.client.said = self.client.said, []
         return said
 
 
@@ -132,7 +134,7 @@ def test_a_run_begins_as_a_task_when_its_query_is_known_and_only_once() -> None:
         "register",
         QUERY_TASK,
         {
-            "run": "run-1",
+            "token": "run-1",
             "low_watermark_us": None,
             "alignment": GROUPED.alignment,
             "throttled": False,
@@ -165,7 +167,7 @@ def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
     assert says() == (None, None, None)
     world.reach(run, 0, 1)
     world.reach(run, 5, 2)
-    low_us = run.coordinator.low_watermark_us
+    low_us = run.watermarks.low_watermark_us
     assert low_us is not None
     assert says() == (low_us, None, None)
     run.handle(SplitsFinished((1,)), world.now_us)
@@ -215,12 +217,12 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
         world.now_us += S
         run.handle(Polled(world.now_us), world.now_us)
     world.cooperation.report(run)
-    assert (run.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
+    assert (run.watermarks.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
     # A split that is idle by time alone is left out at once, a silent one after others had rows for the timeout.
-    assert [*world.member.silence_us] == [7 * S, None if idle else S]
+    assert [*world.client.silence_us] == [7 * S, None if idle else S]
     run.shares = False
     world.cooperation.report(run)
-    assert [*world.member.silence_us] == [None, None]  # a group waits for neither
+    assert [*world.client.silence_us] == [None, None]  # a group waits for neither
 
     half = world.run(strategy=GROUPED.with_idleness("1 second", clock), token="run-2")
     half.handle(SplitsDiscovered((1, 2)), world.now_us)
@@ -231,7 +233,7 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
         world.now_us += S
         half.handle(Polled(world.now_us), world.now_us)
     world.cooperation.report(half)
-    assert (half.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, None)
+    assert (half.watermarks.states[SplitState.IDLE], world.said()[-1][3]) == (idle, None)
 
 
 def test_the_low_watermark_of_a_job_is_what_the_coordinator_published_and_0_is_one() -> None:
@@ -240,7 +242,7 @@ def test_the_low_watermark_of_a_job_is_what_the_coordinator_published_and_0_is_o
     world.reach(run, 100)
 
     assert (world.cooperation.report(run), run.low_watermark_us) == (False, None)
-    world.member.lows_us[JOB_TASK] = 0
+    world.client.lows_us[JOB_TASK] = 0
     assert (world.cooperation.report(run), run.low_watermark_us) == (True, 0)
     assert (world.cooperation.report(run), run.low_watermark_us) == (False, 0)
 
@@ -250,7 +252,7 @@ def test_a_group_elsewhere_changes_no_low_watermark_here() -> None:
     run = world.run(strategy=GROUPED)
     world.reach(run, 100)
     own_us = run.low_watermark_us
-    world.member.lows_us[QUERY_TASK] = 50
+    world.client.lows_us[QUERY_TASK] = 50
 
     assert (world.cooperation.report(run), run.low_watermark_us) == (False, own_us)
 
@@ -273,7 +275,7 @@ def test_a_run_that_takes_the_place_of_another_is_not_ended_with_it() -> None:
     old, new = world.run(), world.run(token="run-2")
     world.cooperation.report(old)
     world.cooperation.report(new)
-    assert [said[2]["run"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
+    assert [said[2]["token"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
     assert world.cooperation.is_task(new, JOB_TASK)
 
     world.cooperation.end(old)
@@ -301,10 +303,10 @@ def test_waiting_for_others_is_worth_it_only_if_they_may_answer_with_more() -> N
     run.splits.has_backlog = True
     assert not world.cooperation.worth_waiting(run)
     run.splits.has_backlog = False
-    world.member.connected = False
+    world.client.connected = False
     assert not world.cooperation.worth_waiting(run)
-    world.member.connected = True
-    low_us = run.coordinator.low_watermark_us
+    world.client.connected = True
+    low_us = run.watermarks.low_watermark_us
     assert low_us is not None
     run.share(low_us - 1, world.now_us)
     assert world.cooperation.worth_waiting(run)
@@ -320,14 +322,14 @@ def test_who_is_away_and_what_is_held_meanwhile_is_in_words() -> None:
     world.reach(run, 100)
     world.cooperation.report(run)
     assert 'job "billing" through the coordinator at unix:/c.sock' in str(world.cooperation.explain(run))
-    world.member.connected = False
+    world.client.connected = False
     assert "does not answer (gone): the low watermark is held meanwhile" in str(world.cooperation.explain(run))
 
     other = World()
     grouped = other.run(strategy=GROUPED)
     other.cooperation.report(grouped)
     assert "unix:/c.sock keeps it" in str(other.cooperation.explain(grouped))
-    other.member.connected = False
+    other.client.connected = False
     assert "the group goes on without this stream" in str(other.cooperation.explain(grouped))
 
 
@@ -340,14 +342,14 @@ def test_a_group_in_one_application_is_kept_here() -> None:
         assert not world.cooperation.report(run)
     [group] = world.cooperation.groups()
 
-    assert group.minimum_us == slow.coordinator.low_watermark_us
+    assert group.minimum_us == slow.watermarks.low_watermark_us
     assert [member.task for member in group.members] == [TaskId("q1", "fast", "0"), TaskId("q2", "slow", "0")]
     assert [member.throttled for member in group.members] == [False, False]
     assert "this stream is 1m ahead of it" in str(world.cooperation.explain(fast))
     slow.handle(SplitsFinished((1,)), world.now_us)
     world.now_us += 1
     world.cooperation.report(slow)
-    assert world.cooperation.groups()[0].minimum_us == fast.coordinator.low_watermark_us
+    assert world.cooperation.groups()[0].minimum_us == fast.watermarks.low_watermark_us
     world.cooperation.end(fast)
     assert [member.task.source_id for member in world.cooperation.groups()[0].members] == ["slow"]
 

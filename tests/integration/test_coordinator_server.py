@@ -17,21 +17,15 @@ from lowmark.integration.coordinator.access import Caller, Door, read_token
 from lowmark.integration.coordinator.client import ask_status
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Taken
-from lowmark.integration.coordinator.server import Coordinator, Watcher, restore, serve
+from lowmark.integration.coordinator.server import CoordinatorServer, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
 from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    LeaseRenewed,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-)
+from lowmark.watermark import NotifyNewLowWatermark, TaskId
+from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.coordinator_scene import (
     SECOND,
@@ -123,7 +117,7 @@ def test_alignment_that_cannot_be_is_refused_with_its_sentence(
     group: str, max_drift_us: int, error: str, status: str
 ) -> None:
     alignment = {"group": group, "max_drift_us": max_drift_us, "update_interval_us": SECOND}
-    statement = {"type": "Register", "task": who(1), "run": "r", "alignment": alignment}
+    statement = {"type": "Register", "task": who(1), "token": "r", "alignment": alignment}
     said = messages.SAY.decode_question(messages.encode({"application": "a", "statements": [statement]}))
 
     async def script(scene: Scene) -> None:
@@ -472,7 +466,7 @@ def test_a_failing_journal_is_an_error_to_the_sender_and_ends_the_process(folder
 
     async def run() -> None:
         kept = Journal(journal)
-        coordinator = Coordinator(restore(kept, 0), lambda: 0, journal=kept)
+        coordinator = CoordinatorServer(restore(kept, 0), lambda: 0, journal=kept)
         (folder / "state").rename(folder / "gone")
         calls: list[asyncio.Future[grpc.StatusCode]] = []
 
@@ -534,7 +528,7 @@ def channel(folder: Path) -> Iterator[grpc.Channel]:
         (messages.encode({"application": "a", "statements": [], "more": 1}), "unknown field `more`"),
         (messages.encode({"application": "a", "statements": [{"type": "Steal"}]}), "at `$.statements[0].type`"),
         (
-            messages.encode({"application": "a", "statements": [{"type": "Renew", "task": {}, "run": "r"}]}),
+            messages.encode({"application": "a", "statements": [{"type": "Renew", "task": {}, "token": "r"}]}),
             "at `$.statements[0].task`",
         ),
     ],
@@ -641,7 +635,7 @@ def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
 
 async def refused(door: Door) -> None:
     """Serve at a bad address, in the test's own loop, so that no other thread has to end."""
-    await serve(Coordinator(LowWatermarkCoordinator(), lambda: 0, journal=None), door, stop=asyncio.Event())
+    await serve(CoordinatorServer(LowWatermarkCoordinator(), lambda: 0, journal=None), door, stop=asyncio.Event())
 
 
 @pytest.mark.parametrize(
@@ -724,7 +718,7 @@ def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
             if where == "handle":
                 monkeypatch.setattr(LowWatermarkCoordinator, "handle", wrong)
             else:
-                monkeypatch.setattr(Coordinator, "_tell", wrong)
+                monkeypatch.setattr(CoordinatorServer, "_tell", wrong)
             wait_until(lambda: not answers(Path(address.removeprefix("unix:"))), "it has ended", seconds=20)
 
     with pytest.raises(CoordinatorFailed, match="a bug") as failed:

@@ -10,7 +10,7 @@ import pytest
 from lowmark.integration.driver.planned_splits import FINISHED_KEPT, PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.watermark import SplitState
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from tests.integration.passing import Folder, Passing, calls_of, name_of
 
@@ -42,7 +42,7 @@ def test_a_batch_costs_the_same_however_many_splits_have_ended(open_queries: Exi
     for what, costs in (("offset", offsets), ("heartbeat", states), ("calls", calls)):
         early, late = max(costs[20:40]), max(costs[80:])
         assert late <= 1.05 * early, f"{what}: {early} at first, {late} after {folder.made} files: {costs}"
-    assert len(query.run.coordinator.splits) <= FINISHED_KEPT
+    assert len(query.run.watermarks.splits) <= FINISHED_KEPT
     assert len(query.run.stream.names) <= FINISHED_KEPT
     assert query.run.splits.observed_us == {}
 
@@ -93,13 +93,13 @@ def test_splits_that_ended_in_a_state_from_before_are_forgotten(open_queries: Ex
     assert isinstance(query.run.splits, PlannedSplits)
     query.run.splits._forget_finished = lambda: iter(())  # type: ignore[method-assign]
     query.batch()
-    assert len(query.run.coordinator.splits) == 1_000
+    assert len(query.run.watermarks.splits) == 1_000
     folder.add(1)
     again = open_queries.enter_context(closing(Passing(folder, at=query.at.to_json(), state=query.run.state())))
     again.batch()
 
     assert again.read == [name_of(1_000)]
-    assert len(again.run.coordinator.splits) <= FINISHED_KEPT
+    assert len(again.run.watermarks.splits) <= FINISHED_KEPT
 
 
 def test_the_state_is_encoded_once_an_epoch(open_queries: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +110,9 @@ def test_the_state_is_encoded_once_an_epoch(open_queries: ExitStack, monkeypatch
     encoded: list[int] = []
     encode = Stream.state_of
 
-    def counted(stream: Stream, coordinator: StreamCoordinator) -> str:
-        encoded.append(coordinator.epoch)
-        return encode(stream, coordinator)
+    def counted(stream: Stream, of_splits: SplitWatermarks) -> str:
+        encoded.append(of_splits.epoch)
+        return encode(stream, of_splits)
 
     monkeypatch.setattr(Stream, "state_of", counted)
     query.run._encoded = None

@@ -23,7 +23,7 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, Effect, Event, Polled
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.reported import report_of
@@ -78,7 +78,7 @@ class Fed:
         )  # fmt: skip
         self.run = StreamRun.attach(self.stream, token="t", resumes=None, state=None, now_us=0)
         self.run.places, self.run.written = {1: [0]}, True
-        self.planner = KnownPlanner("s", run="t")
+        self.planner = KnownPlanner("s", run_token="t")
         if kind == "read":
             self.run.splits.planner = self.planner
         for batch_id in range(3):
@@ -113,7 +113,7 @@ class Fed:
         mine = {"wrapped": {"logOffset": batch_id}, "kafka": {"orders": ends}}.get(
             self.kind, BatchOffset("orders", batch_id + 1, "reader").to_json()
         )
-        heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+        heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "state": ""}
         progress = report_of(batch_id, [{"endOffset": mine}, {"endOffset": heartbeat}])
         self.run.report(progress, 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
 
@@ -121,7 +121,7 @@ class Fed:
         """All values that a restart, a reader or a person uses, but for the counts that only the process has."""
         status = self.run.status(self.now_us)
         return {
-            "state": self.run.stream.state_of(self.run.coordinator),
+            "state": self.run.stream.state_of(self.run.watermarks),
             "low": self.run.low_watermark_us,
             "batch": self.run.last_batch_id,
             "splits": {name: (split.state, split.watermark_us) for name, split in status.splits.items()},
@@ -179,13 +179,13 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
     fed.now_us += SECOND
     before, epoch = fed.picture(), fed.run.epoch
 
-    def fail(self: StreamCoordinator, now_us: int) -> Any:
+    def fail(self: SplitWatermarks, now_us: int) -> Any:
         raise MemoryError("no room")
 
-    working = StreamCoordinator._leave_quiet_out
-    monkeypatch.setattr(StreamCoordinator, "_leave_quiet_out", fail)  # in the middle of every event
+    working = SplitWatermarks._leave_quiet_out
+    monkeypatch.setattr(SplitWatermarks, "_leave_quiet_out", fail)  # in the middle of every event
     take(fed, what)
-    monkeypatch.setattr(StreamCoordinator, "_leave_quiet_out", working)
+    monkeypatch.setattr(SplitWatermarks, "_leave_quiet_out", working)
     taken = {"report": "the report of batch 3", "plan": "plan 4", "poll": "the question of its heartbeat"}[what]
     refusal = fed.run.refusal
     assert refusal is not None
@@ -210,14 +210,14 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(fed.stream)
     desks.runs._runs["t"] = fed.run
-    handle = StreamCoordinator.handle
+    handle = SplitWatermarks.handle
 
-    def poisoned(self: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+    def poisoned(self: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
         if isinstance(event, BatchReported) and event.batch_id == 3:
             raise Planted("in the middle")
         return handle(self, event, now_us)
 
-    monkeypatch.setattr(StreamCoordinator, "handle", poisoned)
+    monkeypatch.setattr(SplitWatermarks, "handle", poisoned)
     low_us = fed.run.low_watermark_us
     fed.report(3, a=90, b=90)
     reply = desks.heartbeats.answer(HeartbeatRequest("s", "t"))

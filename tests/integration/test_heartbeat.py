@@ -83,11 +83,11 @@ def test_the_first_offset_is_new_and_repeats_the_low_watermark(
 
     assert [*rows] == [(ZERO + dt.timedelta(seconds=5 + 10), True, 0)], "Spark takes the delay off again"
     assert (end["low_us"], end["state"], end["epoch"]) == (us(5), "state-8", 8)
-    assert end["run"] not in ("before", None)
+    assert end["token"] not in ("before", None)
     (asked,) = script.asked
     assert (asked.first, asked.resumes, asked.epoch, asked.state) == (True, "before", 7, "old")
     assert (asked.split, end["split"]) == ("other int", "split string")
-    assert asked.run == end["run"]
+    assert asked.token == end["token"]
 
 
 def test_it_asks_once_a_batch_and_answers_polls_from_memory(

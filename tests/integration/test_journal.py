@@ -16,7 +16,10 @@ import pytest
 from lowmark.integration.coordinator.journal import Journal, default_journal, patience_seconds
 from lowmark.integration.coordinator.server import restore
 from lowmark.integration.errors import JournalRefused
-from lowmark.watermark import LowWatermarkCoordinator, ReplyLowWatermark, TaskId, TaskRegistered, Tick
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 TASK = TaskId("job", "orders", "0")
 

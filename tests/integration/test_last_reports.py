@@ -119,7 +119,7 @@ class Driver:
         first: dict[str, Any] = {} if self.asked else {"first": True}
         if resumes is not None:
             first |= {
-                "resumes": resumes.run, "epoch": resumes.epoch, "state": resumes.state,
+                "resumes": resumes.token, "epoch": resumes.epoch, "state": resumes.state,
                 "low_watermark_us": resumes.low_us,
             }  # fmt: skip
         self.asked = True
@@ -196,7 +196,7 @@ def test_a_report_that_spark_brings_tells_of_when_its_batch_was_planned(
     driver.commit(batch_id, a=10)
     driver.hear(monkeypatch)
 
-    assert (driver.run.last_batch_id, driver.run.coordinator.heard_us) == (0, 1_000 * SECOND)
+    assert (driver.run.last_batch_id, driver.run.watermarks.heard_us) == (0, 1_000 * SECOND)
 
 
 def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
@@ -223,7 +223,7 @@ def test_a_question_shows_nothing_of_a_source_that_may_keep_rows_back(
     polled_us = driver.desks.runs.clock.to_monotonic_us(now_us[0])
     driver.desks.heartbeats.answer(HeartbeatRequest("s", driver.token, polled_until_us=polled_us))
 
-    assert driver.run.coordinator._read_until_us == pytest.approx(read_until_us, abs=SECOND)
+    assert driver.run.watermarks._read_until_us == pytest.approx(read_until_us, abs=SECOND)
 
 
 def test_a_report_without_news_leaves_only_that_nothing_is_missing(

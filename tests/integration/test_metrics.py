@@ -24,9 +24,10 @@ from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import Alignment, CoordinatorLink, ReportGaps, RunStatus
-from lowmark.watermark import Cap, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitColumn, SplitsDiscovered, SplitsRemoved
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.tasks.cap import Cap
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -64,10 +65,10 @@ class FakeRun:
     now_us: int = 1_000 * SECOND_US
 
     def __post_init__(self) -> None:
-        self.coordinator = StreamCoordinator(self.strategy, job_id="j", source_id=self.stream, task_id=self.token)
+        self.watermarks = SplitWatermarks(self.strategy, job_id="j", source_id=self.stream, task_id=self.token)
 
     def discover(self, *splits: str) -> None:
-        self.coordinator.handle(SplitsDiscovered(splits), self.now_us)
+        self.watermarks.handle(SplitsDiscovered(splits), self.now_us)
 
     def report(self, watermarks_us: dict[str, int], counts: BatchCounts = ONE_ROW, **more: object) -> None:
         rows = dict.fromkeys(watermarks_us, 1)
@@ -79,12 +80,12 @@ class FakeRun:
             counts=counts,
             **more,  # type: ignore[arg-type]
         )
-        self.coordinator.handle(event, self.now_us)
+        self.watermarks.handle(event, self.now_us)
         self.batch_id += 1
         self.now_us += SECOND_US
 
     def status(self) -> RunStatus:
-        status = self.coordinator.status(self.now_us)
+        status = self.watermarks.status(self.now_us)
         return RunStatus(
             token=self.token,
             query=self.query,
@@ -98,8 +99,8 @@ class FakeRun:
             reported_at_us=self.now_us if self.batch_id else None,
             seen_at_us=self.now_us,
             source_metrics=self.source_metrics,
-            late_reports=self.coordinator.late_reports,
-            spent_us={state.value: us for state, us in self.coordinator.spent_us(self.now_us).items()},
+            late_reports=self.watermarks.late_reports,
+            spent_us={state.value: us for state, us in self.watermarks.spent_us(self.now_us).items()},
             gaps=self.gaps,
             alignment=self.alignment,
             coordinator=self.link,
@@ -578,7 +579,7 @@ def test_no_counter_goes_down_when_splits_are_forgotten(together: bool) -> None:
         run.report(marks)
     assert seen.one("lowmark_late_reports_total") == 4
     before = {at: value for at, value in seen.samples().items() if at[0].endswith("_total") and "split_" not in at[0]}
-    run.coordinator.handle(SplitsRemoved((1,)), run.now_us)
+    run.watermarks.handle(SplitsRemoved((1,)), run.now_us)
     now = seen.samples()
     assert {at: now[at] for at in before} == before
 

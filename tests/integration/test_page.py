@@ -51,9 +51,9 @@ def reply(runs: list[FakeRun], request: StatusRequest) -> StatusReply:
     shown = []
     for run in runs:
         if request.stream in (None, run.stream):
-            status = run.coordinator.status(run.now_us, limit=request.limit)
-            rises = run.coordinator.rises(run.now_us) if request.limit is None else ()
-            backlog_rows = run.coordinator.backlog_rows
+            status = run.watermarks.status(run.now_us, limit=request.limit)
+            rises = run.watermarks.rises(run.now_us) if request.limit is None else ()
+            backlog_rows = run.watermarks.backlog_rows
             shown.append(replace(run.status(), status=status, backlog_rows=backlog_rows, rises=rises))
     return StatusReply("local-1", 7, [run_json(run) for run in shown], [explain(run.status) for run in shown])
 
@@ -104,7 +104,7 @@ def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
     assert (first["selected"], first["whole"], first["gone"]) == (run_mark("t1"), True, [])
     assert sorted(row[NAME] for row in first["splits"]) == ["a", "b"]
     assert (first["runs"][0]["holder"], first["runs"][0]["low_watermark_us"]) == ("b", 10 * SECOND_US)
-    assert first["runs"][0]["explanation"] == explain(run.coordinator.status(run.now_us))
+    assert first["runs"][0]["explanation"] == explain(run.watermarks.status(run.now_us))
 
     assert seen.next()["splits"] == []
     run.report({"b": 12 * SECOND_US})

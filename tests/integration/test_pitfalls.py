@@ -630,7 +630,7 @@ def test_pitfall_54_two_queries_from_one_wrapped_dataframe(
     statuses = dict(service.statuses())
 
     assert {name: seconds(s.low_watermark_us) for name, s in statuses.items()} == {"one": 199.999, "two": 199.999}
-    assert one.heartbeats[-1].run != two.heartbeats[-1].run
+    assert one.heartbeats[-1].token != two.heartbeats[-1].token
     assert seconds(service.status("orders", query="two").low_watermark_us) == 199.999
 
 

@@ -15,7 +15,7 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from tests.integration.reported import report_of
 from tests.integration.test_half_handled import SECOND, Fed
@@ -79,14 +79,14 @@ def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pyt
     claimed(fed, 4, 100, paused=frozenset({"a"}))
     fed.run.tell()
     fed.run.answer(fed.now_us)  # an error makes the run begin again from here
-    handle, errors = StreamCoordinator.handle, [RuntimeError("once")]
+    handle, errors = SplitWatermarks.handle, [RuntimeError("once")]
 
-    def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+    def failing(watermarks: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
         if errors:
             raise errors.pop()
-        return handle(coordinator, event, now_us)
+        return handle(watermarks, event, now_us)
 
-    monkeypatch.setattr(StreamCoordinator, "handle", failing)
+    monkeypatch.setattr(SplitWatermarks, "handle", failing)
     fed.report(3, b=100)
     states = [fed.run.status(fed.now_us).splits["a"].state]
     claimed(fed, 5, 200)
@@ -104,14 +104,14 @@ def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_befor
     desks.runs._runs["t"] = fed.run
     desks.runs.planners.add("planner", fed.planner, lambda _: False)
     shown_before = fed.run.status(fed.now_us)
-    handle = StreamCoordinator.handle
+    handle = SplitWatermarks.handle
 
-    def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+    def failing(watermarks: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
         if isinstance(event, BatchPlanned) and 7 in event.backlog_rows.values():
             raise RuntimeError("each time")
-        return handle(coordinator, event, now_us)
+        return handle(watermarks, event, now_us)
 
-    monkeypatch.setattr(StreamCoordinator, "handle", failing)
+    monkeypatch.setattr(SplitWatermarks, "handle", failing)
     desks.plans.take("s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
     shown_after = fed.run.status(fed.now_us)
 
@@ -162,7 +162,7 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
         desks.plans.guide(GuideRequest("s", planner))
         desks.plans.tie(run, run.sources_in(shown(planner), 1))
         known = run.splits.planner
-        tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run))
+        tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run_token))
 
     assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
 

@@ -22,7 +22,7 @@ from lowmark.integration.transport.recorder import AccumulatorRecorder, EventWit
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import HybridSource, SourceEvent, check_source
 from lowmark.sources.files import FileSource
-from lowmark.sources.planning.slots import Task
+from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import SplitState
 from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
@@ -257,4 +257,4 @@ def test_an_event_of_a_source_without_a_format_for_events_is_refused_and_says_wh
     nowhere: Any = None  # no report leaves the task
     recorder = AccumulatorRecorder("at", None, SplitKey(("split",), ("string",)), nowhere, events=None)
     with pytest.raises(EventWithoutFormat, match=r"reader 3 .* Told\(rows=7\).* Hint: give .* an event_serializer"):
-        recorder.begin(Task(3, 17, ())).send(Told(7))
+        recorder.begin(SlotWork(3, 17, ())).send(Told(7))

@@ -43,7 +43,7 @@ from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.reported import report_text
 from tests.integration.serving import private_folder
-from tests.integration.test_cooperation_rules import FakeMember
+from tests.integration.test_cooperation_rules import FakeClient
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -68,7 +68,7 @@ def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
 def report_of(checkpoint: int) -> str:
     """Spark's report of a batch, whose offsets name planner "reader" and heartbeat "t"."""
     offset = BatchOffset("orders", checkpoint, "reader").to_json()
-    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "split": None, "state": ""}
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "split": None, "state": ""}
     sources = [{"endOffset": offset}, {"endOffset": heartbeat}]
     return report_text(checkpoint - 1, sources)
 
@@ -91,7 +91,7 @@ class Query:
         stream = stream_of(self.tracks, claims=claims)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
         self.run.places = {1: [0]}  # its source, then its heartbeat
-        self.planner = KnownPlanner("s", run="t")
+        self.planner = KnownPlanner("s", run_token="t")
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.splits.planner = self.planner
         self.now_us = 0
@@ -273,7 +273,7 @@ class Wire:
         self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
 
     def _planned(self, request: PlannedRequest) -> PlannedReply:
-        self.desks.plans.take(request.stream_id, request.run, request.planned)
+        self.desks.plans.take(request.stream_id, request.token, request.planned)
         return PlannedReply()
 
     def plan(self, checkpoint: int, **known: Any) -> None:
@@ -363,7 +363,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
             spark.report(checkpoint, a=100 * checkpoint + 1)
     desks.reports.say_farewells()
 
-    assert [stream_of({}).coordinator("t", left.state, 0).low_watermark_us for left in spark.left] == (
+    assert [stream_of({}).watermarks("t", left.state, 0).low_watermark_us for left in spark.left] == (
         [201 * SECOND - BOUND] if written else []
     )
 
@@ -372,7 +372,7 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
     # Otherwise a restart might plan less from the previous offset, below the job's low watermark.
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
-    member: Any = FakeMember()
+    member: Any = FakeClient()
     desks = Desks(spark, lambda _: None, member, "billing")
     desks.runs.add(stream_of(tracks))
     desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
@@ -435,7 +435,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert answers.status(StatusRequest(stream="returns")).streams == []
 
     desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
-    assert [each["run"]["token"] for each in answers.status(StatusRequest()).streams] == [run_mark("t")]
+    assert [each["run"]["mark"] for each in answers.status(StatusRequest()).streams] == [run_mark("t")]
 
 
 def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +462,7 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
     names = {run_mark(f"t{n}"): f"t{n}" for n in (1, 2, 3, 4)}
 
     def told(**asked: Any) -> list[str]:
-        return [names[stream["run"]["token"]] for stream in answers.status(StatusRequest(**asked)).streams]
+        return [names[stream["run"]["mark"]] for stream in answers.status(StatusRequest(**asked)).streams]
 
     assert (told(ended=True), looked) == (["t3", "t4"], ["t3", "t4"])
     assert told() == ["t4"]

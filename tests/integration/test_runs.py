@@ -46,7 +46,7 @@ def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> S
 
 
 def progress(batch_id: int, *ends: Offset | None, start: Offset | None = None) -> Progress:
-    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "state": ""}
     sources = [{"startOffset": start, "endOffset": end} for end in ends] + [{"endOffset": heartbeat}]
     return report_of(batch_id, sources)
 
@@ -137,7 +137,7 @@ def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
     run = begun(stream())
     run.places = {3: [0]}  # as the plan has it: shared, the first one's own, heartbeat, heartbeat
     shared, own = {"a": {"0": 1}}, {"b": {"0": 1}}
-    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "state": ""}
     sources = [{"endOffset": end} for end in (shared, own, heartbeat, heartbeat)]
     progress = report_of(0, sources)
     run.report(progress, 3, planned_at_us=0, now_us=1)

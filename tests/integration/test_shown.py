@@ -23,11 +23,11 @@ from lowmark.integration.verdict import verdict
 from lowmark.watermark import Cause
 from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
-from tests.integration.test_cooperation_rules import GROUPED, FakeMember, World
+from tests.integration.test_cooperation_rules import GROUPED, FakeClient, World
 from tests.integration.test_runs import Queries, Query, progress, report, stream, terminated
 
 if TYPE_CHECKING:
-    from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.coordinator.client import CoordinatorClient
 
 S = 1_000_000
 MINUTE_US = 60 * S
@@ -47,9 +47,9 @@ class Shared:
 
     def __init__(self, job: str | None = "billing") -> None:
         self.world, self.clock = World(job), Clock()
-        self.member: FakeMember = self.world.member
+        self.client: FakeClient = self.world.client
         queries: Any = Queries([])
-        self.desks = Desks(queries, lambda _: None, cast("Member", self.member), job)
+        self.desks = Desks(queries, lambda _: None, cast("CoordinatorClient", self.client), job)
         self.desks.runs.clock = cast("Any", self.clock)
         self.desks.runs.cooperation._now_us = self.clock.now_us
         self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
@@ -80,11 +80,11 @@ def test_a_coordinator_that_is_away_is_the_cause_before_any_split() -> None:
     shared = Shared()
     run = shared.run()
     shared.reach(run, T0_US)
-    shared.member.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US - S)
+    shared.client.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US - S)
     shared.reach(run, T0_US)
     assert shared.shown().status.low_watermark_us == T0_US - S
     shared.clock.us += MINUTE_US
-    shared.member.connected, shared.member.why, shared.member.since_us = False, "connection refused", shared.clock.us
+    shared.client.connected, shared.client.why, shared.client.since_us = False, "connection refused", shared.clock.us
     shared.clock.us += 33 * MINUTE_US
     shared.reach(run, T0_US + 33 * MINUTE_US)
     seen = shared.shown()
@@ -111,9 +111,9 @@ def test_a_coordinator_that_went_away_a_moment_ago_holds_and_does_not_move() -> 
     shared = Shared()
     run = shared.run()
     shared.reach(run, T0_US)
-    shared.member.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US)
+    shared.client.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US)
     shared.reach(run, T0_US)
-    shared.member.connected = False
+    shared.client.connected = False
 
     assert word_of(shared.shown(), shared.clock) == "standing"
 
@@ -122,7 +122,7 @@ def test_a_low_watermark_that_other_queries_hold_is_held_by_no_split_of_this_one
     shared = Shared()
     run = shared.run()
     shared.reach(run, T0_US)
-    shared.member.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US - 60 * S)
+    shared.client.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US - 60 * S)
     shared.reach(run, T0_US)
     assert shared.shown().status.holder is not None, "a round takes a moment"
     shared.clock.us += 10 * S
@@ -137,7 +137,7 @@ def test_a_wrapped_stream_of_a_group_goes_on_without_its_coordinator_and_says_wh
     shared = Shared(None)
     run = shared.run(strategy=GROUPED)
     shared.reach(run, T0_US)
-    shared.member.connected = False
+    shared.client.connected = False
     seen = shared.shown()
 
     assert (seen.status.cause, seen.status.holder) == (None, "#0000000000000001")

@@ -38,7 +38,7 @@ KAFKA = '{"orders":{"0":12}}'
         ({"low_us": "5"}, "expected microseconds in 64 bits, or null as low_us, got '5'"),
         ({"low_us": 2**63}, "as low_us, got 9223372036854775808"),
         ({"low_us": True}, "as low_us, got True"),
-        ({"run": 7}, "expected a text, or null as run, got 7"),
+        ({"token": 7}, "expected a text, or null as token, got 7"),
         ({"epoch": None}, "expected a whole number as epoch, got None"),
         ({"state": None}, "expected a text as state, got None"),
         ({"state": ...}, "expected a text as state, got nothing"),
@@ -204,7 +204,7 @@ def test_a_report_without_a_field_that_is_needed_is_refused_by_name(
 
 def test_a_report_with_a_heartbeat_says_which_watermark_spark_used() -> None:
     heartbeat = {
-        "endOffset": {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "split": "split", "state": ""}
+        "endOffset": {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "split": "split", "state": ""}
     }
 
     assert report_of(3, [{}], eventTime={}).watermark_us is None, "a query without a watermark may be audited"
@@ -231,7 +231,7 @@ def test_what_is_no_partition_is_not_kafkas(partition: str) -> None:
 
 @pytest.mark.parametrize(("kind", "us"), [(CapKind.UP_TO, None), (CapKind.HOLD, 5), (CapKind.UP_TO, 2**63)])
 def test_a_cap_that_cannot_be_is_refused_where_it_is_read(kind: CapKind, us: int | None) -> None:
-    capped = {"type": "Capped", "group": "g", "task": {"job_id": "j", "source_id": "s", "task_id": "0"}, "epoch": 1}
+    capped = {"type": "Capped", "group": "g", "task": {"job_id": "j", "source_id": "s", "task_id": "0"}, "version": 1}
     told = messages.encode({"messages": [capped | {"kind": kind, "us": us}]})
 
     with pytest.raises(ValueError, match="us"):  # gRPC ends the call because of it, and the member dials again

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.spark.versions import check_session
-from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Task
+from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Measuring
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.spark.versions import NEWEST_TRIED, UnsupportedSpark, check_version, major_minor
@@ -216,7 +216,7 @@ def test_a_generator_that_marks_its_split_idle_is_told_what_to_use_instead(call:
 
     job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(Idle), None)  # type: ignore[arg-type]
     with pytest.raises(InvalidStrategy, match=r"mark_idle\(\) or mark_active\(\)\. Hint: .* with_idleness\(\)"):
-        _Task(job, cell=0).measure(batch_of(("orders", 0, 5_000)))
+        _Measuring(job, cell=0).measure(batch_of(("orders", 0, 5_000)))
 
 
 def test_rows_that_move_nothing_are_counted_by_what_is_wrong_with_them() -> None:

@@ -14,29 +14,30 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller, Door
-from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import Say
 from lowmark.integration.errors import MalformedMessage
 from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
     DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
-    LeaseRenewed,
-    LeftOut,
     LowmarkError,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     StaleRun,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
-    TaskRegistered,
     UnknownTask,
 )
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskForgotten,
+    TaskRegistered,
+)
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from tests.integration.serving import private_folder, serving, task
 from tests.laws.strategies import draws
@@ -57,7 +58,7 @@ ALIGNMENTS = st.fixed_dictionaries(
 
 
 def statements(tag: str, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({"type": st.just(tag), "task": TASKS, "run": RUNS, **more})
+    return st.fixed_dictionaries({"type": st.just(tag), "task": TASKS, "token": RUNS, **more})
 
 
 STATEMENTS = st.one_of(
@@ -87,7 +88,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = ["application", "statements", "type", "task", "run", "timestamp", "alignment", "sequence", "lease_us"]
+FIELDS = ["application", "statements", "type", "task", "token", "timestamp", "alignment", "sequence", "lease_us"]
 METHODS = st.sampled_from([messages.SAY.path, messages.WATCH.path, messages.STATUS.path])
 QUICK = settings(max_examples=draws(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -97,7 +98,7 @@ OK_OR = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 class Target:
     """A coordinator, a bystander whose tasks must not notice anything, and a way to send bytes."""
 
-    def __init__(self, channel: grpc.Channel, bystander: Member) -> None:
+    def __init__(self, channel: grpc.Channel, bystander: CoordinatorClient) -> None:
         self.channel, self.bystander, self.low_us = channel, bystander, 0
 
     def send(self, data: bytes, path: str = messages.SAY.path) -> Any:
@@ -137,7 +138,7 @@ def server() -> Iterator[Target]:
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
-        Member(address) as bystander,
+        CoordinatorClient(address) as bystander,
         Caller(address).channel() as channel,
     ):
         for n in range(2):
@@ -260,7 +261,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
             TaskRegistered(WHO, "run", 1, AlignmentParams("g", 2, 3), False, 6, 7),
             {
                 "type": "Register",
-                "run": "run",
+                "token": "run",
                 "low_watermark_us": 1,
                 "alignment": {"group": "g", "max_drift_us": 2, "update_interval_us": 3},
                 "throttled": False,
@@ -272,7 +273,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
             ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4, 5, 6),
             {
                 "type": "Reply",
-                "run": "run",
+                "token": "run",
                 "timestamp": 1,
                 "current_low_watermark": 2,
                 "left_out": "idle",
@@ -282,17 +283,17 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
                 "patience_us": 6,
             },
         ),
-        (LeaseRenewed(WHO, "run", 0), {"type": "Renew", "run": "run", "heard_low_us": 0}),
-        (TaskDeregistered(WHO, "run"), {"type": "Deregister", "run": "run"}),
+        (LeaseRenewed(WHO, "run", 0), {"type": "Renew", "token": "run", "heard_low_us": 0}),
+        (TaskDeregistered(WHO, "run"), {"type": "Deregister", "token": "run"}),
         (TaskForgotten(WHO), {"type": "Forget"}),
         (RetrieveLowWatermark("job", "orders", "0", 1), {"type": "Asked", "timestamp": 1}),
         (
             NotifyNewLowWatermark("job", "orders", "0", 1, 0),
             {"type": "NewLowWatermark", "timestamp": 1, "new_low_watermark": 0},
         ),
-        (CapAnnounced("g", WHO, 7, Cap.up_to(0)), {"type": "Capped", "group": "g", "epoch": 7, "kind": 1, "us": 0}),
-        (CapAnnounced("g", WHO, 7, Cap.hold()), {"type": "Capped", "group": "g", "epoch": 7, "kind": 0}),
-        (CapAnnounced("g", WHO, 7, Cap.free()), {"type": "Capped", "group": "g", "epoch": 7, "kind": 2}),
+        (CapAnnounced("g", WHO, 7, Cap.up_to(0)), {"type": "Capped", "group": "g", "version": 7, "kind": 1, "us": 0}),
+        (CapAnnounced("g", WHO, 7, Cap.hold()), {"type": "Capped", "group": "g", "version": 7, "kind": 0}),
+        (CapAnnounced("g", WHO, 7, Cap.free()), {"type": "Capped", "group": "g", "version": 7, "kind": 2}),
     ],
 )
 def test_every_field_goes_over_the_wire_by_the_name_it_has_there(message: Any, wire: dict[str, Any]) -> None:
@@ -305,7 +306,7 @@ def test_every_field_goes_over_the_wire_by_the_name_it_has_there(message: Any, w
 
 
 def test_a_statement_that_cannot_be_stands_as_its_error_beside_the_others() -> None:
-    register = {"type": "Register", "task": ON_THE_WIRE, "run": "r"}
+    register = {"type": "Register", "task": ON_THE_WIRE, "token": "r"}
     drift = {"group": "g", "max_drift_us": -1, "update_interval_us": 1}
     said = messages.encode({"application": "a", "statements": [{**register, "alignment": drift}, register]})
     refused, taken = messages.SAY.decode_question(said).statements
@@ -314,7 +315,7 @@ def test_a_statement_that_cannot_be_stands_as_its_error_beside_the_others() -> N
 
 
 def test_a_cap_that_cannot_be_is_refused_where_it_is_read() -> None:
-    capped = {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "epoch": 1, "kind": 1, "us": None}
+    capped = {"type": "Capped", "group": "g", "task": ON_THE_WIRE, "version": 1, "kind": 1, "us": None}
     with pytest.raises(InvalidMessage, match=r"Cap\.us"):
         messages.WATCH.decode_answer(messages.encode({"messages": [capped]}))
     for number in (2**63, 2**64 - 1):
@@ -345,7 +346,7 @@ def test_a_limit_below_0_is_malformed_and_none_is_left_out_of_the_bytes() -> Non
 @pytest.mark.parametrize("at", ["Register", "Reply", "Renew", "Deregister", "alignment", "task"])
 def test_a_field_that_nobody_knows_is_malformed_wherever_it_stands(at: str) -> None:
     tag = "Register" if at.islower() else at
-    statement: dict[str, Any] = {"type": tag, "task": dict(ON_THE_WIRE), "run": "r"}
+    statement: dict[str, Any] = {"type": tag, "task": dict(ON_THE_WIRE), "token": "r"}
     if tag == "Reply":
         statement |= {"timestamp": 1, "current_low_watermark": 1}
     if at == "alignment":

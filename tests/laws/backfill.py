@@ -166,7 +166,7 @@ class Backfill:
         self.guard_us = random.choice((GUARD_US, GUARD_US, GUARD_US, None))
         self.max_slice_us = random.choice((None, None, None, MS, max(MS, self.span_us // 10)))
         self.cap_step_us = random.choice((None, None, max(1, self.span_us // 20), max(1, self.span_us // 3)))
-        self.cap_us: int | None = None
+        self.read_before_us: int | None = None
         self.by_time = random.random() < 0.85
         kind = ExactLog if random.random() < 0.3 else Log
         self.log = kind({}, searchable=random.random() < 0.95)
@@ -183,7 +183,7 @@ class Backfill:
         if random.random() < 0.15:
             self.targets = {name: random.randint(0, log.end) for name, log in self.log.splits.items()}
         if self.cap_step_us is not None:
-            self.cap_us = NOW_US - self.span_us
+            self.read_before_us = NOW_US - self.span_us
         # the state of the caller
         self.previous_us: int | None = None
         self.span_hint_us: int | None = None
@@ -293,7 +293,7 @@ class Backfill:
             now_us=self.now_us,
             rows=self.budget,
             size_bytes=self.byte_budget,
-            cap_us=self.cap_us,
+            read_before_us=self.read_before_us,
             observed_us=dict(self.observed_us),
             future_guard_us=self.guard_us,
             targets=None if self.targets is None else dict(self.targets),
@@ -323,10 +323,10 @@ class Backfill:
             self.starts[name] = planned.stop
             if planned.claim_us is not None:
                 self.claims_us[name] = max(planned.claim_us, self.claims_us.get(name, planned.claim_us))
-        if self.cap_us is not None and self.cap_step_us is not None:
-            self.cap_us += self.cap_step_us
-            if not growing and self.cap_us > NOW_US + 2 * self.span_us:
-                self.cap_us = None
+        if self.read_before_us is not None and self.cap_step_us is not None:
+            self.read_before_us += self.cap_step_us
+            if not growing and self.read_before_us > NOW_US + 2 * self.span_us:
+                self.read_before_us = None
 
     def check(self, kept: bool, what: str) -> None:
         if not kept:
@@ -381,8 +381,8 @@ class Judge:
                 self.slice(split, log, planned, rows[split.split_id])
         self.budget(rows)
         self.progress()
-        if self.plan.time_us is not None and self.limits.cap_us is not None:
-            self.check(self.plan.time_us <= self.limits.cap_us, "T is beyond the cap")
+        if self.plan.time_us is not None and self.limits.read_before_us is not None:
+            self.check(self.plan.time_us <= self.limits.read_before_us, "T is beyond the cap")
         self.together(rows)
         self.span()
 
@@ -411,21 +411,21 @@ class Judge:
                 f"{name}: a false claim: {planned}",
             )
             self.check(self.until_us is None or planned.claim_us <= self.until_us, f"{name}: beyond the guard")
-            proof = self.limits.cap_us is None or planned.claim_us <= self.limits.cap_us
+            proof = self.limits.read_before_us is None or planned.claim_us <= self.limits.read_before_us
             self.check(proof, f"{name}: a claim beyond the cap")
         self.cap(split, log, good)
 
     def cap(self, split: SourceSplit, log: LogSplit, rows: list[int]) -> None:
-        cap_us = self.limits.cap_us
-        if cap_us is None or not rows:
+        read_before_us = self.limits.read_before_us
+        if read_before_us is None or not rows:
             return
         observed_us = self.limits.observed_us.get(split.split_id)
         believed = observed_us is not None and (self.until_us is None or observed_us <= self.until_us)
-        if self.searchable(split, log, cap_us):
-            self.check(max(rows) < cap_us, f"{split.split_id}: rows beyond the cap")
-        elif believed and not log.marked and not (log.find(cap_us) or 0) > split.start:
+        if self.searchable(split, log, read_before_us):
+            self.check(max(rows) < read_before_us, f"{split.split_id}: rows beyond the cap")
+        elif believed and not log.marked and not (log.find(read_before_us) or 0) > split.start:
             assert observed_us is not None
-            self.check(observed_us < cap_us, f"{split.split_id}: its rows are beyond the cap, and it is read")
+            self.check(observed_us < read_before_us, f"{split.split_id}: its rows are beyond the cap, and it is read")
 
     def searchable(self, split: SourceSplit, log: LogSplit, time_us: int) -> bool:
         """Whether a lookup of a time in this split gives the true position."""
@@ -455,15 +455,15 @@ class Judge:
             self.check(why is not None, f"{name} has rows, nothing is read, and nobody says why")
             self.check(why is not NoRowsReason.AHEAD, f"{name} waits for nobody")
             if why is NoRowsReason.CAP and not self.world.log.splits[name].marked:
-                cap_us = self.limits.cap_us
+                read_before_us = self.limits.read_before_us
                 log = self.world.log.splits[name]
-                assert cap_us is not None
-                begins = log.find(cap_us)
+                assert read_before_us is not None
+                begins = log.find(read_before_us)
                 observed_us = self.limits.observed_us.get(name)
                 self.check(
                     (begins is not None and begins <= split.start)
-                    or (observed_us is not None and observed_us >= cap_us),
-                    f"{name} is held by the cap {cap_us}, and its next rows are before it",
+                    or (observed_us is not None and observed_us >= read_before_us),
+                    f"{name} is held by the cap {read_before_us}, and its next rows are before it",
                 )
 
     def stop_of(self, name: str) -> int:

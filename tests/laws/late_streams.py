@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.events import BatchReported, SplitColumn
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 SECOND_US = 1_000_000
 START_US = 1_700_000_000 * SECOND_US
@@ -106,16 +106,16 @@ def drive(
     """
     strategy = WatermarkStrategy.for_adaptive_out_of_orderness(coverage, at_least="0 seconds")
     names = {"job_id": "job", "source_id": "stream", "task_id": "0"}
-    coordinator = StreamCoordinator(strategy, **names)
+    watermarks = SplitWatermarks(strategy, **names)
     late_rows = late_batches = 0
     for batch, times_us in zip(range(warm + batches), stream.batches(seed, rows), strict=False):
         if restart_every is not None and batch % restart_every == 0:
-            coordinator = StreamCoordinator.restore(coordinator.snapshot(), strategy, now_us=batch, **names)
-        low_us = coordinator.low_watermark_us
+            watermarks = SplitWatermarks.restore(watermarks.snapshot(), strategy, now_us=batch, **names)
+        low_us = watermarks.low_watermark_us
         if low_us is not None and batch >= warm:
             late = int(np.count_nonzero(times_us <= low_us))
             late_rows, late_batches = late_rows + late, late_batches + (late > 0)
-        coordinator.handle(_report(batch, times_us, strategy, by_rows=by_rows), batch * SECOND_US)
+        watermarks.handle(_report(batch, times_us, strategy, by_rows=by_rows), batch * SECOND_US)
     return Outcome(late_rows / (rows * batches) / (1 - coverage), late_batches / batches / (1 - coverage))
 
 

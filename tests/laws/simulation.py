@@ -28,28 +28,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, StaleRun, TaskId, UnknownTask
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    StaleRun,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskLost,
     TaskRegistered,
     TaskReturnedLate,
-    Tick,
-    UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEvent
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator
 
 from tests.watermark.coordinator_world import encoded_anew
 
@@ -98,13 +92,13 @@ class Reader:
     low_us: int | None = None  # never goes back within a run
     busy_us: int = 0  # when it last had a row to read
     cap: Cap = field(default_factory=Cap.free)
-    cap_epoch: int = -1
+    cap_version: int = -1
     heard_low_us: int | None = None
     asked_us: int = 0  # timestamp of the newest question
     checkpoint: Checkpoint = Checkpoint((), None)
 
     @property
-    def run(self) -> str:
+    def token(self) -> str:
         return f"run-{self.runs}"
 
 
@@ -113,7 +107,7 @@ class Known:
     """The judge's record of the coordinator's knowledge about a run of a reader."""
 
     reader: Reader
-    run: str
+    token: str
     low_us: int | None  # the largest reported value
     heard_us: int  # true time
     steps: int  # forward steps of the clock before that time
@@ -266,7 +260,7 @@ class Simulation:
 
     def start(self, reader: Reader) -> None:
         reader.alive = True
-        reader.low_us, reader.cap, reader.cap_epoch = reader.checkpoint.low_us, Cap.free(), -1
+        reader.low_us, reader.cap, reader.cap_version = reader.checkpoint.low_us, Cap.free(), -1
         for split, (position, low_us) in zip(reader.splits, reader.checkpoint.positions, strict=False):
             split.next, split.low_us = position, low_us
         self.register(reader)
@@ -276,12 +270,12 @@ class Simulation:
 
     def register(self, reader: Reader) -> None:
         reader.runs += 1
-        self.tell_coordinator(TaskRegistered(reader.task, reader.run, reader.low_us, reader.params, reader.throttled))
+        self.tell_coordinator(TaskRegistered(reader.task, reader.token, reader.low_us, reader.params, reader.throttled))
         self.reply(reader)
 
     def renew(self, reader: Reader, life: int) -> None:
         if reader.alive and reader.runs >= life:
-            self.tell_coordinator(LeaseRenewed(reader.task, reader.run, reader.heard_low_us))
+            self.tell_coordinator(LeaseRenewed(reader.task, reader.token, reader.heard_low_us))
             self.at(self.now_us + LEASE_US // 4, lambda: self.renew(reader, life))
 
     def work(self, reader: Reader) -> None:
@@ -328,7 +322,7 @@ class Simulation:
                 reader.task.task_id,
                 reader.asked_us,
                 reader.low_us,
-                reader.run,
+                reader.token,
                 left_out,
                 self.wanted_us(reader) if left_out is None else None,
                 reader.sequence,
@@ -358,12 +352,12 @@ class Simulation:
             heard_us = reader.heard_low_us
             low_us = effect.new_low_watermark
             reader.heard_low_us = low_us if heard_us is None else max(low_us, heard_us)
-        elif isinstance(effect, CapAnnounced) and effect.epoch > reader.cap_epoch:
-            reader.cap, reader.cap_epoch = effect.cap, effect.epoch
+        elif isinstance(effect, CapAnnounced) and effect.version > reader.cap_version:
+            reader.cap, reader.cap_version = effect.cap, effect.version
 
-    def refused(self, reader: Reader, run: str) -> None:
+    def refused(self, reader: Reader, token: str) -> None:
         """The coordinator refused this run: register a new one, as a living process does."""
-        if reader.alive and run == reader.run:
+        if reader.alive and token == reader.token:
             self.register(reader)
 
     # -- misfortunes
@@ -396,7 +390,7 @@ class Simulation:
         elif kind == 4 and reader.mortal and reader.alive:
             self.counts["farewells"] += 1
             reader.alive, reader.gone = False, True
-            self.tell_coordinator(TaskDeregistered(reader.task, reader.run))
+            self.tell_coordinator(TaskDeregistered(reader.task, reader.token))
         self.at(self.now_us + self.random.randint(0, self.misfortune_us), self.misfortune)
 
     def calm_down(self) -> None:
@@ -445,31 +439,31 @@ class Simulation:
                 self.send(lambda effect=effect, task=task: self.hear(self.of_task[task], effect))  # type: ignore[misc]
 
     def handle(self, coordinator: LowWatermarkCoordinator, event: CoordinatorEvent) -> list[object]:
-        task, run = self.sender(event)
+        task, token = self.sender(event)
         if task is None:
             effects = coordinator.handle(event, self.clock_us)
         else:
-            counts = self.counts_as_registered(event, task, run)
+            counts = self.counts_as_registered(event, task, token)
             try:
                 effects = coordinator.handle(event, self.clock_us)
             except (StaleRun, UnknownTask) as error:
                 self.check(not counts, f"refused although it is the registered run: {event}: {error}")
                 self.counts["refusals"] += 1
-                self.send(lambda: self.refused(self.of_task[task], run))
+                self.send(lambda: self.refused(self.of_task[task], token))
                 return []
             except LowmarkError as error:
                 self.fail(f"{event}: {error}")
                 raise
             self.check(counts, f"accepted although it is not the registered run: {event}")
-            self.take_in(event, task, run)
+            self.take_in(event, task, token)
         self.judge(coordinator, effects)
         return list(effects)
 
     @staticmethod
     def sender(event: CoordinatorEvent) -> tuple[TaskId | None, str]:
         if isinstance(event, ReplyLowWatermark):
-            return TaskId(event.job_id, event.source_id, event.task_id), event.run
-        return (None, "") if isinstance(event, Tick | TaskForgotten) else (event.task, event.run)
+            return TaskId(event.job_id, event.source_id, event.task_id), event.token
+        return (None, "") if isinstance(event, Tick | TaskForgotten) else (event.task, event.token)
 
     @staticmethod
     def addressee(effect: object) -> TaskId | None:
@@ -479,25 +473,25 @@ class Simulation:
 
     # -- the judge
 
-    def counts_as_registered(self, event: CoordinatorEvent, task: TaskId, run: str) -> bool:
-        if isinstance(event, TaskDeregistered) and (task, run) in self.over:
+    def counts_as_registered(self, event: CoordinatorEvent, task: TaskId, token: str) -> bool:
+        if isinstance(event, TaskDeregistered) and (task, token) in self.over:
             return True  # a repeated farewell
         if isinstance(event, TaskRegistered):
-            return (task, run) not in self.over
-        return task in self.known and self.known[task].run == run
+            return (task, token) not in self.over
+        return task in self.known and self.known[task].token == token
 
-    def take_in(self, event: CoordinatorEvent, task: TaskId, run: str) -> None:
+    def take_in(self, event: CoordinatorEvent, task: TaskId, token: str) -> None:
         known = self.known.get(task)
         if isinstance(event, TaskDeregistered):
-            self.over.add((task, run))
-            if known is not None and known.run == run:
+            self.over.add((task, token))
+            if known is not None and known.token == token:
                 del self.known[task]
             return
-        if known is None or known.run != run:
+        if known is None or known.token != token:
             if known is not None:
-                self.over.add((task, known.run))
+                self.over.add((task, known.token))
             low_us = event.low_watermark_us if isinstance(event, TaskRegistered) else None
-            known = self.known[task] = Known(self.of_task[task], run, low_us, self.now_us, self.forward_steps)
+            known = self.known[task] = Known(self.of_task[task], token, low_us, self.now_us, self.forward_steps)
         known.heard_us, known.steps = self.now_us, self.forward_steps
         if isinstance(event, ReplyLowWatermark):
             known.newest = max(known.newest, (event.sequence, event.left_out is not None))
@@ -534,7 +528,7 @@ class Simulation:
 
     def judge_loss(self, effect: TaskLost) -> None:
         known = self.known.pop(effect.task)
-        self.over.add((effect.task, known.run))
+        self.over.add((effect.task, known.token))
         self.counts["lost"] += 1
         silent_us = self.now_us - known.heard_us
         steps = self.forward_steps - known.steps

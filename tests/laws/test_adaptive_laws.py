@@ -19,7 +19,7 @@ from lowmark.watermark.replay.replay import Batches, Replay
 from lowmark.watermark.splits.adaptive import ENOUGH_BATCHES, ENOUGH_ROWS, AdaptiveBounds
 from lowmark.watermark.splits.events import BatchPlanned, BatchReported, SplitColumn
 from lowmark.watermark.splits.snapshot import StreamSnapshot, decode, encode
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AdaptiveBound
 
 from tests.laws.late_streams import START_US, STREAMS, LateStream, drive
@@ -230,8 +230,8 @@ def test_the_bound_that_an_audit_advises_covers_what_it_says_when_it_is_replayed
 STRATEGY = WatermarkStrategy.for_adaptive_out_of_orderness(coverage=0.9, at_least="1 second", at_most="1 minute")
 
 
-def coordinator() -> StreamCoordinator:
-    return StreamCoordinator(STRATEGY, job_id="j", source_id="s", task_id="t")
+def watermarks() -> SplitWatermarks:
+    return SplitWatermarks(STRATEGY, job_id="j", source_id="s", task_id="t")
 
 
 def batch_of(number: int, chance: random.Random, splits: list[str], spread_s: float) -> BatchReported:
@@ -250,7 +250,7 @@ def batch_of(number: int, chance: random.Random, splits: list[str], spread_s: fl
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_watermark_goes_back_when_a_bound_grows(seed: int) -> None:
-    chance, stream = random.Random(seed), coordinator()
+    chance, stream = random.Random(seed), watermarks()
     low_us, watermarks_us, grew = -(2**63), dict.fromkeys("abc", -(2**63)), 0
     for number in range(150):
         before = {name: split.bound_us or 0 for name, split in stream.status(number).splits.items()}
@@ -280,7 +280,7 @@ def test_no_watermark_goes_back_when_a_bound_grows(seed: int) -> None:
 
 
 def test_bounds_come_back_after_a_restart_and_fade_like_the_batches_they_came_of() -> None:
-    chance, stream = random.Random(1), coordinator()
+    chance, stream = random.Random(1), watermarks()
     for number in range(100):
         stream.handle(batch_of(number, chance, ["a", "b"], 3.0), number)
     saved = stream.snapshot()
@@ -288,7 +288,7 @@ def test_bounds_come_back_after_a_restart_and_fade_like_the_batches_they_came_of
     assert decode(saved).bounds_us["a"] == bound_us
     assert bound_us is not None
     assert SECOND_US < bound_us < 60 * SECOND_US
-    restored = StreamCoordinator.restore(saved, STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0)
+    restored = SplitWatermarks.restore(saved, STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0)
     assert restored.snapshot() == saved
     assert restored.status(0).splits["a"].bound_us == bound_us
     restored.handle(batch_of(100, chance, ["a", "b"], 3.0), 100)
@@ -302,7 +302,7 @@ def test_bounds_come_back_after_a_restart_and_fade_like_the_batches_they_came_of
 
 def test_a_bound_of_an_unknown_number_of_rows_holds_until_enough_was_seen_anew() -> None:
     old = encode(StreamSnapshot(0, {"a": (SplitState.ACTIVE, 0)}, bounds_us={"a": 7 * SECOND_US}))
-    stream = StreamCoordinator.restore(old, STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0)
+    stream = SplitWatermarks.restore(old, STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0)
     assert decode(stream.snapshot()).bounds_us["a"] >= 7 * SECOND_US
     chance = random.Random(2)
     for number in range(1, 5 + ENOUGH_ROWS // 40):
@@ -313,11 +313,11 @@ def test_a_bound_of_an_unknown_number_of_rows_holds_until_enough_was_seen_anew()
 
 
 def test_what_adaptive_bounds_left_can_be_read_by_a_strategy_without() -> None:
-    stream = coordinator()
+    stream = watermarks()
     for number in range(60):
         stream.handle(batch_of(number, random.Random(number), ["a"], 1.0), number)
     assert decode(stream.snapshot()).bounds_us
-    back = StreamCoordinator.restore(
+    back = SplitWatermarks.restore(
         stream.snapshot(), WatermarkStrategy(), job_id="j", source_id="s", task_id="t", now_us=0
     )
     assert back.low_watermark_us == stream.low_watermark_us
@@ -340,7 +340,7 @@ def test_a_time_at_the_beginning_of_64_bits_is_taken_as_the_bounded_strategy_tak
             at_us = SplitColumn(np.array([7], np.uint64), np.array(list(at_us.values())))
         return BatchReported(number, number, at_us, {7: first_us}, {7: 2})
 
-    stream = coordinator()
+    stream = watermarks()
     stream.handle(report(0, earliest_us, earliest_us), 0)  # only sentinels
     assert stream.low_watermark_us == LOWEST_US
     for number in range(1, 30):  # a sentinel among good rows
@@ -348,7 +348,7 @@ def test_a_time_at_the_beginning_of_64_bits_is_taken_as_the_bounded_strategy_tak
         stream.handle(BatchPlanned(number, {7: LOWEST_US}), number)
     stream.handle(report(30, 100 * SECOND_US, earliest_us), 30)
     assert stream.low_watermark_us == 100 * SECOND_US - STRATEGY.delay_ms * 1_000 - 1_000
-    assert StreamCoordinator.restore(
+    assert SplitWatermarks.restore(
         stream.snapshot(), STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0
     ).low_watermark_us == stream.low_watermark_us  # fmt: skip
 
@@ -356,7 +356,7 @@ def test_a_time_at_the_beginning_of_64_bits_is_taken_as_the_bounded_strategy_tak
 @pytest.mark.parametrize("at_us", [2**63, -(2**63) - 1])
 def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(at_us: int) -> None:
     for event in (BatchReported(0, 0, {"a": 5, "b": at_us}), BatchPlanned(0, {"a": 5, "b": at_us})):
-        stream = coordinator()
+        stream = watermarks()
         with pytest.raises(InvalidWatermark):
             stream.handle(event, 0)
         assert stream.splits == ()
@@ -366,7 +366,7 @@ def test_the_future_guard_looks_at_a_claim_before_the_bound_is_taken_off() -> No
     guard_us = STRATEGY.future_guard_us
     assert guard_us is not None
     most_us = STRATEGY.watermark_of_max(10 * SECOND_US + guard_us)  # watermark of the last row that passes the guard
-    stream = coordinator()
+    stream = watermarks()
     stream.handle(BatchPlanned(10 * SECOND_US, {"a": most_us, "b": most_us + 1_000}), 0)
     found = stream.status(0).splits
     assert found["a"].watermark_us == most_us - (STRATEGY.delay_ms - 1_000) * 1_000

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import AlignmentParams, Cap, TaskId
+from lowmark.watermark import TaskId
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
+from lowmark.watermark.tasks.cap import Cap
 
 from tests.laws.strategies import LAWS, watermarks_us
 
@@ -80,7 +82,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         self.group, self.twin = (AlignmentGroup("g") for _ in range(2))
         self.members: dict[TaskId, Member] = {}
         self.announced_us: int | None = None
-        self.epochs: list[int] = []
+        self.versions: list[int] = []
         for task in TASKS[:many]:
             self.join(task, throttled=True)
         self.all_speak(lows_us)
@@ -136,7 +138,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         if announced:
             cap = definition(self.taking_part(), self.drift_us)
             self.announced_us = cap.us
-            self.epochs.append(announced[0].epoch)
+            self.versions.append(announced[0].version)
             assert sorted(self.members) == [each.task for each in announced]
             assert {each.cap for each in announced} == {cap}
 
@@ -164,8 +166,8 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         assert any(going) or not going
 
     @invariant()
-    def epochs_grow(self) -> None:
-        assert sorted(set(self.epochs)) == self.epochs
+    def versions_grow(self) -> None:
+        assert sorted(set(self.versions)) == self.versions
 
 
 TestGroupIsItsDefinition = GroupIsItsDefinition.TestCase

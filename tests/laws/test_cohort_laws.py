@@ -17,7 +17,6 @@ from lowmark.watermark import (
     NotifyNewLowWatermark,
     SplitId,
     SplitState,
-    Tick,
     WatermarkStrategy,
 )
 from lowmark.watermark.splits.cohort import Cohort
@@ -34,8 +33,9 @@ from lowmark.watermark.splits.events import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
+    Tick,
 )
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import IdleClock
 
 from tests.laws.strategies import BOUNDARIES, LAWS, draws
@@ -115,8 +115,8 @@ def as_columns(event: Event, bits: int) -> Event:
     return replace(event, watermarks_us=column(event.watermarks_us), rows=rows, first_us=first_us)
 
 
-def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
-    return StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+def watermarks_of(strategy: WatermarkStrategy) -> SplitWatermarks:
+    return SplitWatermarks(strategy, job_id="j", source_id="s", task_id="t")
 
 
 @settings(LAWS, max_examples=draws(400))
@@ -124,7 +124,7 @@ def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
 def test_columns_and_mappings_tell_the_same(
     first: list[BatchReported], then: list[tuple[Event, int, int]], strategy: WatermarkStrategy, bits: int
 ) -> None:
-    mapped, columnar = coordinator_of(strategy), coordinator_of(strategy)
+    mapped, columnar = watermarks_of(strategy), watermarks_of(strategy)
     now_us, batch_id = 1_000, 0
     for event, wait_us, next_id in [*((event, 1, 1) for event in first), *then]:
         now_us += wait_us
@@ -146,158 +146,158 @@ def test_columns_and_mappings_tell_the_same(
 
 
 def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None:
-    coordinator = coordinator_of(STRATEGIES[1])
+    of_splits = watermarks_of(STRATEGIES[1])
     met = []
     for batch_id in range(5):
         watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, batch_id)
-        coordinator.handle(BatchReported(batch_id, batch_id, column(watermarks)), batch_id)
-        met.append(coordinator._cohort is not None)
+        of_splits.handle(BatchReported(batch_id, batch_id, column(watermarks)), batch_id)
+        met.append(of_splits._cohort is not None)
     for event in (Tick(), SplitsDiscovered((7,)), SplitsPaused((3,))):
-        coordinator.handle(event, 6)
-        met.append(coordinator._cohort is not None)
+        of_splits.handle(event, 6)
+        met.append(of_splits._cohort is not None)
 
     assert met == [False, True, True, True, True, True, True, False]
 
 
 def test_a_split_that_is_not_active_is_in_no_cohort() -> None:
-    coordinator = coordinator_of(STRATEGIES[1])
-    coordinator.handle(SplitsDiscovered(SPLITS), 0)
-    coordinator.handle(SplitsPaused((3,)), 0)
+    of_splits = watermarks_of(STRATEGIES[1])
+    of_splits.handle(SplitsDiscovered(SPLITS), 0)
+    of_splits.handle(SplitsPaused((3,)), 0)
     for batch_id in range(3):
-        coordinator.handle(BatchReported(batch_id, batch_id, column(dict.fromkeys(SPLITS, batch_id))), batch_id)
+        of_splits.handle(BatchReported(batch_id, batch_id, column(dict.fromkeys(SPLITS, batch_id))), batch_id)
 
-        assert coordinator._cohort is None
+        assert of_splits._cohort is None
 
 
-def gathered(strategy: WatermarkStrategy) -> StreamCoordinator:
-    coordinator = coordinator_of(strategy)
+def gathered(strategy: WatermarkStrategy) -> SplitWatermarks:
+    of_splits = watermarks_of(strategy)
     for batch_id in range(2):
-        coordinator.handle(BatchReported(batch_id, 5 + batch_id, column(dict.fromkeys(SPLITS, 1))), 9)
-    assert coordinator._cohort is not None
-    return coordinator
+        of_splits.handle(BatchReported(batch_id, 5 + batch_id, column(dict.fromkeys(SPLITS, 1))), 9)
+    assert of_splits._cohort is not None
+    return of_splits
 
 
 def test_old_news_are_taken_by_a_cohort_and_make_no_split_younger() -> None:
-    coordinator = gathered(STRATEGIES[1])
-    coordinator.handle(BatchReported(2, 5, column(dict.fromkeys(SPLITS, 2))), 9)
+    of_splits = gathered(STRATEGIES[1])
+    of_splits.handle(BatchReported(2, 5, column(dict.fromkeys(SPLITS, 2))), 9)
 
-    assert coordinator._cohort is not None
-    assert coordinator.low_watermark_us == 2
-    assert coordinator.wake_at_us(9) == 6 + TIMEOUT_US + 1
+    assert of_splits._cohort is not None
+    assert of_splits.low_watermark_us == 2
+    assert of_splits.wake_at_us(9) == 6 + TIMEOUT_US + 1
 
 
 def test_a_cohort_falls_idle_at_the_first_moment_after_the_timeout() -> None:
-    coordinator = gathered(TIME)  # heard at 6
+    of_splits = gathered(TIME)  # heard at 6
     idle = []
     for us in (6 + TIMEOUT_US, 6 + TIMEOUT_US + 1):
-        coordinator.handle(Polled(us), us)
-        idle.append(coordinator.states[SplitState.IDLE])
+        of_splits.handle(Polled(us), us)
+        idle.append(of_splits.states[SplitState.IDLE])
 
     assert idle == [0, len(SPLITS)]
 
 
 def test_a_promise_below_what_a_split_stands_at_lowers_nothing() -> None:
-    coordinator = gathered(STRATEGIES[1])
-    coordinator.handle(BatchReported(2, 7, column(dict.fromkeys(SPLITS, 5))), 9)
-    epoch = coordinator.epoch
-    coordinator.handle(BatchPlanned(8, dict.fromkeys(SPLITS, 1)), 9)
-    coordinator.handle(BatchReported(3, 9, column(dict.fromkeys(SPLITS, 3))), 9)
+    of_splits = gathered(STRATEGIES[1])
+    of_splits.handle(BatchReported(2, 7, column(dict.fromkeys(SPLITS, 5))), 9)
+    epoch = of_splits.epoch
+    of_splits.handle(BatchPlanned(8, dict.fromkeys(SPLITS, 1)), 9)
+    of_splits.handle(BatchReported(3, 9, column(dict.fromkeys(SPLITS, 3))), 9)
 
-    assert coordinator._cohort is not None
-    assert (coordinator.low_watermark_us, coordinator.epoch) == (5, epoch)
+    assert of_splits._cohort is not None
+    assert (of_splits.low_watermark_us, of_splits.epoch) == (5, epoch)
 
 
 def test_time_in_which_a_split_was_paused_is_no_silence_in_a_cohort_either() -> None:
-    coordinator = gathered(TIME)  # heard at 6
-    coordinator.handle(SplitsPaused(SPLITS), 9)
-    coordinator.handle(SplitsResumed(SPLITS), 12)
-    coordinator.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 2))), 12)
+    of_splits = gathered(TIME)  # heard at 6
+    of_splits.handle(SplitsPaused(SPLITS), 9)
+    of_splits.handle(SplitsResumed(SPLITS), 12)
+    of_splits.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 2))), 12)
 
-    assert coordinator.wake_at_us(12) == 8 + 3 + TIMEOUT_US + 1
+    assert of_splits.wake_at_us(12) == 8 + 3 + TIMEOUT_US + 1
 
 
 def test_a_split_with_rows_waiting_lags_once_a_batch_had_none_of_it() -> None:
-    coordinator = gathered(STRATEGIES[1])
+    of_splits = gathered(STRATEGIES[1])
     for batch_id, splits in enumerate((SPLITS, SPLITS[:3]), 2):
         watermarks = column(dict.fromkeys(splits, batch_id))
-        coordinator.handle(BatchReported(batch_id, 6 + batch_id, watermarks, backlog_rows=dict.fromkeys(SPLITS, 5)), 9)
-        lagging = [seen.lagging for seen in coordinator.status(9).splits.values()]
+        of_splits.handle(BatchReported(batch_id, 6 + batch_id, watermarks, backlog_rows=dict.fromkeys(SPLITS, 5)), 9)
+        lagging = [seen.lagging for seen in of_splits.status(9).splits.values()]
         assert lagging == [False, False, False, len(splits) < 4]
 
 
 @pytest.mark.parametrize("columns", [True, False])
 def test_a_cohort_goes_on_over_plans_of_all_of_some_and_of_others(columns: bool) -> None:
-    coordinator = gathered(STRATEGIES[1])
+    of_splits = gathered(STRATEGIES[1])
     for number, splits in enumerate((SPLITS, SPLITS[:2], (), (*SPLITS, 7)), 2):
         promised: dict[SplitId, int] = dict.fromkeys(splits, number)
-        coordinator.handle(BatchPlanned(8, column(promised) if columns else promised, {7: 3}), 9)
-        assert coordinator._cohort is not None
+        of_splits.handle(BatchPlanned(8, column(promised) if columns else promised, {7: 3}), 9)
+        assert of_splits._cohort is not None
 
-    assert coordinator.low_watermark_us == 5
-    assert coordinator.status(9).splits["7"].watermark_us == 5
-    assert [seen.rows for seen in coordinator.status(9).splits.values()] == [0] * 5
-    coordinator.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 6))), 9)
-    assert coordinator._cohort is not None
+    assert of_splits.low_watermark_us == 5
+    assert of_splits.status(9).splits["7"].watermark_us == 5
+    assert [seen.rows for seen in of_splits.status(9).splits.values()] == [0] * 5
+    of_splits.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 6))), 9)
+    assert of_splits._cohort is not None
 
 
 @pytest.mark.parametrize("strategy", [FLOW, TIME])
 def test_splits_that_no_plan_promises_anything_of_fall_idle_by_themselves(strategy: WatermarkStrategy) -> None:
-    coordinator = gathered(strategy)
+    of_splits = gathered(strategy)
     for us in range(7, 6 + TIMEOUT_US + 2):
-        coordinator.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us)), 30)
-    assert coordinator._cohort is not None
+        of_splits.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us)), 30)
+    assert of_splits._cohort is not None
     for us in range(7, 6 + TIMEOUT_US + 2):
-        assert coordinator.states[SplitState.IDLE] == 0
-        coordinator.handle(BatchReported(us, us, dict.fromkeys(SPLITS[:2], 50)), 30)
+        assert of_splits.states[SplitState.IDLE] == 0
+        of_splits.handle(BatchReported(us, us, dict.fromkeys(SPLITS[:2], 50)), 30)
 
-    states = [seen.state.value for seen in coordinator.status(30).splits.values()]
+    states = [seen.state.value for seen in of_splits.status(30).splits.values()]
     assert states == ["active", "active", "idle", "idle"]
-    assert coordinator.low_watermark_us == 50
+    assert of_splits.low_watermark_us == 50
 
 
 @pytest.mark.parametrize("strategy", [FLOW, TIME])
 def test_nobody_is_left_out_for_rows_that_are_planned_and_not_reported_yet(strategy: WatermarkStrategy) -> None:
     """A plan with the last rows of a split has no claim for it, because no later row is known."""
-    coordinator = gathered(strategy)
+    of_splits = gathered(strategy)
     for us in range(7, 50):
-        coordinator.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us), dict.fromkeys(SPLITS, 0)), us)
+        of_splits.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us), dict.fromkeys(SPLITS, 0)), us)
 
-    assert coordinator._cohort is not None
-    risen = coordinator.handle(BatchReported(2, 49, dict.fromkeys(SPLITS, 50)), 50)[-1]
+    assert of_splits._cohort is not None
+    risen = of_splits.handle(BatchReported(2, 49, dict.fromkeys(SPLITS, 50)), 50)[-1]
     assert isinstance(risen, NotifyNewLowWatermark)
     assert risen.new_low_watermark == 50
 
 
 def test_a_plan_that_is_refused_changes_nothing() -> None:
-    coordinator = gathered(STRATEGIES[1])
-    before = coordinator.snapshot()
+    of_splits = gathered(STRATEGIES[1])
+    before = of_splits.snapshot()
     with pytest.raises(InvalidWatermark):
-        coordinator.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), 3: 2**63}), 9)
+        of_splits.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), 3: 2**63}), 9)
     with pytest.raises(InvalidSplitId):
-        coordinator.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), "a": 5}), 9)
+        of_splits.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), "a": 5}), 9)
 
-    assert coordinator.snapshot() == before
-    assert coordinator.wake_at_us(9) == 6 + TIMEOUT_US + 1
+    assert of_splits.snapshot() == before
+    assert of_splits.wake_at_us(9) == 6 + TIMEOUT_US + 1
 
 
 def test_a_row_exactly_at_the_watermark_in_force_is_late() -> None:
-    coordinator = coordinator_of(STRATEGIES[0])
+    of_splits = watermarks_of(STRATEGIES[0])
     for batch_id in range(3):
         watermarks = column({3: 5_000, 7: 5_001})
-        coordinator.handle(BatchReported(batch_id, batch_id, watermarks, in_force_us=5_000), 9)
-    assert coordinator._cohort is not None
+        of_splits.handle(BatchReported(batch_id, batch_id, watermarks, in_force_us=5_000), 9)
+    assert of_splits._cohort is not None
 
-    assert [seen.late_reports for seen in coordinator.status(9).splits.values()] == [3, 0]
+    assert [seen.late_reports for seen in of_splits.status(9).splits.values()] == [3, 0]
 
 
 @pytest.mark.parametrize(("behind_us", "late"), [(999, 1), (1_000, 7)])
 def test_a_cohort_counts_all_rows_late_for_native_spark_from_the_same_microsecond_on(behind_us: int, late: int) -> None:
-    coordinator, counted = coordinator_of(STRATEGIES[0]), [0]
+    of_splits, counted = watermarks_of(STRATEGIES[0]), [0]
     for batch_id in range(3):
         watermarks: dict[SplitId, int] = {3: 100_000, 7: 100_000 - behind_us}
-        coordinator.handle(BatchReported(batch_id, batch_id, column(watermarks), rows={3: 7, 7: 7}), 9)
-        counted.append(coordinator.status(9).splits["7"].native_late_rows)
-    assert coordinator._cohort is not None
+        of_splits.handle(BatchReported(batch_id, batch_id, column(watermarks), rows={3: 7, 7: 7}), 9)
+        counted.append(of_splits.status(9).splits["7"].native_late_rows)
+    assert of_splits._cohort is not None
 
     assert [after - before for before, after in pairwise(counted)] == [0, late, late]
 

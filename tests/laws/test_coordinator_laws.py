@@ -19,27 +19,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from lowmark.watermark import (
-    AlignmentParams,
-    LeaseRenewed,
-    LeftOut,
     LowmarkError,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     SplitState,
     StaleRun,
-    TaskDeregistered,
-    TaskForgotten,
     TaskId,
-    TaskLost,
     TaskNotAway,
-    TaskRegistered,
-    TaskReturnedLate,
-    Tick,
     UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskForgotten,
+    TaskLost,
+    TaskRegistered,
+    TaskReturnedLate,
+)
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
 from tests.watermark.coordinator_world import encoded_anew
@@ -56,7 +57,7 @@ patiences_us = st.sampled_from((None, PATIENCE_US, PATIENCE_US, PATIENCE_US // 2
 class Task:
     """All reports of a run of a task."""
 
-    run: str
+    token: str
     heard_us: int
     lows_us: list[int] = field(default_factory=list)
     replies: list[tuple[int, int, LeftOut | None, int | None]] = field(default_factory=list)
@@ -216,7 +217,7 @@ class Definition:
             self.end_round()
 
     def forget(self, name: str) -> None:
-        self.over.add((name, self.tasks.pop(name).run))
+        self.over.add((name, self.tasks.pop(name).token))
         self.unanswered.discard(name)
 
     def look(self, now_us: int) -> None:
@@ -224,7 +225,7 @@ class Definition:
         lost = False
         for name, task in sorted(self.tasks.items()):
             if not task.gone and self.listened_us - task.heard_us > LEASE_US:
-                self.over.add((name, task.run))
+                self.over.add((name, task.token))
                 self.unanswered.discard(name)
                 task.go()
                 lost = True
@@ -359,7 +360,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             self.definition.reply(name, (sequence, at_us), low_us, left_out, patience_us, silent_us, self.handled_us)
             self.definition.end_if_complete()
             reply = ReplyLowWatermark(
-                *("job", "orders", name, at_us, low_us, task.run, left_out),
+                *("job", "orders", name, at_us, low_us, task.token, left_out),
                 sequence=sequence,
                 silent_us=silent_us,
                 patience_us=patience_us,
@@ -398,7 +399,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         if task is not None:
             self.listen()
             task.heard_us = self.definition.listened_us
-            self.handle(LeaseRenewed(task_id(name), task.run))
+            self.handle(LeaseRenewed(task_id(name), task.token))
 
     @rule(name=splits)
     def deregister(self, name: str) -> None:
@@ -406,10 +407,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         if task is not None:
             self.listen()
             task.go()
-            self.definition.over.add((name, task.run))
+            self.definition.over.add((name, task.token))
             self.definition.unanswered.discard(name)
             self.definition.end_if_complete()
-            self.handle(TaskDeregistered(task_id(name), task.run))
+            self.handle(TaskDeregistered(task_id(name), task.token))
 
     @rule(name=splits)
     def excuse(self, name: str) -> None:
@@ -428,10 +429,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def a_run_that_is_over_speaks(self, low_us: int, pick: int) -> None:
         over = sorted(self.definition.over)
         if over:
-            name, run = over[pick % len(over)]
+            name, token = over[pick % len(over)]
             for message in (
-                ReplyLowWatermark("job", "orders", name, self.now_us, low_us, run),
-                TaskRegistered(task_id(name), run, low_us),
+                ReplyLowWatermark("job", "orders", name, self.now_us, low_us, token),
+                TaskRegistered(task_id(name), token, low_us),
             ):
                 before = self.coordinator.snapshot(), self.coordinator.epoch
                 with pytest.raises((StaleRun, UnknownTask)):
@@ -549,18 +550,18 @@ def test_the_questions_of_the_first_round_and_the_loss_of_silent_tasks_are_told(
 def anything(random: Random, now_us: int, step: int) -> CoordinatorEvent:
     """Make a message of a few tasks, runs and groups; many are refused, for every possible reason."""
     task = TaskId("job", random.choice(("orders", "clicks")), random.choice("abc"))
-    run, number = f"r{step // 20 - random.randrange(2)}", random.choice((None, 0, 7, now_us, 2**63, -1))
+    token, number = f"r{step // 20 - random.randrange(2)}", random.choice((None, 0, 7, now_us, 2**63, -1))
     alignment = random.choice(
         (None, AlignmentParams("g", 1, 1), AlignmentParams("g", 2, 1), AlignmentParams("h", 1, 1))
     )
     throttled: Any = random.choice((True, False, None))
     left_out, sequence = random.choice((None, *LeftOut)), random.randrange(9)
     messages: list[CoordinatorEvent] = [
-        TaskRegistered(task, run, number, alignment, throttled, random.choice((1, 2, 0))),
-        LeaseRenewed(task, run, number),
-        TaskDeregistered(task, run),
-        ReplyLowWatermark(*task.parts, now_us, number, run, left_out, number, sequence, number),
-        ReplyLowWatermark(*task.parts, now_us, number, run, left_out, None, sequence),
+        TaskRegistered(task, token, number, alignment, throttled, random.choice((1, 2, 0))),
+        LeaseRenewed(task, token, number),
+        TaskDeregistered(task, token),
+        ReplyLowWatermark(*task.parts, now_us, number, token, left_out, number, sequence, number),
+        ReplyLowWatermark(*task.parts, now_us, number, token, left_out, None, sequence),
     ]
     return random.choice(messages)
 

@@ -11,23 +11,18 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from lowmark.watermark import (
+from lowmark.watermark import NotifyNewLowWatermark, StaleRun, TaskId, TaskNotAway, UnknownTask
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    StaleRun,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
-    TaskNotAway,
     TaskRegistered,
-    Tick,
-    UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 
 from tests.laws.strategies import draws
 
@@ -46,7 +41,7 @@ class Query:
         self.restored_us: int | None = None
 
     @property
-    def run(self) -> str:
+    def token(self) -> str:
         return f"run {self.runs}"
 
     @property
@@ -114,7 +109,7 @@ class Job:
         query.runs += 1
         query.sequence, query.registered = 0, False
         low_us = query.restored_us if query.low_us is None else query.low_us
-        self.tell(query, TaskRegistered(query.task, query.run, low_us, expected_tasks=len(self.queries)))
+        self.tell(query, TaskRegistered(query.task, query.token, low_us, expected_tasks=len(self.queries)))
 
     def reply(self, query: Query, at_us: int) -> None:
         if not query.registered:
@@ -126,7 +121,7 @@ class Job:
         self.tell(
             query,
             ReplyLowWatermark(
-                *query.task.parts, at_us, query.low_us, query.run, left_out, sequence=query.sequence, silent_us=0
+                *query.task.parts, at_us, query.low_us, query.token, left_out, sequence=query.sequence, silent_us=0
             ),
         )
 
@@ -141,7 +136,7 @@ class Job:
             query.restored_us = query.heard_us
         elif query.alive and what < 0.66:
             query.alive, query.restored_us = False, query.heard_us
-            self.tell(query, TaskDeregistered(query.task, query.run))
+            self.tell(query, TaskDeregistered(query.task, query.token))
         elif not query.alive and what < 0.4:
             query.alive, query.forgotten = True, False
             self.register(query)
@@ -169,7 +164,7 @@ class Job:
             self.carry_out(self.coordinator.handle(Tick(), self.now_us))
             for query in self.queries:
                 if query.alive and query.registered and self.now_us % S == 0:
-                    self.tell(query, LeaseRenewed(query.task, query.run, query.heard_us))
+                    self.tell(query, LeaseRenewed(query.task, query.token, query.heard_us))
 
     def play(self) -> None:
         for _ in range(STEPS):

@@ -14,20 +14,18 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowmark.watermark import (
-    LeftOut,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    SplitId,
-    SplitState,
-    TaskId,
-    TaskRegistered,
+from lowmark.watermark import SplitId, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import (
+    BatchPlanned,
+    BatchReported,
+    Polled,
+    SplitsDiscovered,
+    SplitStateChanged,
     Tick,
-    WatermarkStrategy,
 )
-from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Polled, SplitsDiscovered, SplitStateChanged
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.laws.strategies import LAWS, draws
 
@@ -57,7 +55,7 @@ class World:
         self.wait_us = (1, S // 10) if slow else (S // 20, S)
         self.random = Random(seed)
         self.strategy, self.planned, self.dead, self.restart = strategy, planned, dead, restart
-        self.coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+        self.coordinator = SplitWatermarks(strategy, job_id="j", source_id="s", task_id="t")
         self.now_us = self.read_us = START_US
         self.batch_id = -1
         self.late = 0
@@ -93,7 +91,7 @@ class World:
                 restarts.pop(0)
                 data = self.coordinator.snapshot()
                 ids = {"job_id": "j", "source_id": "s", "task_id": "t"}
-                self.coordinator = StreamCoordinator.restore(data, self.strategy, now_us=self.now_us, **ids)
+                self.coordinator = SplitWatermarks.restore(data, self.strategy, now_us=self.now_us, **ids)
             planned_us, first = self.now_us, next_row
             while next_row < len(self.rows) and self.rows[next_row][0] <= planned_us:
                 next_row += 1
@@ -183,7 +181,7 @@ class Job:
         ]
         for number, world in enumerate(self.worlds):
             mine = tuple(split for split in SPLITS if split % queries == number)
-            world.coordinator = StreamCoordinator(FLOW, job_id="j", source_id="s", task_id=str(number))
+            world.coordinator = SplitWatermarks(FLOW, job_id="j", source_id="s", task_id=str(number))
             world.coordinator.handle(SplitsDiscovered(mine), START_US)
         self.late = 0
         self.left_out_us: dict[int, int] = {}
@@ -257,7 +255,7 @@ class Deliveries:
     """Batches of splits at given moments; keeps the moment at which a split is left out."""
 
     def __init__(self) -> None:
-        self.coordinator = StreamCoordinator(FLOW, job_id="j", source_id="s", task_id="t")
+        self.coordinator = SplitWatermarks(FLOW, job_id="j", source_id="s", task_id="t")
         self.batch_id = 0
         self.now_us = START_US
         self.left_out: dict[int, int] = {}
@@ -340,7 +338,7 @@ def test_a_dead_split_is_left_out_by_the_first_delivery_after_the_timeout(
 
 @pytest.mark.parametrize("gap_us", [S // 10, S, 3 * S // 2, 2 * S, 3 * S, 60 * S])
 def test_a_stream_that_speaks_seldom_leaves_a_dead_split_out_too(gap_us: int) -> None:
-    coordinator = StreamCoordinator(FLOW, job_id="j", source_id="s", task_id="t")
+    coordinator = SplitWatermarks(FLOW, job_id="j", source_id="s", task_id="t")
     coordinator.handle(BatchReported(0, START_US, {1: 10, 2: 20}), START_US)
     gaps = 0
     while coordinator.states[SplitState.IDLE] == 0:

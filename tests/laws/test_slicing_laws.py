@@ -43,7 +43,7 @@ def test_the_worlds_meet_what_they_are_for() -> None:
         "restarts",
         "by_time",
         "targets",
-        "cap_us",
+        "read_before_us",
         "hidden",
         "transactions",
     )

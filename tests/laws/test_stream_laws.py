@@ -17,15 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import (
-    AllIdle,
-    InvalidReshard,
-    NotifyNewLowWatermark,
-    SplitId,
-    SplitState,
-    Tick,
-    WatermarkStrategy,
-)
+from lowmark.watermark import AllIdle, InvalidReshard, NotifyNewLowWatermark, SplitId, SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchPlanned,
@@ -41,8 +33,9 @@ from lowmark.watermark.splits.events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
+    Tick,
 )
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import IdleClock
 from lowmark.watermark.strategy import ProgressiveIdleness
 
@@ -277,13 +270,13 @@ class Definition:
         return None
 
 
-def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
-    return StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+def watermarks_of(strategy: WatermarkStrategy) -> SplitWatermarks:
+    return SplitWatermarks(strategy, job_id="j", source_id="s", task_id="t")
 
 
-def restored(coordinator: StreamCoordinator, strategy: WatermarkStrategy, now_us: int) -> StreamCoordinator:
-    data = coordinator.snapshot()
-    again = StreamCoordinator.restore(data, strategy, job_id="j", source_id="s", task_id="t", now_us=now_us)
+def restored(of_splits: SplitWatermarks, strategy: WatermarkStrategy, now_us: int) -> SplitWatermarks:
+    data = of_splits.snapshot()
+    again = SplitWatermarks.restore(data, strategy, job_id="j", source_id="s", task_id="t", now_us=now_us)
     assert data == again.snapshot()
     return again
 
@@ -292,7 +285,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     @initialize(strategy=st.sampled_from(STRATEGIES))
     def begin(self, strategy: WatermarkStrategy) -> None:
         self.strategy = strategy
-        self.coordinator = coordinator_of(strategy)
+        self.watermarks = watermarks_of(strategy)
         self.definition = Definition(strategy)
         self.now_us = 1_000
         self.batch_id = -1
@@ -300,18 +293,18 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     def handle(self, event: Event) -> list[Effect]:
         """Handle an event twice: the second time must have no effect."""
-        before = self.states(), self.coordinator.low_watermark_us, self.coordinator.epoch
-        effects = self.coordinator.handle(event, self.now_us)
-        once = self.coordinator.status(self.now_us)
-        epoch = self.coordinator.epoch
-        assert self.coordinator.handle(event, self.now_us) == []
-        assert (once, epoch) == (self.coordinator.status(self.now_us), self.coordinator.epoch)
+        before = self.states(), self.watermarks.low_watermark_us, self.watermarks.epoch
+        effects = self.watermarks.handle(event, self.now_us)
+        once = self.watermarks.status(self.now_us)
+        epoch = self.watermarks.epoch
+        assert self.watermarks.handle(event, self.now_us) == []
+        assert (once, epoch) == (self.watermarks.status(self.now_us), self.watermarks.epoch)
         self.definition.decide(self.now_us)
         self.effects_tell_the_difference(effects, *before)
         return effects
 
     def states(self) -> dict[str, SplitState]:
-        return {name: split.state for name, split in self.coordinator.status(self.now_us).splits.items()}
+        return {name: split.state for name, split in self.watermarks.status(self.now_us).splits.items()}
 
     def effects_tell_the_difference(
         self, effects: list[Effect], states: dict[str, SplitState], low_us: int | None, epoch: int
@@ -321,9 +314,9 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         changed = {s: (states.get(s, PENDING), now[s]) for s in now if now[s] is not states.get(s, PENDING)}
         assert changed == told
         lows = [e.new_low_watermark for e in effects if isinstance(e, NotifyNewLowWatermark)]
-        after_us = self.coordinator.low_watermark_us
+        after_us = self.watermarks.low_watermark_us
         assert ([] if low_us == after_us else [after_us]) == lows
-        assert epoch < self.coordinator.epoch or low_us == after_us
+        assert epoch < self.watermarks.epoch or low_us == after_us
         for late in effects:
             if isinstance(late, SplitReturnedLate):
                 assert low_us is not None
@@ -404,7 +397,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         event = SplitsResharded(tuple(parents), tuple(children))
         if children & self.definition.ancestors(parents):
             with pytest.raises(InvalidReshard):
-                self.coordinator.handle(event, self.now_us)
+                self.watermarks.handle(event, self.now_us)
         else:
             self.definition.reshard(parents, children, self.now_us)
             self.handle(event)
@@ -434,9 +427,9 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """The low watermark, the values and the states survive; timers begin anew, counts and backlogs are lost."""
-        states, low_us = self.states(), self.coordinator.low_watermark_us
-        self.coordinator = restored(self.coordinator, self.strategy, self.now_us)
-        assert (states, low_us) == (self.states(), self.coordinator.low_watermark_us)
+        states, low_us = self.states(), self.watermarks.low_watermark_us
+        self.watermarks = restored(self.watermarks, self.strategy, self.now_us)
+        assert (states, low_us) == (self.states(), self.watermarks.low_watermark_us)
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
         self.definition.flow, self.definition.delivered_us, self.definition.stirred_us = set(), None, self.now_us
         if not self.definition.splits:
@@ -452,9 +445,9 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        status = self.coordinator.status(self.now_us)
+        status = self.watermarks.status(self.now_us)
         expected = self.definition
-        assert expected.low_us == self.coordinator.low_watermark_us == status.low_watermark_us
+        assert expected.low_us == self.watermarks.low_watermark_us == status.low_watermark_us
         assert {n: s.state for n, s in expected.splits.items()} == {n: s.state for n, s in status.splits.items()}
         assert {n: s.watermark_us for n, s in expected.splits.items()} == {
             n: s.watermark_us for n, s in status.splits.items()
@@ -462,15 +455,15 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         silent = {n: s for n, s in expected.splits.items() if s.parents or s.left_us}
         for name, child in silent.items():
             if child.state is not FINISHED:
-                assert expected.stands_at_us(name) == self.coordinator._lineage.inherited_us(name), name
-        assert silent.keys() == set(self.coordinator._lineage.children)
+                assert expected.stands_at_us(name) == self.watermarks._lineage.inherited_us(name), name
+        assert silent.keys() == set(self.watermarks._lineage.children)
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
-        assert expected.silent == (self.coordinator.silent_since_us is not None) == (status.silent_since is not None)
-        self.coordinator._coalescer._check()
+        assert expected.silent == (self.watermarks.silent_since_us is not None) == (status.silent_since is not None)
+        self.watermarks._coalescer._check()
 
     @invariant()
     def says_when_to_look_again(self) -> None:
-        wake_us = self.coordinator.wake_at_us(self.now_us)
+        wake_us = self.watermarks.wake_at_us(self.now_us)
         read_us = self.definition.read_until_us
         assert wake_us is None or wake_us >= self.now_us or read_us is None or wake_us > read_us
 
@@ -507,7 +500,7 @@ def test_a_crash_anywhere_changes_nothing_that_is_published(
     history: list[Event], cut: int, strategy: WatermarkStrategy
 ) -> None:
     """Crash after ``cut`` events, and repeat the last event, as Spark would. Without idleness there are no timers."""
-    whole, crashed = coordinator_of(strategy), coordinator_of(strategy)
+    whole, crashed = watermarks_of(strategy), watermarks_of(strategy)
     expected = [low for now_us, event in enumerate(history) for low in lows(whole.handle(event, now_us))]
     published = [low for now_us, event in enumerate(history[:cut]) for low in lows(crashed.handle(event, now_us))]
     crashed = restored(crashed, strategy, cut)
@@ -530,7 +523,7 @@ def test_the_splits_of_an_event_commute(history: list[Event], strategy: Watermar
             return SplitsDiscovered(tuple(reversed(event.splits)))
         return event
 
-    straight, shuffled = coordinator_of(strategy), coordinator_of(strategy)
+    straight, shuffled = watermarks_of(strategy), watermarks_of(strategy)
     for now_us, event in enumerate(history):
         assert straight.handle(event, now_us) == shuffled.handle(turned(event), now_us)
     assert straight.snapshot() == shuffled.snapshot()
@@ -545,13 +538,13 @@ def test_batches_in_any_order_any_number_of_times_end_in_one_state(
     turned = data.draw(st.permutations([*batches, *batches]))
     outcomes = []
     for order in (batches, turned):
-        coordinator = coordinator_of(WatermarkStrategy())
-        coordinator.handle(SplitsDiscovered(SPLITS), 0)
+        of_splits = watermarks_of(WatermarkStrategy())
+        of_splits.handle(SplitsDiscovered(SPLITS), 0)
         for event in order:
-            coordinator.handle(event, 1)
-        seen = coordinator.status(2).splits
+            of_splits.handle(event, 1)
+        seen = of_splits.status(2).splits
         outcomes.append(
-            ({name: (split.state, split.watermark_us) for name, split in seen.items()}, coordinator.low_watermark_us)
+            ({name: (split.state, split.watermark_us) for name, split in seen.items()}, of_splits.low_watermark_us)
         )
 
     assert outcomes[0] == outcomes[1]
@@ -561,12 +554,12 @@ def test_batches_in_any_order_any_number_of_times_end_in_one_state(
 @given(histories, st.lists(watermarks_us, min_size=1, max_size=4))
 def test_nothing_is_published_above_what_a_live_split_has_reached(history: list[Event], more: list[int]) -> None:
     """The inherited value of a silent child is such a limit too."""
-    coordinator, published = coordinator_of(WatermarkStrategy()), list[int]()
+    of_splits, published = watermarks_of(WatermarkStrategy()), list[int]()
     for now_us, event in enumerate([*history, BatchReported(99, 99, dict(zip(SPLITS, more, strict=False)))]):
-        moved = lows(coordinator.handle(event, now_us))
+        moved = lows(of_splits.handle(event, now_us))
         published += moved
-        lineage = coordinator._lineage
-        for split in coordinator.splits if moved else ():
+        lineage = of_splits._lineage
+        for split in of_splits.splits if moved else ():
             if lineage.state(split) in (PENDING, ACTIVE, PAUSED):
                 own_us, inherited_us = lineage.watermark_us(split), lineage.inherited_us(split)
                 at_us = inherited_us if own_us is None else own_us
@@ -596,13 +589,13 @@ def test_reshards_discoveries_and_reports_in_any_order_any_number_of_times_end_i
     turned = data.draw(st.permutations([*history, *history]))
     outcomes = []
     for order in (history, turned):
-        coordinator = coordinator_of(WatermarkStrategy())
+        of_splits = watermarks_of(WatermarkStrategy())
         for event in order:
-            coordinator.handle(event, 1)
-        lineage = coordinator._lineage
+            of_splits.handle(event, 1)
+        lineage = of_splits._lineage
         outcomes.append(
             (
-                {s: (lineage.state(s), lineage.watermark_us(s), lineage.inherited_us(s)) for s in coordinator.splits},
+                {s: (lineage.state(s), lineage.watermark_us(s), lineage.inherited_us(s)) for s in of_splits.splits},
                 lineage.ancestry,
             )
         )
@@ -616,17 +609,17 @@ def test_a_silent_grandchild_stands_at_the_minimum_of_all_its_silent_line(
     parents_us: dict[SplitId, int], removed: list[str], finish: bool
 ) -> None:
     """a and b merge into m, and m and c into g: with every parent known, finished and removed, in any order."""
-    coordinator = coordinator_of(WatermarkStrategy())
+    of_splits = watermarks_of(WatermarkStrategy())
     for event in (
         SplitsResharded(("a", "b"), ("m",)),
         SplitsResharded(("m", "c"), ("g",)),
         BatchReported(0, 0, parents_us),
         *((SplitsFinished(("a", "b", "c", "m")),) if finish else ()),
     ):
-        coordinator.handle(event, 0)
+        of_splits.handle(event, 0)
     expected = min(parents_us.values()) if len(parents_us) == 3 else None
-    assert expected == coordinator._lineage.inherited_us("g")
+    assert expected == of_splits._lineage.inherited_us("g")
     for name in (*removed[:2], "m", removed[2]):
-        coordinator.handle(SplitsRemoved((name,)), 0)
+        of_splits.handle(SplitsRemoved((name,)), 0)
 
-        assert expected == coordinator._lineage.inherited_us("g")
+        assert expected == of_splits._lineage.inherited_us("g")

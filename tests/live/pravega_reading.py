@@ -21,13 +21,13 @@ class Reading(reading.Reading[PravegaSplit]):
         if before is not None:
             self.finished = set(before.finished)
 
-    def plan(self, rows: int | None = None, cap_us: int | None = None) -> SlicePlan:
-        limits = SliceLimits(now_us=time.time_ns() // 1_000, rows=rows, cap_us=cap_us)
+    def plan(self, rows: int | None = None, read_before_us: int | None = None) -> SlicePlan:
+        limits = SliceLimits(now_us=time.time_ns() // 1_000, rows=rows, read_before_us=read_before_us)
         return plan_slices(self.planner, self.going, limits, previous_time_us=None)
 
-    def batch(self, rows: int | None = None, cap_us: int | None = None) -> dict[str, pa.Table]:
+    def batch(self, rows: int | None = None, read_before_us: int | None = None) -> dict[str, pa.Table]:
         """Plan and read one batch, and advance; return split id -> rows."""
-        plan = self.plan(rows, cap_us)
+        plan = self.plan(rows, read_before_us)
         cuts = self.planner.cut([(self.splits[name], cut.stop) for name, cut in plan.slices.items()])
         tables = read_tables(self.source, [part for part, _ in cuts])
         for (_, rest), cut in zip(cuts, plan.slices.values(), strict=True):

@@ -179,7 +179,7 @@ def test_once_again_and_again_moves_the_watermark_with_each_run(
             query.awaitTermination()
             progress += history(query)
         farewells.append([f.name for f in Path(checkpoint, "lowmark").glob("[0-9a-f]*")])
-    lows = [heartbeat_of(p, "orders").low_us for p in progress if heartbeat_of(p, "orders").run is not None]
+    lows = [heartbeat_of(p, "orders").low_us for p in progress if heartbeat_of(p, "orders").token is not None]
     assert [len(names) for names in farewells] == [1, 1, 1, 1], "the newest run's, and no other"
     assert len({name for names in farewells for name in names}) == 4
     assert lows == [None, *known], "each run knows what the one before read, be the service stopped ever so soon"

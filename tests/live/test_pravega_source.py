@@ -300,11 +300,11 @@ def test_slices_by_time_stay_below_a_cap_and_say_what_they_have_reached(pravega:
     pravega.write_json(fast, rows(5_000, 9_000))
     pravega.write_json(slow, rows(0, 3_000))
     query = Reading(pravega.source(fast, slow, event_time="$.at"))
-    cap_us = (START_MS + 2_000_000) * 1_000
-    tables = query.batch(cap_us=cap_us)
+    read_before_us = (START_MS + 2_000_000) * 1_000
+    tables = query.batch(read_before_us=read_before_us)
     assert tables[f"{fast}/0.#epoch.0"].num_rows == 0
     times = tables[f"{slow}/0.#epoch.0"]["event_time"].cast(pa.int64())
-    assert (len(times), pc.max(times).as_py()) == (2_000, cap_us - 1_000_000)
+    assert (len(times), pc.max(times).as_py()) == (2_000, read_before_us - 1_000_000)
     plan = query.plan(rows=700)
     assert plan.rows <= 700
     assert plan.slices[f"{slow}/0.#epoch.0"].claim_us == plan.time_us
@@ -402,7 +402,7 @@ def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None
         both, marks = Reading(pravega.source(stream, noted_time=True, event_time="$.at")), marks_of(pravega, stream)
         claimed = set()
         for second in (50, 98, 100, 150):
-            plan = both.plan(cap_us=(START_MS + second * 1_000) * 1_000)
+            plan = both.plan(read_before_us=(START_MS + second * 1_000) * 1_000)
             assert plan.time_us is not None
             for name, cut in plan.slices.items():
                 segment = both.splits[name].segment

@@ -22,10 +22,12 @@ import grpc.aio
 import pytest
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller
-from lowmark.integration.coordinator.client import Member, ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
-from lowmark.watermark import AlignmentParams, Cap, TaskDeregistered, TaskId, TaskRegistered
-from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import TaskDeregistered, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapKind
 from lowmark.watermark.tasks.snapshot import decode
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
@@ -119,26 +121,29 @@ class Lows:
 def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(folder: Path) -> None:
     lows = Lows()
     tasks = [task(n, source=f"source-{n % 2}") for n in range(20)]
-    with Member(f"unix:{folder}/c.sock", on_low=lows) as one, Member(f"unix:{folder}/c.sock", on_low=lows) as two:
-        members = [one if n < 10 else two for n in range(20)]
-        for each, member in zip(tasks, members, strict=True):
-            member.register(each)
+    with (
+        CoordinatorClient(f"unix:{folder}/c.sock", on_low=lows) as one,
+        CoordinatorClient(f"unix:{folder}/c.sock", on_low=lows) as two,
+    ):
+        clients = [one if n < 10 else two for n in range(20)]
+        for each, client in zip(tasks, clients, strict=True):
+            client.register(each)
         for life in range(1, 4):
             with served(folder) as coordinator:
 
                 def risen(to_us: int) -> bool:
-                    for n, (each, member) in enumerate(zip(tasks, members, strict=True)):
-                        member.report(each, to_us + n)
+                    for n, (each, client) in enumerate(zip(tasks, clients, strict=True)):
+                        client.report(each, to_us + n)
                     return len(lows.heard) == 20 and min(lows.newest()) >= to_us
 
                 wait_until(partial(risen, 1_000 * life), f"life {life}", seconds=SECONDS)
                 # Kill during reports; the journal already has every published value.
-                for n, (each, member) in enumerate(zip(tasks, members, strict=True)):
-                    member.report(each, 1_000 * life + 500 + n)
+                for n, (each, client) in enumerate(zip(tasks, clients, strict=True)):
+                    client.report(each, 1_000 * life + 500 + n)
                 coordinator.kill()
             told = lows.newest()
             wait_until(lambda: not one.connected and not two.connected, "they notice", seconds=SECONDS)
-            assert [member.low_us(each) for each, member in zip(tasks, members, strict=True)] == [
+            assert [client.low_us(each) for each, client in zip(tasks, clients, strict=True)] == [
                 lows.heard[each][-1] for each in tasks
             ]
             assert min(told) >= 1_000 * life
@@ -152,9 +157,9 @@ def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> 
         with served(folder) as coordinator:
             sources = ask_status(coordinator.address).coordinator.sources
             assert [source.low_watermark_us for source in sources] == [10 * (number - 1)] * (number > 1)
-            with Member(coordinator.address, on_low=lows) as member:
-                member.register(task(0))
-                member.report(task(0), 10 * number)
+            with CoordinatorClient(coordinator.address, on_low=lows) as client:
+                client.register(task(0))
+                client.report(task(0), 10 * number)
                 wait_until(partial(lows.has, 10 * number), f"{number} is told", seconds=SECONDS)
                 coordinator.kill()
 
@@ -171,7 +176,7 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    with served(folder, lease="1 second"), Member(address) as alive:
+    with served(folder, lease="1 second"), CoordinatorClient(address) as alive:
         alive.register(task(1))
         alive.report(task(1), 5)
         with subprocess.Popen(
@@ -226,23 +231,23 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
         return next(str(run) for *_, task_id, run in runs if task_id != rest.task_id)
 
     # The lease is longer than the test, so the task does not continue because of an expired run.
-    with served(folder, lease="1 hour") as coordinator, Member(coordinator.address) as member:
-        member.register(rest, expected_tasks=2)
-        member.report(rest, us(1_000))
+    with served(folder, lease="1 hour") as coordinator, CoordinatorClient(coordinator.address) as client:
+        client.register(rest, expected_tasks=2)
+        client.report(rest, us(1_000))
         feed.put(("a", 1, 100))
         with driver(tmp_path, coordinator.address):
             wait_until(
-                lambda: member.low_us(rest) == us(100) - 1_000, "the driver's low watermark", seconds=2 * SECONDS
+                lambda: client.low_us(rest) == us(100) - 1_000, "the driver's low watermark", seconds=2 * SECONDS
             )
             before, token = drivers_task(), drivers_run()
         feed.put(("a", 1, 300))
-        member.report(rest, us(2_000))
-        assert drivers_task().run == before.run
+        client.report(rest, us(2_000))
+        assert drivers_task().mark == before.mark
         with driver(tmp_path, coordinator.address):
-            wait_until(lambda: member.low_us(rest) == us(300) - 1_000, "it goes on", seconds=2 * SECONDS)
+            wait_until(lambda: client.low_us(rest) == us(300) - 1_000, "it goes on", seconds=2 * SECONDS)
             after = drivers_task()
         assert before.task == after.task == TaskId("billing", "orders", query_id(tmp_path / "checkpoint"))
-        assert before.run == run_mark(token) != after.run
+        assert before.mark == run_mark(token) != after.mark
         assert ask_status(coordinator.address).coordinator.lost == 0
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
@@ -251,7 +256,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
             late = reply(before.task, token, us(0), us(5_000))
             [answer] = say(messages.Say("the one that was killed", [late]), timeout=10).answers
         assert getattr(answer, "error", None) == "StaleRun"
-        assert member.low_us(rest) == us(300) - 1_000
+        assert client.low_us(rest) == us(300) - 1_000
 
 
 def query_id(checkpoint: Path) -> str:
@@ -261,24 +266,28 @@ def query_id(checkpoint: Path) -> str:
     return found
 
 
-def capped(member: Member, each: TaskId, us: int) -> bool:
-    return member.cap(each) == Cap.up_to(us)
+def capped(client: CoordinatorClient, each: TaskId, us: int) -> bool:
+    return client.cap(each) == Cap.up_to(us)
 
 
 def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
     params = AlignmentParams("g", max_drift_us=100, update_interval_us=50_000)
     fast, slow = task(0, job="fast"), task(0, job="slow")
-    with served(folder) as coordinator, Member(coordinator.address) as one, Member(coordinator.address) as two:
-        for member, each, low_us in ((one, fast, 5_000), (two, slow, 1_000)):
-            member.register(each, alignment=params)
-            member.report(each, low_us)
-        for member, each in ((one, fast), (two, slow)):
-            wait_until(partial(capped, member, each, 1_100), "the cap", seconds=SECONDS)
+    with (
+        served(folder) as coordinator,
+        CoordinatorClient(coordinator.address) as one,
+        CoordinatorClient(coordinator.address) as two,
+    ):
+        for client, each, low_us in ((one, fast, 5_000), (two, slow, 1_000)):
+            client.register(each, alignment=params)
+            client.report(each, low_us)
+        for client, each in ((one, fast), (two, slow)):
+            wait_until(partial(capped, client, each, 1_100), "the cap", seconds=SECONDS)
         two.report(slow, 1_700)
         wait_until(lambda: one.cap(fast) == Cap.up_to(1_800), "the next cap", seconds=SECONDS)
 
         refused: list[str] = []
-        with Member(coordinator.address, on_given_up=lambda _t, error: refused.append(str(error))) as third:
+        with CoordinatorClient(coordinator.address, on_given_up=lambda _t, error: refused.append(str(error))) as third:
             third.register(task(0, job="third"), alignment=AlignmentParams("g", 7, 50_000))
             wait_until(lambda: refused, "the refusal", seconds=SECONDS)
         assert "DisagreeingGroup" in refused[0]
@@ -300,10 +309,10 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
     with served(folder, *options, address="127.0.0.1:0") as coordinator:
         address = coordinator.address
         assert not address.endswith(":0")
-        with Member(address, tls_ca=cert, token_file=good) as member:
-            member.register(task(0))
-            member.report(task(0), 7)
-            wait_until(lambda: member.low_us(task(0)) == 7, "it works", seconds=SECONDS)
+        with CoordinatorClient(address, tls_ca=cert, token_file=good) as client:
+            client.register(task(0))
+            client.report(task(0), 7)
+            wait_until(lambda: client.low_us(task(0)) == 7, "it works", seconds=SECONDS)
 
             for token, code in ((good, 0), (bad, 2)):  # as a probe does
                 secrets = ("--tls-ca", str(cert), "--token-file", str(token))
@@ -311,7 +320,7 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
                 assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == code
             with pytest.raises(CoordinatorUnreachable, match=r"UNAUTHENTICATED.*token file"):
                 ask_status(address, tls_ca=cert, token_file=bad)
-            with Member(address, tls_ca=cert, token_file=bad) as stranger:
+            with CoordinatorClient(address, tls_ca=cert, token_file=bad) as stranger:
                 wait_until(lambda: "UNAUTHENTICATED" in stranger.why, "the reason", seconds=SECONDS)
                 assert not stranger.connected
             with grpc.insecure_channel(address) as plain:
@@ -320,12 +329,12 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
                     call(messages.StatusQuestion(), timeout=10, metadata=(("authorization", "Bearer x"),))
                 assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
-                Member(address)
+                CoordinatorClient(address)
             with pytest.raises(AddressRefused, match="token_file is missing"):
                 ask_status(address, tls_ca=cert)
 
-            member.report(task(0), 8)
-            wait_until(lambda: member.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
+            client.report(task(0), 8)
+            wait_until(lambda: client.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
     assert coordinator.process.returncode is not None
 
 
@@ -343,18 +352,18 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
     with ExitStack() as stack:
         coordinator, cert, token = stack.enter_context(served_to_all(folder, tmp_path, limited))
         host, _, port = coordinator.address.rpartition(":")
-        member = stack.enter_context(Member(coordinator.address, tls_ca=cert, token_file=token))
-        member.register(task(0))
-        member.report(task(0), 1)
-        wait_until(lambda: member.low_us(task(0)) == 1, "it works", seconds=SECONDS)
+        client = stack.enter_context(CoordinatorClient(coordinator.address, tls_ca=cert, token_file=token))
+        client.register(task(0))
+        client.report(task(0), 1)
+        wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         for _ in range(1_500):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
         for number in range(1, 4):  # each causes a write of the journal
-            member.register(task(number))
+            client.register(task(number))
             for each in range(number + 1):
-                member.report(task(each), 10 * number)
+                client.report(task(each), 10 * number)
             wait_until(
-                lambda: member.low_us(task(0)) == 10 * number,  # noqa: B023
+                lambda: client.low_us(task(0)) == 10 * number,  # noqa: B023
                 f"it goes on, {number}",
                 seconds=SECONDS,
             )
@@ -401,16 +410,16 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token), "--tls-client-ca", str(cert))
     with (
         served(folder, *options, address="127.0.0.1:0") as coordinator,
-        Member(coordinator.address, tls_ca=cert, token_file=token, tls_cert=cert, tls_key=key) as member,
+        CoordinatorClient(coordinator.address, tls_ca=cert, token_file=token, tls_cert=cert, tls_key=key) as client,
     ):
-        member.register(task(0))
-        member.report(task(0), 1)
-        wait_until(lambda: member.low_us(task(0)) == 1, "it works", seconds=SECONDS)
+        client.register(task(0))
+        client.report(task(0), 1)
+        wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         before_mib = coordinator.peak_mib()
         knock(int(coordinator.address.rpartition(":")[2]), BEHAVIOURS[behaviour], connections=20, seconds=4)
         assert coordinator.peak_mib() - before_mib < 100  # about 600 with the token alone
-        member.report(task(0), 2)
-        wait_until(lambda: member.low_us(task(0)) == 2, "and goes on working", seconds=SECONDS)
+        client.report(task(0), 2)
+        wait_until(lambda: client.low_us(task(0)) == 2, "and goes on working", seconds=SECONDS)
 
         with pytest.raises(CoordinatorUnreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
             ask_status(coordinator.address, tls_ca=cert, token_file=token, deadline_seconds=2)
@@ -439,13 +448,13 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
         "old",
         [TaskRegistered(who, "run-1", 5), reply(who, "run-1", 1, 5), TaskDeregistered(who, "run-1")],
     )
-    with served(folder) as coordinator, Member(coordinator.address) as member:
-        member.register(task(0), run="run-1")
-        member.report(task(0), 5)
-        wait_until(lambda: member.low_us(task(0)) == 5, "the first run", seconds=SECONDS)
-        member.register(task(0), run="run-2")
-        member.report(task(0), 9)
-        wait_until(lambda: member.low_us(task(0)) == 9, "the second run", seconds=SECONDS)
+    with served(folder) as coordinator, CoordinatorClient(coordinator.address) as client:
+        client.register(task(0), token="run-1")
+        client.report(task(0), 5)
+        wait_until(lambda: client.low_us(task(0)) == 5, "the first run", seconds=SECONDS)
+        client.register(task(0), token="run-2")
+        client.report(task(0), 9)
+        wait_until(lambda: client.low_us(task(0)) == 9, "the second run", seconds=SECONDS)
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
                 messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
@@ -454,16 +463,16 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
         # A repeated end of a run is accepted, because it changes nothing.
         assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "StaleRun", None]
         assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION"] * 2
-        member.report(task(0), 12)
-        wait_until(lambda: member.low_us(task(0)) == 12, "undisturbed", seconds=SECONDS)
+        client.report(task(0), 12)
+        wait_until(lambda: client.low_us(task(0)) == 12, "undisturbed", seconds=SECONDS)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_it_ends_cleanly_on_signals_also_while_somebody_watches(
     folder: Path, number: signal.Signals, code: int
 ) -> None:
-    with served(folder) as coordinator, Member(coordinator.address) as member:
-        wait_until(lambda: member.connected, "connected", seconds=SECONDS)
+    with served(folder) as coordinator, CoordinatorClient(coordinator.address) as client:
+        wait_until(lambda: client.connected, "connected", seconds=SECONDS)
         coordinator.process.send_signal(number)
         assert coordinator.process.wait(30) == code
         assert coordinator.process.stderr is not None
@@ -517,11 +526,11 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    with served(folder) as coordinator, Member(coordinator.address) as member:
+    with served(folder) as coordinator, CoordinatorClient(coordinator.address) as client:
         for n in range(2):
-            member.register(task(n), alignment=AlignmentParams("g", 100, 50_000))
-            member.report(task(n), n)
-        wait_until(lambda: member.low_us(task(1)) == 0, "a low watermark", seconds=SECONDS)
+            client.register(task(n), alignment=AlignmentParams("g", 100, 50_000))
+            client.report(task(n), n)
+        wait_until(lambda: client.low_us(task(1)) == 0, "a low watermark", seconds=SECONDS)
         seen = json.loads(lowmark("status", "--coordinator", coordinator.address, "--json"))
         assert seen["coordinator"]["sources"][0]["low_watermark_us"] == 0
         assert seen["coordinator"]["sources"][0]["holder"]["task_id"] == "0"
@@ -533,8 +542,8 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert "task 0 has the smallest low watermark of 2 tasks" in told
         assert "Group g: the cap is 100 us." in told
         for n, low_us in enumerate((-(2**63), 2**63 - 1)):
-            member.register(TaskId("far", "far", str(n)), alignment=AlignmentParams("far", 100, 50_000))
-            member.report(TaskId("far", "far", str(n)), low_us)
+            client.register(TaskId("far", "far", str(n)), alignment=AlignmentParams("far", 100, 50_000))
+            client.report(TaskId("far", "far", str(n)), low_us)
 
         def far_away() -> bool:
             groups = {group.group: group for group in ask_status(coordinator.address).coordinator.groups}
@@ -545,12 +554,12 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert "far" in lowmark("status", "--coordinator", coordinator.address)
         assert "Group far" in lowmark("explain", "--coordinator", coordinator.address)
 
-        member.register(TaskId("pair", "orders", "here"), expected_tasks=2)
-        member.register(TaskId("pair", "orders", "away"), expected_tasks=2)
-        member.report(TaskId("pair", "orders", "away"), 5)
-        member.report(TaskId("pair", "orders", "here"), 7)
-        wait_until(lambda: member.low_us(TaskId("pair", "orders", "here")) == 5, "both are there", seconds=SECONDS)
-        member.deregister(TaskId("pair", "orders", "away"))
+        client.register(TaskId("pair", "orders", "here"), expected_tasks=2)
+        client.register(TaskId("pair", "orders", "away"), expected_tasks=2)
+        client.report(TaskId("pair", "orders", "away"), 5)
+        client.report(TaskId("pair", "orders", "here"), 7)
+        wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 5, "both are there", seconds=SECONDS)
+        client.deregister(TaskId("pair", "orders", "away"))
         wait_until(lambda: ask_status(coordinator.address).coordinator.sources[-1].away, "it is away", seconds=SECONDS)
         words = lowmark("explain", "orders", "--coordinator", coordinator.address)
         command = f"lowmark forget --coordinator {coordinator.address} pair orders QUERY"
@@ -562,7 +571,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         lives = subprocess.run([*LOWMARK, *forget, "here"], capture_output=True, text=True, timeout=60, check=False)
         assert (lives.returncode, "it is registered, and alive" in lives.stderr) == (2, True), lives
         assert json.loads(lowmark(*forget, "away", "--json"))["forgotten"]["query"] == "away"
-        wait_until(lambda: member.low_us(TaskId("pair", "orders", "here")) == 7, "it is forgotten", seconds=SECONDS)
+        wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 7, "it is forgotten", seconds=SECONDS)
 
         unknown = subprocess.run(
             [*LOWMARK, "status", "order", "--coordinator", coordinator.address],

@@ -311,4 +311,4 @@ def check_checkpoint(config: Config) -> None:
 
 def runs(config: Config) -> int:
     """Return the number of runs of the query with an offset in the checkpoint."""
-    return len({heartbeat.run for _, _, heartbeat in planned(config)} - {None})
+    return len({heartbeat.token for _, _, heartbeat in planned(config)} - {None})

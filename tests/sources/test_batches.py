@@ -332,7 +332,7 @@ def test_what_a_batch_reaches_is_told_before_it_is_read(make: Any) -> None:
 
 
 def test_nothing_at_or_behind_the_cap_is_read_and_the_next_row_is_told(make: Any) -> None:
-    source, peer = Rows(a=range(1_000, 1_100)), Peer(Guidance(cap_us=1_010 * SECOND))
+    source, peer = Rows(a=range(1_000, 1_100)), Peer(Guidance(read_before_us=1_010 * SECOND))
     planner = make(source, peer)
     end = planner.plan(planner.initial(), None)
     assert rows_between(planner, source, planner.initial(), end) == {"a": list(range(1_000, 1_010))}
@@ -341,7 +341,7 @@ def test_nothing_at_or_behind_the_cap_is_read_and_the_next_row_is_told(make: Any
     assert peer.told[-1].paused == {"a"}
     assert peer.told[-1].next_us is not None
     assert 1_010 * SECOND - 1_000 <= peer.told[-1].next_us <= 1_010 * SECOND
-    peer.guidance = Guidance(cap_us=1_020 * SECOND)
+    peer.guidance = Guidance(read_before_us=1_020 * SECOND)
     assert planner.plan(end, None).positions == {"a": 20}
 
 
@@ -364,7 +364,7 @@ def test_who_waits_after_a_restart_makes_itself_known_by_a_batch_without_rows(ma
     again = make(source, Peer(Guidance(hold=True)))
     end = again.plan(before, 10)
 
-    assert (end.run, end.positions) == (again._token, before.positions)
+    assert (end.token, end.positions) == (again._token, before.positions)
     assert again.tasks(before, end) == []
     assert again.plan(end, 10) == end
 
@@ -433,7 +433,7 @@ def test_a_rate_is_kept_over_a_minute_whatever_the_trigger_is(trigger_ms: int, r
 
 
 def test_a_run_up_to_the_present_does_not_end_because_a_rate_or_a_group_makes_it_wait(make: Any) -> None:
-    source, peer = Rows(a=range(1_000, 1_030)), Peer(Guidance(cap_us=1_010 * SECOND))
+    source, peer = Rows(a=range(1_000, 1_030)), Peer(Guidance(read_before_us=1_010 * SECOND))
     planner = make(source, peer, rate=RateLimiterStrategy.per_second(1_000))
     planner.stop_at_present()
     end = planner.plan(planner.initial(), None)
@@ -442,7 +442,7 @@ def test_a_run_up_to_the_present_does_not_end_because_a_rate_or_a_group_makes_it
 
     def lifted(run: str) -> Guidance:
         asked.append(run)
-        return Guidance() if len(asked) > 3 else Guidance(cap_us=1_010 * SECOND)
+        return Guidance() if len(asked) > 3 else Guidance(read_before_us=1_010 * SECOND)
 
     peer.ask = lifted  # type: ignore[method-assign]
     assert planner.plan(end, None).positions == {"a": 30}

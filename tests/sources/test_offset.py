@@ -33,7 +33,7 @@ def test_an_offset_and_its_state_are_read_back() -> None:
     [
         ({"checkpoint": None}, "Expected `int`, got `null` - at `$.checkpoint`"),
         ({"checkpoint": -1}, "Expected `int` >= 0 - at `$.checkpoint`"),
-        ({"run": 7}, "got `int` - at `$.run`"),
+        ({"token": 7}, "got `int` - at `$.token`"),
         ({"positions": {"a": "3"}}, "Expected `int`, got `str`"),
         ({"positions": []}, "got `array` - at `$.positions`"),
         ({"state": None}, "got `null` - at `$.state`"),

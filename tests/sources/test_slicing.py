@@ -137,7 +137,7 @@ def test_the_end_of_a_live_split_is_no_proof_and_that_of_a_finished_one_is() -> 
 
 def test_zero_is_a_time_a_cap_and_a_position() -> None:
     log = Log({"a": every_second(-50 * SECOND, 100), "b": every_second(0, 100)})
-    limits = SliceLimits(now_us=50 * SECOND, cap_us=0, observed_us={"a": 0})
+    limits = SliceLimits(now_us=50 * SECOND, read_before_us=0, observed_us={"a": 0})
 
     planned = plan(log, limits=limits)
 
@@ -145,7 +145,7 @@ def test_zero_is_a_time_a_cap_and_a_position() -> None:
     assert stops(planned) == {"a": 50, "b": 0}
     assert reached(planned) == {"a": 0, "b": 0}
     assert planned.without_rows == {"b": NoRowsReason.CAP}
-    assert plan(log, limits=replace(limits, cap_us=None, rows=60), previous_us=0).rows <= 60
+    assert plan(log, limits=replace(limits, read_before_us=None, rows=60), previous_us=0).rows <= 60
 
 
 def test_positions_without_rows_are_passed() -> None:
@@ -406,21 +406,21 @@ def test_a_split_that_appears_late_with_old_rows_is_waited_for() -> None:
 def test_the_cap_is_one_lookup_when_everything_before_it_fits() -> None:
     log = Log({"a": every_second(BEGIN_US, 50), "b": every_second(BEGIN_US - HOUR, 50)})
 
-    nothing_behind = plan(log, cap_us=BEGIN_US + HOUR)
+    nothing_behind = plan(log, read_before_us=BEGIN_US + HOUR)
     assert (nothing_behind.time_us, nothing_behind.lookups, nothing_behind.rows) == (None, 1, 100)
 
-    cap_us = BEGIN_US + 10 * SECOND
-    planned = plan(log, cap_us=cap_us)
-    assert (planned.time_us, planned.lookups) == (cap_us, 2), "one for the cap, one for bad clocks"
+    read_before_us = BEGIN_US + 10 * SECOND
+    planned = plan(log, read_before_us=read_before_us)
+    assert (planned.time_us, planned.lookups) == (read_before_us, 2), "one for the cap, one for bad clocks"
     assert stops(planned) == {"a": 10, "b": 50}
-    assert reached(planned) == {"a": cap_us, "b": None}
+    assert reached(planned) == {"a": read_before_us, "b": None}
     assert planned.without_rows == {}
 
 
 def test_the_cap_holds_and_says_whom() -> None:
     log = Log({"a": every_second(BEGIN_US, 50), "b": every_second(BEGIN_US + HOUR, 50), "read": every_second(0, 3)})
 
-    planned = plan(log, {"read": 3}, cap_us=BEGIN_US)
+    planned = plan(log, {"read": 3}, read_before_us=BEGIN_US)
 
     assert planned.rows == 0
     assert planned.without_rows == {"a": NoRowsReason.CAP, "b": NoRowsReason.CAP}
@@ -429,13 +429,13 @@ def test_the_cap_holds_and_says_whom() -> None:
 
 def test_a_cap_is_kept_under_a_budget() -> None:
     log = Log({"a": every_second(BEGIN_US, 1000), "b": every_second(BEGIN_US, 1000)})
-    cap_us = BEGIN_US + 100 * SECOND
+    read_before_us = BEGIN_US + 100 * SECOND
 
-    plans = [plan(log, rows=rows, cap_us=cap_us) for rows in (1, 50, 199, 200, 5000)]
+    plans = [plan(log, rows=rows, read_before_us=read_before_us) for rows in (1, 50, 199, 200, 5000)]
 
     assert [planned.rows <= rows for planned, rows in zip(plans, (1, 50, 199, 200, 5000), strict=True)] == [True] * 5
     assert [planned.rows for planned in plans[3:]] == [200, 200]
-    assert all(planned.time_us is not None and planned.time_us <= cap_us for planned in plans)
+    assert all(planned.time_us is not None and planned.time_us <= read_before_us for planned in plans)
 
 
 def test_who_is_held_gets_nothing() -> None:
@@ -453,7 +453,7 @@ def test_shares_of_rows_obey_the_cap_by_what_was_observed() -> None:
     log = Log({"a": every_second(BEGIN_US, 100), "b": every_second(BEGIN_US, 100)}, searchable=False)
     observed = {"a": BEGIN_US, "b": BEGIN_US - 1}
 
-    planned = plan(log, rows=10, cap_us=BEGIN_US, observed_us=observed)
+    planned = plan(log, rows=10, read_before_us=BEGIN_US, observed_us=observed)
 
     assert stops(planned) == {"a": 0, "b": 10}
     assert (planned.without_rows, planned.lookups) == ({"a": NoRowsReason.CAP}, 1)
@@ -623,7 +623,7 @@ def test_a_split_that_find_time_leaves_out_gets_its_share_and_no_claim() -> None
 
 def test_the_order_of_the_splits_does_not_matter() -> None:
     log = Log({f"{i}": every_second(BEGIN_US + i * HOUR, 500, step=1 + i) for i in range(6)})
-    for changes in ({"rows": 77}, {"rows": 3, "by_time": False}, {"rows": 77, "cap_us": BEGIN_US + HOUR}):
+    for changes in ({"rows": 77}, {"rows": 3, "by_time": False}, {"rows": 77, "read_before_us": BEGIN_US + HOUR}):
         turned = Log(dict(reversed(log.splits.items())))
 
         assert plan(log, **changes) == plan(turned, **changes)  # type: ignore[arg-type]

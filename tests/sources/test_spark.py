@@ -14,7 +14,7 @@ import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.generator import SplitScript, StreamScript
 from lowmark.sources.planning.options import PlanOptions
-from lowmark.sources.planning.slots import Task
+from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.spark import Binding, SourceStreamReader, register
 from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken
@@ -106,7 +106,7 @@ def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slo
     source = Stuck()
     binding = Binding(source, "numbers", PlanOptions(timeout_seconds=0.05))
     reader = SourceStreamReader(binding, from_arrow_schema(source.schema))
-    task = Task(3, 17, (SourceSplit(split_id="a", stop=4),))
+    task = SlotWork(3, 17, (SourceSplit(split_id="a", stop=4),))
     with pytest.raises(SplitReadFailed) as hung:
         list(reader.read(SlotInput(task)))
 
@@ -139,4 +139,4 @@ def test_an_event_that_nobody_takes_to_the_enumerator_is_an_error_that_says_how_
     source = Telling()
     reader = SourceStreamReader(Binding(source, "numbers"), from_arrow_schema(source.schema))
     with pytest.raises(EventNotTaken, match=r'stream "numbers": reader 3 sends the event Seen\(rows=7\)'):
-        list(reader.read(SlotInput(Task(3, 17, ()))))
+        list(reader.read(SlotInput(SlotWork(3, 17, ()))))

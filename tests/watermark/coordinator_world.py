@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from lowmark.watermark import (
-    LeftOut,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    SplitState,
-    TaskId,
-    TaskRegistered,
-    Tick,
-)
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark import NotifyNewLowWatermark, SplitState, TaskId
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 from lowmark.watermark.tasks.status import SourceStatus
 
 S = 1_000_000
@@ -35,8 +28,8 @@ class World:
     def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
         return self.coordinator.handle(event, self.now_us)
 
-    def register(self, task: TaskId, run: str = "1", low_us: int | None = None) -> list[CoordinatorEffect]:
-        return self.handle(TaskRegistered(task, run, low_us))
+    def register(self, task: TaskId, token: str = "1", low_us: int | None = None) -> list[CoordinatorEffect]:
+        return self.handle(TaskRegistered(task, token, low_us))
 
     def tick(self, us: int = S) -> list[CoordinatorEffect]:
         """Let time pass, with a Tick at each wake-up time of the coordinator."""
@@ -54,10 +47,10 @@ class World:
         left_out: LeftOut | None = None,
         *,
         at_us: int | None = None,
-        run: str = "1",
+        token: str = "1",
     ) -> list[CoordinatorEffect]:
         at_us = self.now_us if at_us is None else at_us
-        return self.handle(ReplyLowWatermark(task.job_id, task.source_id, task.task_id, at_us, low_us, run, left_out))
+        return self.handle(ReplyLowWatermark(task.job_id, task.source_id, task.task_id, at_us, low_us, token, left_out))
 
     def round(self, **lows_us: int | None) -> list[int]:
         """Run a round in which these tasks of "orders" answer; return the published low watermarks."""
@@ -91,8 +84,8 @@ def encoded_anew(coordinator: LowWatermarkCoordinator) -> bytes:
     for group in coordinator._groups.values():
         for task in group._members:
             group._encoded_members.changed(task)
-    for task in coordinator._members._leases:
-        coordinator._members._encoded_runs.changed(task)
+    for task in coordinator._leases._leases:
+        coordinator._leases._encoded_runs.changed(task)
     for task in coordinator._group_of:
         coordinator._encoded_group_of.changed(task)
     for task in coordinator._spoke_us:

@@ -13,7 +13,7 @@ from lowmark.watermark.splits.events import (
     SplitReturnedLate,
     SplitStateChanged,
 )
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import IdleClock
 
 START_US = 1_700_000_000_000_000
@@ -26,13 +26,13 @@ def at(second: float) -> int:
     return START_US + int(second * 1_000_000)
 
 
-def coordinator_of(strategy: WatermarkStrategy = PLAIN) -> StreamCoordinator:
-    return StreamCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
+def watermarks_of(strategy: WatermarkStrategy = PLAIN) -> SplitWatermarks:
+    return SplitWatermarks(strategy, job_id="job", source_id="orders", task_id="0")
 
 
-def restored(coordinator: StreamCoordinator, second: float, strategy: WatermarkStrategy = PLAIN) -> StreamCoordinator:
-    return StreamCoordinator.restore(
-        coordinator.snapshot(), strategy, job_id="job", source_id="orders", task_id="0", now_us=at(second)
+def restored(of_splits: SplitWatermarks, second: float, strategy: WatermarkStrategy = PLAIN) -> SplitWatermarks:
+    return SplitWatermarks.restore(
+        of_splits.snapshot(), strategy, job_id="job", source_id="orders", task_id="0", now_us=at(second)
     )
 
 
@@ -68,24 +68,24 @@ class History:
 
     def __init__(self, strategy: WatermarkStrategy = PLAIN) -> None:
         self.strategy = strategy
-        self.coordinator = coordinator_of(strategy)
+        self.watermarks = watermarks_of(strategy)
 
     def on(self, second: float, event: Event) -> list[object]:
         """Handle an event; return its effects in short form."""
-        return [short(effect) for effect in self.coordinator.handle(event, at(second))]
+        return [short(effect) for effect in self.watermarks.handle(event, at(second))]
 
     def restart(self, second: float) -> None:
-        self.coordinator = restored(self.coordinator, second, self.strategy)
+        self.watermarks = restored(self.watermarks, second, self.strategy)
 
     def status(self, second: float, limit: int | None = None) -> StreamStatus:
-        return self.coordinator.status(at(second), limit=limit)
+        return self.watermarks.status(at(second), limit=limit)
 
     def state(self, split: str) -> str:
         return self.status(0).splits[split].state.value
 
     @property
     def low_us(self) -> int | None:
-        return self.coordinator.low_watermark_us
+        return self.watermarks.low_watermark_us
 
 
 def short(effect: Effect) -> object:

@@ -4,8 +4,6 @@ import json
 
 import pytest
 from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
     DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
@@ -14,8 +12,9 @@ from lowmark.watermark import (
     TaskId,
     UnknownTask,
 )
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, MemberStatus
-from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark.tasks.cap import Cap, CapKind
 
 ORDERS, CLICKS, VIEWS = (TaskId("job", source, "0") for source in ("orders", "clicks", "views"))
 PARAMS = AlignmentParams("g", max_drift_us=10, update_interval_us=100)
@@ -201,23 +200,23 @@ def test_there_is_nobody_to_tell_in_an_empty_group() -> None:
     assert group.wake_at_us == 1_100
 
 
-def test_epochs_grow_also_when_the_group_comes_back_from_an_old_snapshot() -> None:
+def test_versions_grow_also_when_the_group_comes_back_from_an_old_snapshot() -> None:
     group = group_of(ORDERS)
     group.report(ORDERS, 0, at_us=1)
     group.announce(100)
     old = json.loads(group.encoded())
-    seen = [each.epoch for now_us in range(200, 1_000, 100) for each in group.announce(now_us)]
-    again = [each.epoch for each in AlignmentGroup.restore(old).announce(1_000)]
+    seen = [each.version for now_us in range(200, 1_000, 100) for each in group.announce(now_us)]
+    again = [each.version for each in AlignmentGroup.restore(old).announce(1_000)]
 
     assert seen == sorted(set(seen))
     assert again[0] > seen[-1]
 
 
-def test_epochs_grow_when_the_clock_stands_at_nought() -> None:
+def test_versions_grow_when_the_clock_stands_at_nought() -> None:
     group = AlignmentGroup("g")
     group.join(ORDERS, PARAMS, now_us=-1_000)
     group.report(ORDERS, 0, at_us=-999)
-    assert [each.epoch for now_us in (-900, -800) for each in group.announce(now_us)] == [1, 2]
+    assert [each.version for now_us in (-900, -800) for each in group.announce(now_us)] == [1, 2]
 
 
 # -- status for people
@@ -234,7 +233,7 @@ def test_a_status_names_the_holder_and_says_why_everyone_is_where_it_is() -> Non
     group.idle(idle, at_us=9_000_001)
     status = group.status()
 
-    assert (status.group, status.cap, status.epoch, status.minimum_us, status.holder) == (
+    assert (status.group, status.cap, status.version, status.minimum_us, status.holder) == (
         "g",
         Cap.up_to(10),
         0,

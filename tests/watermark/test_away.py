@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import (
-    CorruptSnapshot,
+from lowmark.watermark import CorruptSnapshot, SplitState, TaskId, TaskNotAway, TooManyTasks
+from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
-    LowWatermarkCoordinator,
     ReplyLowWatermark,
-    SplitState,
     TaskDeregistered,
     TaskForgotten,
-    TaskId,
     TaskLost,
-    TaskNotAway,
     TaskRegistered,
     TaskReturnedLate,
-    TooManyTasks,
 )
-from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect
+from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, LowWatermarkCoordinator
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, encoded_anew, of
@@ -39,8 +34,8 @@ class Job(World):
     ) -> list[CoordinatorEffect]:
         self.begin()
         self.runs[task] = self.runs.get(task, 0) + 1
-        run = str(self.runs[task])
-        return self.handle(TaskRegistered(task, run, low_us, expected_tasks=of, away_limit_us=limit_us))
+        token = str(self.runs[task])
+        return self.handle(TaskRegistered(task, token, low_us, expected_tasks=of, away_limit_us=limit_us))
 
     def say(self, *left_out: LeftOut, **lows_us: int | None) -> int | None:
         """Run a round in which these tasks answer, the last with `left_out` if given; return the low watermark."""

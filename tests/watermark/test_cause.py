@@ -43,10 +43,10 @@ def test_a_split_that_never_spoke_is_told_with_how_long_it_is_waited_for() -> No
 def test_after_a_restart_silence_counts_from_the_restart() -> None:
     history = History()
     history.on(1, batch(0, 1, {"dead": 50, "live": 60}))
-    coordinator = restored(history.coordinator, 100)
-    coordinator.handle(batch(1, 130, {"live": 70}), at(130))
+    of_splits = restored(history.watermarks, 100)
+    of_splits.handle(batch(1, 130, {"live": 70}), at(130))
 
-    assert "no row of it was reported for 40s" in coordinator.status(at(140)).why
+    assert "no row of it was reported for 40s" in of_splits.status(at(140)).why
 
 
 def test_a_split_that_is_merely_behind_is_not_called_silent() -> None:

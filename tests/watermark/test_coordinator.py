@@ -6,29 +6,35 @@ from dataclasses import replace
 
 import pytest
 from lowmark.watermark import (
-    AlignmentParams,
-    CapAnnounced,
     CorruptSnapshot,
     DisagreeingGroup,
     InvalidMessage,
-    LeaseRenewed,
-    LeftOut,
     LowmarkError,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
     SplitState,
     StaleRun,
-    TaskDeregistered,
     TaskId,
+    UnknownTask,
+)
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
     TaskLost,
     TaskRegistered,
     TaskReturnedLate,
-    Tick,
-    UnknownTask,
 )
-from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import CapAnnounced
+from lowmark.watermark.tasks.coordinator import (
+    EMPTY_SOURCE_KEPT_US,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    LowWatermarkCoordinator,
+)
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
 from lowmark.watermark.tasks.status import run_mark
 
@@ -217,7 +223,7 @@ def test_a_source_that_comes_back_is_asked_again() -> None:
     world = World(A, other)
     world.handle(TaskDeregistered(A, "1"))
     world.tick(3 * S)
-    world.register(A, run="2")
+    world.register(A, token="2")
 
     assert {e.source_id for e in of(RetrieveLowWatermark, world.tick())} == {"orders", "clicks"}
 
@@ -536,7 +542,7 @@ def test_a_deleted_task_is_not_brought_back_by_a_reply() -> None:
     assert before == world.coordinator.snapshot()
     world.register(A, "2")
     world.tick()
-    assert len(world.reply(A, 5, run="2")) == 1
+    assert len(world.reply(A, 5, token="2")) == 1
 
 
 def test_a_clock_that_is_set_forward_loses_nobody() -> None:
@@ -600,7 +606,7 @@ def test_a_new_run_begins_with_what_it_restored_and_hears_where_the_source_is() 
     assert [late, NotifyNewLowWatermark("job", "orders", "a", S, 50)] == effects
     assert world.source.tasks[0].low_watermark_us == 40
     world.tick()
-    world.reply(A, 45, run="2")
+    world.reply(A, 45, token="2")
     world.reply(B, 99)
     assert world.low_us == 50  # the authority's value never falls (M3)
 
@@ -630,9 +636,9 @@ def test_deregistering_lets_the_others_go_on_and_may_be_said_twice() -> None:
 PARAMS = AlignmentParams("g", max_drift_us=1_000, update_interval_us=S)
 
 
-def join(world: World, *tasks: TaskId, params: AlignmentParams = PARAMS, run: str = "1") -> None:
+def join(world: World, *tasks: TaskId, params: AlignmentParams = PARAMS, token: str = "1") -> None:
     for task in tasks:
-        world.handle(TaskRegistered(task, run, alignment=params))
+        world.handle(TaskRegistered(task, token, alignment=params))
 
 
 def caps(effects: list[CoordinatorEffect]) -> dict[str, int | None]:
@@ -683,7 +689,7 @@ def test_disagreeing_parameters_are_refused_and_the_old_run_goes_on() -> None:
     before = world.coordinator.snapshot()
 
     with pytest.raises(DisagreeingGroup, match=r"job/orders/b.*job/orders/a"):
-        join(world, B, params=replace(PARAMS, max_drift_us=1), run="2")
+        join(world, B, params=replace(PARAMS, max_drift_us=1), token="2")
     assert before == world.coordinator.snapshot()
     world.reply(B, 1)
 
@@ -703,14 +709,14 @@ def test_a_task_may_change_its_group_and_begin_again_after_it_left() -> None:
     world = World()
     join(world, A, B)
     world.handle(TaskDeregistered(A, "1"))
-    join(world, A, run="2")
+    join(world, A, token="2")
     world.tick()
-    world.reply(A, 10, run="2")
+    world.reply(A, 10, token="2")
     world.reply(B, 5_000)
     assert {1_010} == set(caps(world.tick()).values())
 
-    join(world, A, params=replace(PARAMS, group="h"), run="3")
-    world.reply(A, 10, run="3")
+    join(world, A, params=replace(PARAMS, group="h"), token="3")
+    world.reply(A, 10, token="3")
     assert caps(world.tick()) == {"job/orders/a": 1_010, "job/orders/b": 6_000}
     world.register(A, "4")
     assert [group.group for group in world.coordinator.status(world.now_us).groups] == ["g"]
@@ -896,7 +902,7 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
     live(20 * S)
     assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
     assert world.coordinator.snapshot() == encoded_anew(world.coordinator)
-    world.register(B, run="2", low_us=3)
+    world.register(B, token="2", low_us=3)
     assert [e.task_id for e in of(RetrieveLowWatermark, world.tick()) if e.source_id == "orders"] == ["b"]
 
 
@@ -933,8 +939,8 @@ def test_nothing_is_published_before_the_expected_tasks_have_come() -> None:
     coordinator.handle(TaskRegistered(second, "b", 100), now_us)
     now_us += 1_000_000
     asked_us = of(RetrieveLowWatermark, coordinator.handle(Tick(), now_us))[0].timestamp
-    for task_id, low_us, run in (("0", 500, "a"), ("1", 100, "b")):
-        coordinator.handle(ReplyLowWatermark("job", "orders", task_id, asked_us, low_us, run), now_us)
+    for task_id, low_us, token in (("0", 500, "a"), ("1", 100, "b")):
+        coordinator.handle(ReplyLowWatermark("job", "orders", task_id, asked_us, low_us, token), now_us)
     assert coordinator.low_watermark_us("job", "orders") == 100
 
 

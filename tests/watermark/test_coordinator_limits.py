@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from lowmark.watermark import (
-    AlignmentParams,
-    CapAnnounced,
-    InvalidMessage,
-    LeftOut,
-    LowWatermarkCoordinator,
-    ReplyLowWatermark,
-    SplitState,
-    TaskDeregistered,
-    TaskId,
-    TaskRegistered,
-    TooManyTasks,
-)
+from lowmark.watermark import InvalidMessage, SplitState, TaskId, TooManyTasks
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskDeregistered, TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
 
@@ -123,24 +115,24 @@ def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: py
     with pytest.raises(TooManyTasks, match="job/orders/b was not registered: the coordinator has 2 tasks"):
         world.register(B)
     assert world.coordinator.snapshot() == before
-    world.register(A, run="2")  # A has its place
+    world.register(A, token="2")  # A has its place
     world.handle(TaskDeregistered(TaskId("job", "clicks", "0"), "1"))
     world.tick(3 * S)
     with pytest.raises(TooManyTasks):
         world.register(B)  # a source's low watermark is kept for an hour
     world.handle(TaskDeregistered(A, "2"))
     world.tick(3 * S)
-    world.register(A, run="3")
+    world.register(A, token="3")
 
 
 def test_no_status_tells_a_token_with_which_others_could_speak() -> None:
     world = World()
-    world.register(A, run="the token of a's run")
+    world.register(A, token="the token of a's run")
     seen = world.coordinator.status(0)
     assert "token of a" not in repr(seen)
-    assert len(seen.sources[0].tasks[0].run) == 12
-    world.register(A, run="another")
-    assert world.source.tasks[0].run != seen.sources[0].tasks[0].run
+    assert len(seen.sources[0].tasks[0].mark) == 12
+    world.register(A, token="another")
+    assert world.source.tasks[0].mark != seen.sources[0].tasks[0].mark
 
 
 def test_a_group_announces_so_often_and_others_do_not_pay_for_it() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from lowmark.watermark import LowWatermarkCoordinator, TaskId, TaskRegistered
+from lowmark.watermark import TaskId
+from lowmark.watermark.protocol import TaskRegistered
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 from lowmark.watermark.tasks.snapshot import EncodedParts, json_object, to_json
 

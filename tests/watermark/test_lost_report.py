@@ -5,32 +5,32 @@ from __future__ import annotations
 import pytest
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, Polled, ReportLost, SplitReturnedLate, Tick
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 SECOND = 1_000_000
 STRATEGY = WatermarkStrategy.for_monotonous_timestamps()
 
 
-def restarted(strategy: WatermarkStrategy = STRATEGY, *, at_s: int = 100) -> StreamCoordinator:
+def restarted(strategy: WatermarkStrategy = STRATEGY, *, at_s: int = 100) -> SplitWatermarks:
     """Return a stream with two splits at 10 s, after a kill and a restart."""
-    before = StreamCoordinator(strategy, job_id="q", source_id="orders", task_id="t")
+    before = SplitWatermarks(strategy, job_id="q", source_id="orders", task_id="t")
     before.handle(BatchReported(0, SECOND, {"a": 10 * SECOND, "b": 10 * SECOND}), SECOND)
     return again(before, strategy, at_s)
 
 
-def again(before: StreamCoordinator, strategy: WatermarkStrategy, at_s: int) -> StreamCoordinator:
-    return StreamCoordinator.restore(
+def again(before: SplitWatermarks, strategy: WatermarkStrategy, at_s: int) -> SplitWatermarks:
+    return SplitWatermarks.restore(
         before.snapshot(), strategy, job_id="q", source_id="orders", task_id="t", now_us=at_s * SECOND
     )
 
 
-def report(stream: StreamCoordinator, at_s: int, **event_s: int) -> list[object]:
+def report(stream: SplitWatermarks, at_s: int, **event_s: int) -> list[object]:
     """Report a batch planned at this second."""
     splits: dict[int | str, int] = {name: s * SECOND for name, s in event_s.items()}
     return [*stream.handle(BatchReported(at_s, at_s * SECOND, splits), at_s * SECOND)]
 
 
-def low_s(stream: StreamCoordinator) -> float | None:
+def low_s(stream: SplitWatermarks) -> float | None:
     return None if stream.low_watermark_us is None else stream.low_watermark_us / SECOND
 
 

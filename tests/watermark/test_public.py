@@ -16,8 +16,10 @@ def test_every_public_name_is_exported_once_and_described() -> None:
 
 def test_the_names_that_others_build_on_are_there_and_the_machinery_is_not() -> None:
     exported = set(lowmark.watermark.__all__)
-    promised = {"WatermarkStrategy", "LowWatermarkCoordinator", "RetrieveLowWatermark", "ReplyLowWatermark"}
-    promised |= {"NotifyNewLowWatermark", "LowWatermarkListener", "LowWatermarkCooperatingTask", "LowmarkError"}
+    promised = {"WatermarkStrategy", "NotifyNewLowWatermark", "LowWatermarkListener", "StreamStatus", "LowmarkError"}
 
     assert promised <= exported
-    assert not exported & {"Coalescer", "StreamCoordinator", "SourceRounds", "BatchReported", "MOST_TASKS"}
+    assert not exported & {"Coalescer", "SplitWatermarks", "SourceRounds", "BatchReported", "MOST_TASKS"}
+    assert not exported & {"LowWatermarkCoordinator", "TaskRegistered", "CapAnnounced", "Tick"}, (
+        "messages of `lowmark serve`"
+    )

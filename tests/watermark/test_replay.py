@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from lowmark.watermark import Tick, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.lateness import LatenessHistogram, buckets_of, upper_edges
 from lowmark.watermark.replay.open_rows import OpenRows
 from lowmark.watermark.replay.profile import SplitProfile
 from lowmark.watermark.replay.replay import Batches, Replay
-from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered, Tick
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 SECOND_US = 1_000_000
 NOW_US = 1_700_000_000 * SECOND_US
@@ -76,8 +76,8 @@ def late_natively(batches: list[list[Row]], delay_us: int, window_us: int | None
 def late_under_lowmark(batches: list[list[Row]], bound_us: int, window_us: int | None) -> list[int]:
     """Count by the coordinator's low watermark with this bound, three batches later; a guarded row reports nothing."""
     strategy = WatermarkStrategy(out_of_orderness_us=bound_us)
-    coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
-    coordinator.handle(SplitsDiscovered((0, 1, 2)), NOW_US)
+    of_splits = SplitWatermarks(strategy, job_id="j", source_id="s", task_id="t")
+    of_splits.handle(SplitsDiscovered((0, 1, 2)), NOW_US)
     lows: list[int | None] = []
     late = [0, 0, 0]
     for number, batch in enumerate(batches):
@@ -90,9 +90,9 @@ def late_under_lowmark(batches: list[list[Row]], bound_us: int, window_us: int |
             if time_us <= NOW_US + number + 300 * SECOND_US:
                 tops[split] = max(time_us, tops.get(split, time_us))
         watermarks = {split: strategy.watermark_of_max(top_us) for split, top_us in tops.items()}
-        coordinator.handle(BatchReported(number, NOW_US + number, watermarks), NOW_US + number)
-        coordinator.handle(Tick(), NOW_US + number)
-        lows.append(coordinator.low_watermark_us)
+        of_splits.handle(BatchReported(number, NOW_US + number, watermarks), NOW_US + number)
+        of_splits.handle(Tick(), NOW_US + number)
+        lows.append(of_splits.low_watermark_us)
     return late
 
 

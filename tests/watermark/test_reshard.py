@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from lowmark.watermark import InvalidReshard, InvalidSplitId, SplitState, Tick, explain
+from lowmark.watermark import InvalidReshard, InvalidSplitId, SplitState, explain
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import (
     Event,
@@ -16,6 +16,7 @@ from lowmark.watermark.splits.events import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
+    Tick,
 )
 from lowmark.watermark.splits.lineage import Lineage
 
@@ -182,10 +183,10 @@ def test_a_child_that_is_idle_is_not_waited_for() -> None:
 def test_one_parent_more_of_a_known_child_is_for_the_next_snapshot() -> None:
     history = history_of(p1=50, other=90)
     history.on(1, split_up("p1", "c"))
-    epochs = [history.coordinator.epoch]
+    epochs = [history.watermarks.epoch]
     for parent in ("p2", "p2"):
         history.on(2, split_up(parent, "c"))
-        epochs.append(history.coordinator.epoch)
+        epochs.append(history.watermarks.epoch)
 
     assert [after - before for before, after in pairwise(epochs)] == [1, 0]
 
@@ -298,22 +299,22 @@ def test_a_restart_between_any_two_events_of_a_reshard_changes_nothing() -> None
     for second, event in events:
         assert whole.on(second, event) == crashed.on(second, event)
         crashed.restart(second)
-        assert whole.coordinator.snapshot() == crashed.coordinator.snapshot()
+        assert whole.watermarks.snapshot() == crashed.watermarks.snapshot()
         assert (whole.status(second).holder, whole.status(second).next) == (
             crashed.status(second).holder,
             crashed.status(second).next,
         )
 
-    assert (80, {"p2", "c", "g", "other"}) == (crashed.low_us, set(crashed.coordinator.splits))
+    assert (80, {"p2", "c", "g", "other"}) == (crashed.low_us, set(crashed.watermarks.splits))
 
 
 def test_a_reshard_is_worth_a_snapshot_once() -> None:
     history = history_of(p=50)
     grew = []
     for event in (split_up("p", "c"), split_up("p", "c"), Tick()):
-        before = history.coordinator.epoch
+        before = history.watermarks.epoch
         history.on(1, event)
-        grew.append(history.coordinator.epoch - before)
+        grew.append(history.watermarks.epoch - before)
 
     assert grew == [1, 0, 0]
 
@@ -356,11 +357,11 @@ def test_an_impossible_reshard_is_refused_and_nothing_is_applied(
 ) -> None:
     history = History()
     history.on(0, split_up("p", "c"))
-    before = history.coordinator.snapshot()
+    before = history.watermarks.snapshot()
 
     with pytest.raises(InvalidReshard, match=expected):
         history.on(1, SplitsResharded(parents, (*children, "new") if children else ()))
-    assert before == history.coordinator.snapshot()
+    assert before == history.watermarks.snapshot()
 
 
 def test_the_ids_of_parents_are_checked_too() -> None:
@@ -368,7 +369,7 @@ def test_the_ids_of_parents_are_checked_too() -> None:
 
     with pytest.raises(InvalidSplitId):
         history.on(1, SplitsResharded((7,), ("c",)))
-    assert set(history.coordinator.splits) == {"p"}
+    assert set(history.watermarks.splits) == {"p"}
 
 
 def test_many_generations_that_never_spoke() -> None:

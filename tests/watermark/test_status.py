@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from lowmark.watermark import AllIdle, SplitId, SplitState, Tick, explain, format_time_us, to_json
-from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
+from lowmark.watermark import AllIdle, SplitId, SplitState, explain, format_time_us, to_json
+from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused, Tick
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons, utc
 from lowmark.watermark.state import IdleClock
 
-from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
+from tests.watermark.history import PLAIN, START_US, History, at, batch, watermarks_of
 
 IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 YEAR_US = 365 * 86_400 * 1_000_000
@@ -19,7 +19,7 @@ START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
 
 
 def test_a_stream_without_splits_says_so() -> None:
-    status = coordinator_of().status(at(0))
+    status = watermarks_of().status(at(0))
 
     assert (status.why, status.next) == ("no split is known yet.", "The first split that is discovered and speaks.")
     assert (status.low_watermark_us, status.holder, status.since, status.splits) == (None, None, None, {})
@@ -181,9 +181,9 @@ def test_native_sparks_watermark_goes_on_after_a_restart_from_what_splits_stood_
 
 
 def test_names_are_for_display_only() -> None:
-    coordinator = coordinator_of()
-    coordinator.handle(batch(0, 0, {1: 50, 2: 60, 3: 70}), at(0))
-    status = coordinator.status(at(1), lambda split: "orders" if split != 3 else "clicks")
+    watermarks = watermarks_of()
+    watermarks.handle(batch(0, 0, {1: 50, 2: 60, 3: 70}), at(0))
+    status = watermarks.status(at(1), lambda split: "orders" if split != 3 else "clicks")
 
     assert (list(status.splits), status.holder) == (["orders", "orders (2)", "clicks"], "orders")
 

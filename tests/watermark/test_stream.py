@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import CorruptSnapshot, InvalidSplitId, InvalidWatermark, NotifyNewLowWatermark, SplitState, Tick
+from lowmark.watermark import CorruptSnapshot, InvalidSplitId, InvalidWatermark, NotifyNewLowWatermark, SplitState
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Polled,
@@ -13,11 +13,12 @@ from lowmark.watermark.splits.events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
+    Tick,
 )
 from lowmark.watermark.splits.snapshot import decode
-from lowmark.watermark.splits.stream import ALL_IDLE_STEP_US, StreamCoordinator
+from lowmark.watermark.splits.stream import ALL_IDLE_STEP_US, SplitWatermarks
 
-from tests.watermark.history import BY_TIME, PLAIN, History, at, batch, coordinator_of, restored
+from tests.watermark.history import BY_TIME, PLAIN, History, at, batch, restored, watermarks_of
 
 IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 
@@ -33,7 +34,7 @@ def history_of(**watermarks_us: int) -> History:
 
 
 def test_a_notification_carries_who_and_when() -> None:
-    effects = coordinator_of().handle(batch(0, 1, {"a": 0}), at(2))
+    effects = watermarks_of().handle(batch(0, 1, {"a": 0}), at(2))
 
     assert [
         SplitStateChanged("a", SplitState.PENDING, SplitState.ACTIVE, "delivered rows"),
@@ -51,11 +52,11 @@ def test_a_discovered_split_holds_until_it_spoke() -> None:
 
 def test_discovering_a_known_split_again_is_a_no_op() -> None:
     history = history_of(a=50)
-    epoch = history.coordinator.epoch
+    epoch = history.watermarks.epoch
 
     assert history.on(1, SplitsDiscovered(("a", "a"), frozenset({"a"}))) == []
     assert (epoch, "active", None) == (
-        history.coordinator.epoch,
+        history.watermarks.epoch,
         history.state("a"),
         history.status(1).splits["a"].backlog_rows,
     )
@@ -89,10 +90,10 @@ def test_a_repeated_batch_has_no_effects_and_is_not_counted_again() -> None:
     history = history_of(a=50)
     report = batch(1, 1, {"a": 40, "b": 60}, rows={"a": 2, "b": 1})
     history.on(1, report)
-    before, epoch = history.status(2), history.coordinator.epoch
+    before, epoch = history.status(2), history.watermarks.epoch
 
     assert history.on(2, report) == []
-    assert (before, epoch) == (history.status(2), history.coordinator.epoch)
+    assert (before, epoch) == (history.status(2), history.watermarks.epoch)
     assert (before.regressions, before.splits["a"].rows, before.batches) == (1, 2, 2)
 
 
@@ -136,11 +137,11 @@ def test_a_split_may_finish_before_it_is_heard_of() -> None:
     ],
 )
 def test_split_ids_are_of_one_kind(first: int | str, second: int | str | None, expected: str) -> None:
-    coordinator = coordinator_of()
+    of_splits = watermarks_of()
 
     with pytest.raises(InvalidSplitId, match=expected):
-        coordinator.handle(SplitsDiscovered((first,) if second is None else (first, second)), at(0))
-    assert coordinator.splits == ()
+        of_splits.handle(SplitsDiscovered((first,) if second is None else (first, second)), at(0))
+    assert of_splits.splits == ()
 
 
 @pytest.mark.parametrize("watermark_us", [2**63, -(2**63) - 1])
@@ -277,7 +278,7 @@ def test_an_idle_split_whose_waiting_rows_vanish_is_left_out_again_after_the_tim
 def test_a_split_that_returns_late_is_reported_and_the_low_watermark_stays() -> None:
     history = history_of(a=50, b=90)
     history.on(12, batch(1, 12, {"b": 100}))
-    effects = history.coordinator.handle(batch(2, 13, {"a": 60, "b": 110}, rows={"a": 4}), at(14))
+    effects = history.watermarks.handle(batch(2, 13, {"a": 60, "b": 110}, rows={"a": 4}), at(14))
 
     assert [
         SplitStateChanged("a", SplitState.IDLE, SplitState.ACTIVE, "delivered rows"),
@@ -392,7 +393,7 @@ def test_a_split_that_returns_without_a_usable_time_has_its_grace_anew_whether_t
     assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
     assert history.on(8, batch(batch_id, 8, {"a": 60}, rows={"b": 1})) == [("b", "pending")]
 
-    assert history.coordinator.wake_at_us(at(8)) == at(13) + 1
+    assert history.watermarks.wake_at_us(at(8)) == at(13) + 1
     assert history.on(14, Tick()) == [("b", "idle"), ("low", 60)]
 
 
@@ -511,7 +512,7 @@ def test_a_stream_is_silent_after_the_timeout_on_the_clock_until_any_of_its_spli
         (61, SplitsFinished(("a", "b", "c"))),
     ):
         history.on(second, event)
-        seen.append(history.coordinator.silent_since_us)
+        seen.append(history.watermarks.silent_since_us)
         assert (history.status(second).silent_since is None) == (seen[-1] is None)
 
     silent = [None if us is None else (us - at(0)) / 1e6 for us in seen]
@@ -520,23 +521,23 @@ def test_a_stream_is_silent_after_the_timeout_on_the_clock_until_any_of_its_spli
 
 def test_when_the_stream_would_be_silent_is_a_moment_to_look_at_it() -> None:
     history = flowing(a=50)
-    assert history.coordinator.wake_at_us(at(0)) == at(10) + 1
+    assert history.watermarks.wake_at_us(at(0)) == at(10) + 1
     history.on(11, Polled(at(11)))
-    assert history.coordinator.wake_at_us(at(11)) is None
+    assert history.watermarks.wake_at_us(at(11)) is None
     history.restart(20)
-    assert history.coordinator.wake_at_us(at(20)) == at(30) + 1
+    assert history.watermarks.wake_at_us(at(20)) == at(30) + 1
 
 
 def test_a_stream_of_new_empty_splits_is_silent_after_their_grace() -> None:
     history = History()
     history.on(0, SplitsDiscovered(("a", "b"), frozenset({"a", "b"})))
-    assert history.coordinator.wake_at_us(at(0)) == at(60) + 1
+    assert history.watermarks.wake_at_us(at(0)) == at(60) + 1
     history.on(61, Polled(at(61)))
 
-    assert history.coordinator.silent_since_us == at(0)
+    assert history.watermarks.silent_since_us == at(0)
     history.on(62, batch(0, 62, {"a": 50}))
     history.on(500, Polled(at(500)))
-    assert history.coordinator.silent_since_us is None  # without idleness a split with a watermark is waited for
+    assert history.watermarks.silent_since_us is None  # without idleness a split with a watermark is waited for
 
 
 # -- all idle
@@ -581,7 +582,7 @@ def test_after_a_restart_it_waits_until_the_sources_were_asked() -> None:
     history.restart(3_611)
 
     assert history.on(3_611, Tick()) == []
-    assert history.coordinator.wake_at_us(at(3_611)) == at(11) + ALL_IDLE_STEP_US
+    assert history.watermarks.wake_at_us(at(3_611)) == at(11) + ALL_IDLE_STEP_US
     history.on(3_612, batch(1, 3_611, {"a": at(20)}, rows={"a": 3}, backlog={"a": 99}))
     assert (history.low_us, history.status(3_612).returned_late) == (at(20), 0)
 
@@ -662,11 +663,11 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
         history.on(generation, SplitsResharded((f"s{generation}",), (f"s{generation + 1}",)))
         history.on(generation, SplitsFinished((f"s{generation}",)))
         history.on(generation, SplitsRemoved((f"s{generation}",)))
-    coordinator = history.coordinator
+    of_splits = history.watermarks
 
-    assert coordinator.splits == ("x", "s50")
-    assert len(coordinator.snapshot()) < 120
-    assert [len(kept) for kept in (coordinator._records, coordinator._tally.splits, coordinator._backlog_rows)] == [
+    assert of_splits.splits == ("x", "s50")
+    assert len(of_splits.snapshot()) < 120
+    assert [len(kept) for kept in (of_splits._records, of_splits._tally.splits, of_splits._backlog_rows)] == [
         2,
         0,
         1,
@@ -678,29 +679,29 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
 
 def test_the_next_moment_is_the_earliest_of_idleness_and_grace() -> None:
     history = history_of(a=50)
-    assert at(10) + 1 == history.coordinator.wake_at_us(at(0))
+    assert at(10) + 1 == history.watermarks.wake_at_us(at(0))
 
     history.on(0, SplitsDiscovered(("b",), frozenset({"b"})))
     history.on(11, Polled(at(11)))
-    assert history.coordinator.wake_at_us(at(11)) is None
+    assert history.watermarks.wake_at_us(at(11)) is None
 
 
 def test_grace_wakes_the_caller() -> None:
     history = History()
     history.on(5, SplitsDiscovered(("b",), frozenset({"b"})))
 
-    assert at(65) + 1 == history.coordinator.wake_at_us(at(5))
+    assert at(65) + 1 == history.watermarks.wake_at_us(at(5))
     history.on(65.000001, Polled(at(65.000001)))
-    assert history.coordinator.wake_at_us(at(66)) is None
+    assert history.watermarks.wake_at_us(at(66)) is None
 
 
 def test_a_deadline_that_passed_while_nothing_was_read_waits_for_the_next_poll() -> None:
     history = history_of(a=50)
     history.on(20, Tick())  # during a batch no rows are read
 
-    assert history.coordinator.wake_at_us(at(20)) == at(10) + 1
+    assert history.watermarks.wake_at_us(at(20)) == at(10) + 1
     assert history.on(20, Polled(at(20))) == [("a", "idle")]
-    assert history.coordinator.wake_at_us(at(20)) is None
+    assert history.watermarks.wake_at_us(at(20)) is None
 
 
 def test_the_default_grace_waits_for_the_next_poll_too() -> None:
@@ -708,9 +709,9 @@ def test_the_default_grace_waits_for_the_next_poll_too() -> None:
     history.on(5, SplitsDiscovered(("b",), frozenset({"b"})))
     history.on(100, Tick())
 
-    assert history.coordinator.wake_at_us(at(100)) == at(65) + 1
+    assert history.watermarks.wake_at_us(at(100)) == at(65) + 1
     assert history.on(100, Polled(at(100))) == [("b", "idle")]
-    assert history.coordinator.wake_at_us(at(100)) is None
+    assert history.watermarks.wake_at_us(at(100)) is None
 
 
 def test_following_processing_time_asks_for_a_look_every_second() -> None:
@@ -718,14 +719,14 @@ def test_following_processing_time_asks_for_a_look_every_second() -> None:
     history.on(0, batch(0, 0, {"a": 50}))
     history.on(11, Polled(at(11)))
 
-    assert at(11) + ALL_IDLE_STEP_US == history.coordinator.wake_at_us(at(11))
+    assert at(11) + ALL_IDLE_STEP_US == history.watermarks.wake_at_us(at(11))
 
 
 def test_nothing_to_wait_for() -> None:
     history = History()
     history.on(0, batch(0, 0, {"a": 50}))
 
-    assert history.coordinator.wake_at_us(at(1)) is None
+    assert history.watermarks.wake_at_us(at(1)) is None
 
 
 # -- persistence
@@ -748,9 +749,9 @@ def test_the_epoch_grows_with_what_a_snapshot_is_for_and_with_nothing_else() -> 
         (33, SplitsFinished(("a",))),
         (34, SplitsRemoved(("a",))),
     ):
-        before = history.coordinator.epoch
+        before = history.watermarks.epoch
         history.on(second, event)
-        grew.append(history.coordinator.epoch - before)
+        grew.append(history.watermarks.epoch - before)
 
     assert grew == [1, 0, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1]
 
@@ -774,7 +775,7 @@ def test_idle_and_grace_timers_start_anew_after_a_restart() -> None:
     history = history_of(a=50)
     history.restart(100)
 
-    assert at(110) + 1 == history.coordinator.wake_at_us(at(100))
+    assert at(110) + 1 == history.watermarks.wake_at_us(at(100))
     assert history.on(110, Polled(at(110))) == []
     assert history.on(111, Polled(at(111))) == [("a", "idle")]
 
@@ -798,34 +799,34 @@ def test_the_batch_that_was_running_in_the_crash_is_news_after_it() -> None:
 
 
 def test_names_are_carried_along() -> None:
-    coordinator = coordinator_of()
-    coordinator.handle(SplitsDiscovered((7,)), at(0))
-    data = coordinator.snapshot({7: "orders/7"})
-    again = StreamCoordinator.restore(data, PLAIN, job_id="job", source_id="orders", task_id="0", now_us=at(1))
+    of_splits = watermarks_of()
+    of_splits.handle(SplitsDiscovered((7,)), at(0))
+    data = of_splits.snapshot({7: "orders/7"})
+    again = SplitWatermarks.restore(data, PLAIN, job_id="job", source_id="orders", task_id="0", now_us=at(1))
 
     assert again.names == {7: "orders/7"}
     assert data == again.snapshot()
 
 
 def test_a_restored_stream_keeps_its_kind_of_ids() -> None:
-    coordinator = coordinator_of()
-    coordinator.handle(SplitsDiscovered((7,)), at(0))
+    of_splits = watermarks_of()
+    of_splits.handle(SplitsDiscovered((7,)), at(0))
 
     with pytest.raises(InvalidSplitId):
-        restored(coordinator, 1).handle(SplitsDiscovered(("a",)), at(1))
+        restored(of_splits, 1).handle(SplitsDiscovered(("a",)), at(1))
 
 
 def test_a_corrupt_snapshot_is_not_restored() -> None:
     with pytest.raises(CorruptSnapshot):
-        StreamCoordinator.restore(b"?", PLAIN, job_id="j", source_id="s", task_id="t", now_us=0)
+        SplitWatermarks.restore(b"?", PLAIN, job_id="j", source_id="s", task_id="t", now_us=0)
 
 
 def test_a_snapshot_does_not_depend_on_the_order_of_discovery() -> None:
     snapshots = []
     for splits in (("a", "b"), ("b", "a")):
-        coordinator = coordinator_of()
-        coordinator.handle(SplitsDiscovered(splits), at(0))
-        snapshots.append(coordinator.snapshot())
+        of_splits = watermarks_of()
+        of_splits.handle(SplitsDiscovered(splits), at(0))
+        snapshots.append(of_splits.snapshot())
 
     assert snapshots[0] == snapshots[1]
 
@@ -856,7 +857,7 @@ def test_what_is_told_is_the_timeout_of_the_moment() -> None:
     history = History(GROWS)
     history.on(0, batch(0, 0, {"a": 5, "b": 5}))
     assert "its silence for more than 10s by now" in history.status(0).next
-    assert history.coordinator.wake_at_us(at(0)) == at(10_989_011 / 1_000_000)  # 10 s and its growth
+    assert history.watermarks.wake_at_us(at(0)) == at(10_989_011 / 1_000_000)  # 10 s and its growth
     history.on(500, Polled(at(0)))
     history.on(500, batch(1, 500, {"a": 6, "b": 6}))
     assert "its silence for more than 55s by now" in history.status(500).next
@@ -874,17 +875,17 @@ def test_a_restart_makes_no_stream_young(second: int, expected: int) -> None:
     history.restart(second)
 
     assert left_out_after(history, second + 1) == expected
-    assert (decode(history.coordinator.snapshot()).young_since_us is None) == (second >= 1_000)
+    assert (decode(history.watermarks.snapshot()).young_since_us is None) == (second >= 1_000)
 
 
 def test_a_stream_without_splits_has_no_age_in_its_checkpoint() -> None:
     """Read before the first split was known, or after the last split was gone. Once, the first checkpoint had it."""
     history = History(GROWS)
     history.on(100, Polled(at(100)))
-    before = history.coordinator.snapshot()
+    before = history.watermarks.snapshot()
     history.restart(100)
 
-    assert history.coordinator.snapshot() == before
+    assert history.watermarks.snapshot() == before
     assert decode(before).young_since_us is None
     assert left_out_after(history, 100) == 11
 

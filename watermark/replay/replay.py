@@ -1,7 +1,7 @@
 """The replay: judges rows in batches as native Spark and as lowmark would have judged them.
 
 The reader of the rows cuts the batches. A row is late when the end of its window, or the row's own time without a
-window, is at or before the watermark that `rules.py` puts in force. The coordinator of queries makes lowmark's minimum
+window, is at or before the watermark that `rules.py` puts in force. `SplitWatermarks` makes lowmark's minimum
 here too, so idleness and the guard work as in a query.
 
 Rows are held only during a call, and counts are kept by split, delay and bucket, so memory is bounded for any input.
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitColumn, SplitsDiscovered
-from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import WatermarkStrategy
 
@@ -182,7 +182,7 @@ class Replay:
     ) -> None:
         self._window_us = window_us
         self._strategy = replace(strategy, out_of_orderness_us=0, generator=None, timestamp_assigner=None)
-        self._coordinator = StreamCoordinator(self._strategy, job_id="replay", source_id="replay", task_id="replay")
+        self._watermarks = SplitWatermarks(self._strategy, job_id="replay", source_id="replay", task_id="replay")
         delays = tuple(sorted({-(-us // MILLISECOND_US) * MILLISECOND_US for us in delays_us}))
         self.native, self.lowmark = Verdict.new(delays), Verdict.new(delays)
         self._native, self._lowmark = NativeRule(), HeartbeatRule()
@@ -209,7 +209,7 @@ class Replay:
         first = len(self.names)
         self.names.extend(splits)
         ids = tuple(range(first, len(self.names)))
-        self._coordinator.handle(SplitsDiscovered(ids, frozenset(empty)), self._clock_us)
+        self._watermarks.handle(SplitsDiscovered(ids, frozenset(empty)), self._clock_us)
         for verdict in (self.native, self.lowmark):
             verdict.grow(len(self.names))
         self._tops_us = np.pad(self._tops_us, (0, len(splits)))
@@ -260,8 +260,8 @@ class Replay:
         for rule in (self._native, self._lowmark):
             rule.settle(pauses)
         if pauses and clock_us - 1 > self._clock_us:
-            self._coordinator.handle(Polled(clock_us - 1), clock_us - 1)
-            self._lowmark.end(self._coordinator.low_watermark_us)
+            self._watermarks.handle(Polled(clock_us - 1), clock_us - 1)
+            self._lowmark.end(self._watermarks.low_watermark_us)
             self._lowmark.settle(pauses - 1)
         self._clock_us = max(self._clock_us, clock_us)
 
@@ -271,8 +271,8 @@ class Replay:
         mute = np.setdiff1d(splits, spoken)
         rows: dict[SplitId, int] = dict.fromkeys(mute.tolist(), 1)
         watermarks = SplitColumn(spoken.astype(np.uint64), self._strategy.watermarks_of_max(tops_us))
-        self._coordinator.handle(BatchReported(self.batches, clock_us, watermarks, rows=rows), clock_us)
-        self._lowmark.end(self._coordinator.low_watermark_us)
+        self._watermarks.handle(BatchReported(self.batches, clock_us, watermarks, rows=rows), clock_us)
+        self._lowmark.end(self._watermarks.low_watermark_us)
         known = self._spoken[spoken]
         self._tops_us[spoken] = np.where(known, np.maximum(self._tops_us[spoken], tops_us), tops_us)
         self._spoken[spoken] = True
@@ -307,7 +307,7 @@ class Replay:
         tops_us = self._tops_us[self._spoken]
         native_us = self._native.used
         front_us = int(tops_us.max()) if len(tops_us) else None
-        low_us = self._coordinator.low_watermark_us
+        low_us = self._watermarks.low_watermark_us
         here = Moment(self.rows, front_us, native_us, low_us, self._tops_us.copy(), self._spoken.copy())
         self.moments.append(here)
         if len(self.moments) > _MOST_MOMENTS:

@@ -1,4 +1,4 @@
-"""Events and effects of the coordinator, as frozen data.
+"""Events and effects of `SplitWatermarks`, as frozen data.
 
 Event times and watermarks are microseconds since the epoch, UTC. ``*_at_us`` and ``until_us`` are moments on
 the clock that ``handle`` is given: microseconds since the epoch that never step.
@@ -49,7 +49,7 @@ class BatchCounts:
 class SplitColumn(Mapping[SplitId, int]):
     """A mapping from many splits to one number each, kept as two arrays.
 
-    While batch after batch has the same splits in the same order, the coordinator reads the arrays and
+    While batch after batch has the same splits in the same order, `SplitWatermarks` reads the arrays and
     spends no Python on a single split; the mapping is built only for a look-up of a split.
 
     Args:

@@ -1,4 +1,4 @@
-"""The coordinator's state as bytes: both ends of the format.
+"""The state of `SplitWatermarks` as bytes: both ends of the format.
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),

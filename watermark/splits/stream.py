@@ -1,4 +1,4 @@
-"""The coordinator of one stream: events in, effects out. It never waits, calls out, or reads a clock.
+"""The watermarks of one stream's splits: events in, effects out. Nothing here waits, calls out, or reads a clock.
 
 Rule 1: everything that decides the low watermark happens in this package.
 Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads, sockets and
@@ -74,21 +74,21 @@ _RISES_SHOWN = 240
 _NUMBER_RANGE = range(2**64)
 
 
-class StreamCoordinator:
+class SplitWatermarks:
     """Keeps the low watermark of one stream.
 
     Args:
         strategy: has the idleness, the grace and the all-idle policy.
         job_id: the application or query; goes into notifications.
         source_id: the stream's name.
-        task_id: the task of this coordinator; goes into notifications.
+        task_id: the task that reads the splits; goes into notifications.
 
     >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
-    >>> coordinator = StreamCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
-    >>> coordinator.handle(SplitsDiscovered(("a", "b")), now_us=0)
+    >>> stream = SplitWatermarks(strategy, job_id="job", source_id="orders", task_id="0")
+    >>> stream.handle(SplitsDiscovered(("a", "b")), now_us=0)
     []
-    >>> effects = coordinator.handle(BatchReported(0, 1, {"a": 30_000, "b": 10_000}), now_us=2)
-    >>> effects[-1].new_low_watermark, coordinator.status(now_us=3).holder
+    >>> effects = stream.handle(BatchReported(0, 1, {"a": 30_000, "b": 10_000}), now_us=2)
+    >>> effects[-1].new_low_watermark, stream.status(now_us=3).holder
     (10000, 'b')
     """
 
@@ -344,7 +344,7 @@ class StreamCoordinator:
 
     @property
     def names(self) -> Mapping[SplitId, str]:
-        """The names that came with the snapshot this coordinator was restored from; empty otherwise."""
+        """The names that came with the snapshot these watermarks were restored from; empty otherwise."""
         return dict(self._names)
 
     # -- restart
@@ -375,34 +375,34 @@ class StreamCoordinator:
         source_id: str,
         task_id: str,
         now_us: int,
-    ) -> StreamCoordinator:
-        """Make a coordinator from a snapshot. Its counts begin at 0; its idle and grace timers start anew.
+    ) -> SplitWatermarks:
+        """Make the watermarks from a snapshot. Its counts begin at 0; its idle and grace timers start anew.
 
         Raises:
             CorruptSnapshot: the bytes are no snapshot that this version can read.
         """
         saved = decode(data)
-        coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
-        coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
-        coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
-        coordinator._names, coordinator._lost = dict(saved.names), saved.lost
+        made = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
+        made._coalescer = made._new_coalescer(saved.low_us)
+        made._lineage = Lineage(made._coalescer, saved.ancestry)
+        made._names, made._lost = dict(saved.names), saved.lost
         if strategy.adaptive is not None:
-            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us, saved.bound_rows)
+            made._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us, saved.bound_rows)
         if strategy.progressive is not None and saved.splits:  # without a mark of youth the stream is old
             grows = None if saved.young_since_us is None else strategy.progressive
-            coordinator._idleness = _idleness(strategy, grows, saved.young_since_us)
-        coordinator._moved_at_us = coordinator._stirred_us = now_us
+            made._idleness = _idleness(strategy, grows, saved.young_since_us)
+        made._moved_at_us = made._stirred_us = now_us
         for split, (state, watermark_us) in saved.splits.items():
-            coordinator._kind = type(split)
-            coordinator._coalescer.assign(split, state=state, watermark_us=watermark_us)
-            coordinator._records[split] = SplitRecord(now_us, f"{state.value} before the restart")
+            made._kind = type(split)
+            made._coalescer.assign(split, state=state, watermark_us=watermark_us)
+            made._records[split] = SplitRecord(now_us, f"{state.value} before the restart")
             if watermark_us is not None:
-                coordinator._tally.saw(watermark_us)
-            coordinator._start_timers(split, now_us)
-            if state is SplitState.PAUSED and coordinator._idleness is not None:
-                coordinator._idleness.pause(split, now_us)
-        coordinator._let_inherit(now_us)
-        return coordinator
+                made._tally.saw(watermark_us)
+            made._start_timers(split, now_us)
+            if state is SplitState.PAUSED and made._idleness is not None:
+                made._idleness.pause(split, now_us)
+        made._let_inherit(now_us)
+        return made
 
     # -- events
 

@@ -1,6 +1,6 @@
 """Counts of a stream for people; no decision uses them.
 
-A wrong count loses no row, so the counts are kept apart from the coordinator's decisions. A restart begins at 0.
+A wrong count loses no row, so the counts are kept apart from the decisions. A restart begins at 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the status of a stream from the state of the coordinator; changes nothing."""
+"""Makes the status of a stream from the watermarks of its splits; changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOCKS_SHOWN = 10
 
 @dataclass(slots=True)
 class SplitRecord:
-    """The coordinator's notes on a split; the coalescer has the state and the watermark."""
+    """Notes on a split; the coalescer has the state and the watermark."""
 
     pending_since_us: int
     why: str  # the reason for its state
@@ -34,7 +34,7 @@ class SplitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The parts of the coordinator from which a status is made.
+    """The parts of `SplitWatermarks` from which a status is made.
 
     Attributes:
         name: name of the stream.

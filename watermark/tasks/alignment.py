@@ -16,7 +16,7 @@ Rule 2: an idle member does not take part, even while others have no rows, becau
         that has not spoken: until that member speaks, the cap stays at most the cap of the moment when it joined.
 Rule 3: a member allows at least the watermark of its next row. So no member waits for a gap in the data: when
         the next rows of all members lie beyond the cap, the cap rises to the smallest watermark of these rows.
-Rule 4: announcements may be lost, repeated or overtaken, because each has the whole cap and a growing epoch. The
+Rule 4: announcements may be lost, repeated or overtaken, because each has the whole cap and a growing version. The
         receiver keeps the newest announcement.
 
 In every state at least one member may go on: the member that allows no more than the cap. A task is identified by all
@@ -89,7 +89,7 @@ class GroupStatus:
         group: its name.
         params: the parameters that its members agreed on; None while it has no members.
         cap: how far members may read now.
-        epoch: epoch of the newest announcement; 0 before the first.
+        version: version of the newest announcement; 0 before the first.
         minimum_us: smallest low watermark of the members that take part.
         holder: the member that allows no more than the cap; None if no member takes part.
         why: the reason for the cap, one sentence.
@@ -100,7 +100,7 @@ class GroupStatus:
     group: str
     params: AlignmentParams | None
     cap: Cap
-    epoch: int
+    version: int
     minimum_us: int | None
     holder: TaskId | None
     why: str
@@ -182,7 +182,7 @@ class AlignmentGroup:
         self._members: dict[TaskId, _Member] = {}
         self._next_us: int | None = None  # when the next announcement is due
         self._announced_us: int | None = None  # the newest announced cap, if it has a number
-        self._epoch = 0
+        self._version = 0
         self._encoded_members: EncodedParts[TaskId] = EncodedParts(self._encoded_member, _BY_PARTS)
 
     # -- members
@@ -292,8 +292,8 @@ class AlignmentGroup:
         if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
         cap = self._decide().cap
-        self._announced_us, self._epoch = cap.us, max(self._epoch + 1, now_us)
-        return [CapAnnounced(self._name, task, self._epoch, cap) for task in sorted(self._members, key=_BY_PARTS)]
+        self._announced_us, self._version = cap.us, max(self._version + 1, now_us)
+        return [CapAnnounced(self._name, task, self._version, cap) for task in sorted(self._members, key=_BY_PARTS)]
 
     def status(self, limit: int | None = None) -> GroupStatus:
         """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
@@ -305,7 +305,7 @@ class AlignmentGroup:
             group=self._name,
             params=self._params,
             cap=decision.cap,
-            epoch=self._epoch,
+            version=self._version,
             minimum_us=minimum_us,
             holder=decision.holder,
             why=self._why(decision),
@@ -332,7 +332,7 @@ class AlignmentGroup:
         """
         group = cls(data["name"])
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
-        group._next_us, group._announced_us, group._epoch = data["next_us"], data["announced_us"], data["epoch"]
+        group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]
         for saved in data["members"]:
             task, report = TaskId(**saved["task"]), saved["report"]
             group._members[task] = _Member(
@@ -353,7 +353,7 @@ class AlignmentGroup:
             "params": None if self._params is None else asdict(self._params),
             "next_us": self._next_us,
             "announced_us": self._announced_us,
-            "epoch": self._epoch,
+            "version": self._version,
         }
 
     def _encoded_member(self, task: TaskId) -> str | None:

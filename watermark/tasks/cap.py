@@ -86,13 +86,13 @@ class CapAnnounced:
     Attributes:
         group: the group's name.
         task: the member's id.
-        epoch: grows with every announcement of the group; a receiver ignores announcements that are not newer than
-            its last. The epoch is at least the time of the announcement, so it also grows over a restart from an older
-            snapshot.
+        version: grows with every announcement of the group; a receiver ignores announcements that are not newer than
+            its last. The version is at least the time of the announcement, so it also grows over a restart from an
+            older snapshot.
         cap: the whole cap, so that the next announcement makes good a lost announcement.
     """
 
     group: str
     task: TaskId
-    epoch: int
+    version: int
     cap: Cap

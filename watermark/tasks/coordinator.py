@@ -1,12 +1,12 @@
 """The coordinator of all sources: rounds, leases, run tokens and alignment groups. Events in, effects out.
 
-``StreamCoordinator`` makes the low watermark of one task from its splits; this coordinator makes the low watermark of
+``SplitWatermarks`` makes the low watermark of one task from its splits; this coordinator makes the low watermark of
 a source from its tasks, wherever they run: the subtasks of one stream, or several applications of one job.
 
 Rule 1: ``handle`` is the only way in, and the list it returns is the only way out. It never waits, calls out, or reads
         a clock. A refused message raises to its sender and changes nothing.
 Rule 2: facts are taken in at once; decisions are made at the end of a round (``rounds.py``), when
-        a lease runs out (``membership.py``), or at an announcement (``alignment.py``).
+        a lease runs out (``leases.py``), or at an announcement (``alignment.py``).
 Rule 3: a caller that keeps snapshots writes one when ``epoch`` grew, before it carries the effects out. Then a
         restart never publishes less than before, and never passes a known task. A snapshot may have older values of
         tasks, which delays the low watermark until the next round.
@@ -50,7 +50,7 @@ from .agenda import Agenda
 from .alignment import AlignmentGroup
 from .beats import Beats
 from .cap import CapAnnounced
-from .membership import Membership
+from .leases import Leases
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
 from .rounds import Answer, SourceRounds
 from .snapshot import EncodedParts, decode, encode, json_object, to_json
@@ -87,7 +87,7 @@ class LowWatermarkCoordinator:
     ([], 1000000)
     >>> coordinator.handle(Tick(), now_us=1_000_000)
     [RetrieveLowWatermark(job_id='job', source_id='orders', task_id='0', timestamp=1000000)]
-    >>> [told] = coordinator.handle(ReplyLowWatermark("job", "orders", "0", 1_000_000, 42, run="run-1"), 1_000_001)
+    >>> [told] = coordinator.handle(ReplyLowWatermark("job", "orders", "0", 1_000_000, 42, token="run-1"), 1_000_001)
     >>> told.new_low_watermark, coordinator.low_watermark_us("job", "orders")
     (42, 42)
     """
@@ -108,7 +108,7 @@ class LowWatermarkCoordinator:
             raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
         self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
         # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
-        self._members = Membership(lease_us=lease_us, most_gap_us=2 * interval_us)
+        self._leases = Leases(lease_us=lease_us, most_gap_us=2 * interval_us)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
         # For each source that is over: the time listened when it ended.
         self._emptied_us: dict[tuple[str, str], int] = {}
@@ -176,7 +176,7 @@ class LowWatermarkCoordinator:
 
     def wake_at_us(self, now_us: int) -> int | None:
         """When to call ``handle(Tick(), ...)`` unless an event comes first; None while there is nothing to do."""
-        deadline_us = self._members.next_deadline_us(self._time(now_us))
+        deadline_us = self._leases.next_deadline_us(self._time(now_us))
         moments = (self._looks.next_us, deadline_us, self._announcements.next_us)
         return min((us for us in moments if us is not None), default=None)
 
@@ -206,7 +206,7 @@ class LowWatermarkCoordinator:
         now_us = self._time(now_us)
         return CoordinatorStatus(
             sources=tuple(
-                source_status(self._sources[key], self._members, self._group_of, now_us, limit)
+                source_status(self._sources[key], self._leases, self._group_of, now_us, limit)
                 for key in sorted(self._sources)
             ),
             groups=tuple(self._groups[name].status(limit) for name in sorted(self._groups)),
@@ -239,8 +239,8 @@ class LowWatermarkCoordinator:
         return encode(
             json_object(
                 {"lost": self._lost},
-                runs=self._members.encoded_runs(),
-                retired=self._members.encoded_retired(),
+                runs=self._leases.encoded_runs(),
+                retired=self._leases.encoded_retired(),
                 sources=self._encoded_sources.text(),
                 groups=f"[{groups}]",
                 group_of=self._encoded_group_of.text(),
@@ -275,7 +275,7 @@ class LowWatermarkCoordinator:
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
-        self._members.restore(saved["runs"], saved["retired"], now_us)
+        self._leases.restore(saved["runs"], saved["retired"], now_us)
         for source in saved["sources"]:
             key = source["job_id"], source["source_id"]
             rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
@@ -306,7 +306,7 @@ class LowWatermarkCoordinator:
     def _reply(self, reply: ReplyLowWatermark, now_us: int) -> list[CoordinatorEffect]:
         check_reply(reply)
         task = reply.task
-        self._members.renew(task, reply.run, now_us)
+        self._leases.renew(task, reply.token, now_us)
         rounds = self._sources[_key(task)]
         before = rounds.state(task.task_id)
         behind_us = rounds.take(reply, now_us)
@@ -317,7 +317,7 @@ class LowWatermarkCoordinator:
 
     def _renew(self, event: LeaseRenewed, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
-        self._members.renew(event.task, event.run, now_us)
+        self._leases.renew(event.task, event.token, now_us)
         heard_us, low_us = event.heard_low_us, self._sources[_key(event.task)].low_us
         heard = heard_us is not None and low_us is not None and heard_us >= low_us
         return [] if heard else self._tell(event.task, now_us)
@@ -325,12 +325,12 @@ class LowWatermarkCoordinator:
     def _register(self, event: TaskRegistered, now_us: int) -> list[CoordinatorEffect]:
         check_registration(event)
         task = event.task
-        if not self._members.check_registration(task, event.run):
-            self._members.renew(task, event.run, now_us)
+        if not self._leases.check_registration(task, event.token):
+            self._leases.renew(task, event.token, now_us)
             return self._tell(task, now_us)
         self._check_room(task)
         self._join_group(event, now_us)  # before all changes, because the group may refuse the task
-        self._members.register(task, event.run, now_us=now_us)
+        self._leases.register(task, event.token, now_us=now_us)
         key = _key(task)
         if key not in self._sources:
             self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
@@ -350,10 +350,10 @@ class LowWatermarkCoordinator:
     def _deregister(self, event: TaskDeregistered, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
         task = event.task
-        if self._members.is_over(task, event.run):
+        if self._leases.is_over(task, event.token):
             return []  # a repeated message
-        self._members.check(task, event.run)
-        self._members.leave(task)
+        self._leases.check(task, event.token)
+        self._leases.leave(task)
         self._leave_group(task)
         self._sources[_key(task)].leave(task.task_id, now_us)
         self._note(_key(task))
@@ -363,7 +363,7 @@ class LowWatermarkCoordinator:
     def _excuse(self, event: TaskForgotten) -> list[CoordinatorEffect]:
         check_task(event)
         task, rounds = event.task, self._sources.get(_key(event.task))
-        if task in self._members:
+        if task in self._leases:
             raise TaskNotAway(str(task), "it is registered, and alive")
         if rounds is None or task.task_id not in rounds.answers:
             raise TaskNotAway(str(task), "the coordinator does not know it")
@@ -441,14 +441,14 @@ class LowWatermarkCoordinator:
         """Raises TooManyTasks."""
         rounds = self._sources.get(_key(task))
         known = rounds is not None and task.task_id in rounds.answers
-        if not known and len(self._members) + self._kept >= MOST_TASKS:
+        if not known and len(self._leases) + self._kept >= MOST_TASKS:
             raise TooManyTasks(str(task), MOST_TASKS)
 
     # -- time
 
     def _lose(self, now_us: int) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        lost = self._members.expired(now_us)
+        lost = self._leases.expired(now_us)
         for task in lost:  # first all leave, because a task that is lost too must not complete its source
             lease = format_duration_us(self._lease_us)
             effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
@@ -494,7 +494,7 @@ class LowWatermarkCoordinator:
         """Forget the sources that have had no task for long enough."""
         while self._emptied_us:
             key, since_us = next(iter(self._emptied_us.items()))
-            if self._members.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
+            if self._leases.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
                 return
             del self._emptied_us[key], self._sources[key]
             self._kept -= self._kept_in.pop(key)
@@ -509,7 +509,7 @@ class LowWatermarkCoordinator:
 
     def _end(self, rounds: SourceRounds, now_us: int) -> list[CoordinatorEffect]:
         before = rounds.low_us, rounds.waited_minutes
-        notices = rounds.end(now_us, self._members.listened_us)
+        notices = rounds.end(now_us, self._leases.listened_us)
         self._epoch += before != (rounds.low_us, rounds.waited_minutes)
         self._note((rounds.job_id, rounds.source_id))
         return [*notices]
@@ -518,7 +518,7 @@ class LowWatermarkCoordinator:
         """Note when a source ended, and how many places it keeps."""
         rounds = self._sources[key]
         if rounds.is_over:
-            self._emptied_us.setdefault(key, self._members.listened_us)
+            self._emptied_us.setdefault(key, self._leases.listened_us)
         kept = max(len(rounds.answers) - rounds.live, key in self._emptied_us)
         self._kept += kept - self._kept_in.pop(key, 0)
         if kept:

@@ -28,7 +28,7 @@ MOST_TASKS = 200_000
 def check_reply(reply: ReplyLowWatermark) -> None:
     """Raises InvalidMessage."""
     _names(reply, ("job_id", "source_id", "task_id"))
-    _name(reply, "run", reply.run, least=0)
+    _name(reply, "token", reply.token, least=0)
     _number(reply, "timestamp", reply.timestamp)
     _number(reply, "sequence", reply.sequence, least=0)
     for field in ("current_low_watermark", "next_wanted_us"):
@@ -52,7 +52,7 @@ def check_task(message: TaskRegistered | LeaseRenewed | TaskDeregistered | TaskF
 def check_sender(message: TaskRegistered | LeaseRenewed | TaskDeregistered) -> None:
     """Raises InvalidMessage."""
     check_task(message)
-    _name(message, "run", message.run, least=0)
+    _name(message, "token", message.token, least=0)
     if isinstance(message, LeaseRenewed) and message.heard_low_us is not None:
         _number(message, "heard_low_us", message.heard_low_us)
 

@@ -355,7 +355,7 @@ class SourceRounds:
 
         Args:
             now_us: now, by the coordinator's clock.
-            listened_us: now, by the clock of listening (``Membership.listened_us``).
+            listened_us: now, by the clock of listening (``Leases.listened_us``).
         """
         self.asked_at_us = self.deadline_us = None
         self._unanswered = set()

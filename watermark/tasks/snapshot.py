@@ -219,7 +219,7 @@ _PARTS: dict[str, _Check] = {
             params=_maybe(_fields(group=_text, max_drift_us=_number, update_interval_us=_number)),
             next_us=_maybe(_number),
             announced_us=_maybe(_number),
-            epoch=_number,
+            version=_number,
             members=_all(_MEMBER),
         )
     ),

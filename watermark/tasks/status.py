@@ -15,7 +15,7 @@ from lowmark.watermark.splits.status import format_time_us, need
 from lowmark.watermark.state import SplitState
 
 from .alignment import GroupStatus
-from .membership import Membership
+from .leases import Leases
 from .rounds import SourceRounds
 
 _EXCUSED = {True: "all its splits had ended", False: "nobody waits for it any more"}  # by whether they had ended
@@ -27,7 +27,7 @@ class TaskStatus:
 
     Attributes:
         task: the task's id.
-        run: a mark of its run, 12 characters; not the token, because a token would let others speak for the task.
+        mark: a mark of its run, 12 characters; not the token, because a token would let others speak for the task.
         state: PENDING (has not reported a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are,
             and waited for) or FINISHED (is away and excused). A task that is away is PENDING or ACTIVE while it counts.
         low_watermark_us: its largest reported low watermark; also while it is left out.
@@ -39,7 +39,7 @@ class TaskStatus:
     """
 
     task: TaskId
-    run: str
+    mark: str
     state: SplitState
     low_watermark_us: int | None
     lease_left_us: int | None
@@ -104,19 +104,19 @@ class CoordinatorStatus:
     clock_steps_back: int
 
 
-def run_mark(run: str) -> str:
+def run_mark(token: str) -> str:
     """Make a mark of a run token for people: equal for equal tokens, and useless for speaking as the task.
 
     >>> run_mark("run-1")
     '4e65d3fbe8ad'
     """
     # A journal may hold text that no message can have.
-    return hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def source_status(
     rounds: SourceRounds,
-    members: Membership,
+    leases: Leases,
     group_of: Mapping[TaskId, str],
     now_us: int,
     limit: int | None = None,
@@ -125,20 +125,20 @@ def source_status(
 
     Args:
         rounds: its tasks and their answers.
-        members: the tasks that are alive.
+        leases: the tasks that are alive.
         group_of: the alignment group of each task in a group.
         now_us: now; the rest of a lease is counted from this moment.
         limit: the number of tasks, those that need attention first; None: all.
     """
 
     def task_status(task: TaskId) -> TaskStatus:
-        member = task in members
+        alive = task in leases
         return TaskStatus(
             task=task,
-            run=run_mark(members.run(task)) if member else "",
+            mark=run_mark(leases.token(task)) if alive else "",
             state=rounds.state(task.task_id),
             low_watermark_us=rounds.task_low_us(task.task_id),
-            lease_left_us=members.lease_left_us(task, now_us) if member else None,
+            lease_left_us=leases.lease_left_us(task, now_us) if alive else None,
             waited_for=task.task_id in rounds.unanswered,
             group=group_of.get(task),
             why=_task_why(rounds, task.task_id),

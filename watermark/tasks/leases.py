@@ -26,17 +26,17 @@ from sortedcontainers import SortedList
 from .snapshot import EncodedParts, to_json
 
 RETIRED_RUNS = 4_096
-"""How many tokens of ended runs are remembered, beside the tokens of the members; the oldest are dropped first."""
+"""How many tokens of ended runs are remembered, beside the tokens of live tasks; the oldest are dropped first."""
 
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    run: str
+    token: str
     heard_us: int  # on the clock of listening; never decreases
     look_us: int = 0  # when to look at the lease next: at its end or earlier
 
 
-class Membership:
+class Leases:
     """The live tasks, with their run tokens and leases. O(log n).
 
     Args:
@@ -46,18 +46,18 @@ class Membership:
     Raises:
         ValueError: the gap is not positive.
 
-    >>> members, task = Membership(lease_us=10, most_gap_us=100), TaskId("job", "orders", "0")
-    >>> members.register(task, "run-1", now_us=0), members.register(task, "run-1", now_us=1)
+    >>> leases, task = Leases(lease_us=10, most_gap_us=100), TaskId("job", "orders", "0")
+    >>> leases.register(task, "run-1", now_us=0), leases.register(task, "run-1", now_us=1)
     (True, False)
-    >>> members.expired(now_us=11), members.expired(now_us=12)     # exactly the lease is in time
+    >>> leases.expired(now_us=11), leases.expired(now_us=12)     # exactly the lease is in time
     ([], [TaskId(job_id='job', source_id='orders', task_id='0')])
-    >>> members.is_over(task, "run-1")
+    >>> leases.is_over(task, "run-1")
     True
     """
 
     def __init__(self, *, lease_us: int, most_gap_us: int) -> None:
         if most_gap_us <= 0:
-            raise ValueError(f"membership: expected a gap of more than 0 us, got {most_gap_us}")
+            raise ValueError(f"leases: expected a gap of more than 0 us, got {most_gap_us}")
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
         self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # one for each lease; see `_look`
@@ -66,7 +66,7 @@ class Membership:
         self._now_us: int | None = None  # of the newest call
         self._listened_us = 0  # time that counts as silence
 
-    # -- members
+    # -- live tasks
 
     def __contains__(self, task: object) -> bool:
         return task in self._leases
@@ -79,9 +79,9 @@ class Membership:
         """The time that counted since this object was made (rule 3), without steps of the clock."""
         return self._listened_us
 
-    def run(self, task: TaskId) -> str:
+    def token(self, task: TaskId) -> str:
         """The token of the task's run. Raises UnknownTask."""
-        return self._find(task).run
+        return self._find(task).token
 
     def lease_left_us(self, task: TaskId, now_us: int) -> int:
         """How long the task may still be silent; less than 0: the lease is over. Raises UnknownTask."""
@@ -90,32 +90,32 @@ class Membership:
 
     # -- messages
 
-    def check(self, task: TaskId, run: str) -> None:
-        """Refuse a message that does not come from the newest run of a member.
+    def check(self, task: TaskId, token: str) -> None:
+        """Refuse a message that does not come from the newest run of a live task.
 
         Raises:
-            UnknownTask: the task is no member.
-            StaleRun: the member has another token.
+            UnknownTask: the task has no lease.
+            StaleRun: the task has another token.
         """
-        if self._find(task).run != run:
-            raise StaleRun(str(task), run, "was replaced by a newer one")
+        if self._find(task).token != token:
+            raise StaleRun(str(task), token, "was replaced by a newer one")
 
-    def is_over(self, task: TaskId, run: str) -> bool:
+    def is_over(self, task: TaskId, token: str) -> bool:
         """Whether this run of the task was replaced, has left, or expired, as far as the run is remembered."""
-        return (task, run) in self._retired
+        return (task, token) in self._retired
 
-    def check_registration(self, task: TaskId, run: str) -> bool:
+    def check_registration(self, task: TaskId, token: str) -> bool:
         """Refuse a token whose run is over. Returns whether the run is new, that is, not registered.
 
         Raises:
             StaleRun: the run is over.
         """
-        if self.is_over(task, run):
-            raise StaleRun(str(task), run, "is over")
+        if self.is_over(task, token):
+            raise StaleRun(str(task), token, "is over")
         known = self._leases.get(task)
-        return known is None or known.run != run
+        return known is None or known.token != token
 
-    def register(self, task: TaskId, run: str, *, now_us: int) -> bool:
+    def register(self, task: TaskId, token: str, *, now_us: int) -> bool:
         """Begin a run; an earlier run of the task is over.
 
         Returns:
@@ -124,32 +124,32 @@ class Membership:
         Raises:
             StaleRun: the token is of a run that is over; nothing was changed.
         """
-        if not self.check_registration(task, run):
-            self.renew(task, run, now_us)
+        if not self.check_registration(task, token):
+            self.renew(task, token, now_us)
             return False
         self.leave(task)
         self._listen(now_us)
-        self._begin(task, _Lease(run, self._listened_us))
+        self._begin(task, _Lease(token, self._listened_us))
         return True
 
-    def renew(self, task: TaskId, run: str, now_us: int) -> None:
-        """Renew the lease of a member. O(1).
+    def renew(self, task: TaskId, token: str, now_us: int) -> None:
+        """Renew the lease of a task. O(1).
 
         Raises:
             UnknownTask, StaleRun: see ``check``; nothing was changed.
         """
-        self.check(task, run)
+        self.check(task, token)
         self._listen(now_us)
         self._leases[task].heard_us = self._listened_us
 
     def leave(self, task: TaskId) -> bool:
-        """End the run of a member. Returns whether the task was a member."""
+        """End the run of a task. Returns whether the task was alive."""
         lease = self._leases.pop(task, None)
         if lease is None:
             return False
         self._looks.remove((lease.look_us, task.parts))
         self._encoded_runs.changed(task)
-        self._retire(task, lease.run)
+        self._retire(task, lease.token)
         return True
 
     def expired(self, now_us: int) -> list[TaskId]:
@@ -162,7 +162,7 @@ class Membership:
         return sorted(named)
 
     def next_deadline_us(self, now_us: int) -> int | None:
-        """When silence alone could make a member expire; None without members.
+        """When silence alone could make a lease expire; None without leases.
 
         At most ``most_gap_us`` ahead: call ``expired`` at that moment, so that all silence counts.
         """
@@ -175,9 +175,9 @@ class Membership:
     # -- restart
 
     def encoded_runs(self) -> str:
-        """The parts of the id, the run token and the lease (microseconds) of every member as JSON, sorted.
+        """The parts of the id, the run token and the lease (microseconds) of every live task as JSON, sorted.
 
-        Encodes only the members that changed since the last call.
+        Encodes only the tasks that changed since the last call.
         """
         return self._encoded_runs.text()
 
@@ -191,11 +191,11 @@ class Membership:
     def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[str]], now_us: int) -> None:
         """Take in the runs encoded before a restart. Every lease begins anew, with this coordinator's lease."""
         self._listen(now_us)
-        for *parts, run in runs:
+        for *parts, token in runs:
             task = TaskId(*parts)
-            self._begin(task, _Lease(run, self._listened_us))
-        for *parts, run in retired:
-            self._retire(TaskId(*parts), run)
+            self._begin(task, _Lease(token, self._listened_us))
+        for *parts, token in retired:
+            self._retire(TaskId(*parts), token)
 
     # -- how
 
@@ -206,7 +206,7 @@ class Membership:
 
     def _encoded_run(self, task: TaskId) -> str | None:
         lease = self._leases.get(task)
-        return None if lease is None else to_json([*task.parts, lease.run])
+        return None if lease is None else to_json([*task.parts, lease.token])
 
     def _find(self, task: TaskId) -> _Lease:
         lease = self._leases.get(task)
@@ -239,8 +239,8 @@ class Membership:
             self._look(task, lease)
         return None
 
-    def _retire(self, task: TaskId, run: str) -> None:
-        self._retired.pop((task, run), None)
-        self._retired[task, run] = to_json([*task.parts, run])
+    def _retire(self, task: TaskId, token: str) -> None:
+        self._retired.pop((task, token), None)
+        self._retired[task, token] = to_json([*task.parts, token])
         while len(self._retired) > RETIRED_RUNS + len(self._leases):
             del self._retired[next(iter(self._retired))]

@@ -1,4 +1,4 @@
-"""The messages of a member, on a virtual clock; then its threads, against a real coordinator in this process."""
+"""The messages of a client, on a virtual clock; then its threads, against a real coordinator in this process."""
 
 from __future__ import annotations
 
@@ -18,36 +18,25 @@ import pytest
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Door
-from lowmark.integration.coordinator.client import Member, ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
 from lowmark.integration.coordinator.client_state import (
     BackOff,
+    ClientState,
     GivenUp,
     Holdings,
     Left,
-    MemberState,
     NewLow,
-    RunRenewed,
+    TokenRenewed,
 )
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
 from lowmark.sources.worker import WorkerDied
-from lowmark.watermark import (
-    AlignmentParams,
-    Cap,
-    CapAnnounced,
-    InvalidMessage,
-    LeaseRenewed,
-    LeftOut,
-    LowmarkError,
-    LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
-    RetrieveLowWatermark,
-    TaskForgotten,
-    TaskId,
-    TaskRegistered,
-    Tick,
-    UnknownTask,
-)
+from lowmark.watermark import InvalidMessage, LowmarkError, NotifyNewLowWatermark, TaskId, UnknownTask
+from lowmark.watermark.protocol import LeaseRenewed, LeftOut, RetrieveLowWatermark, TaskForgotten, TaskRegistered
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.strategy import AlignmentParams
+from lowmark.watermark.tasks.cap import Cap, CapAnnounced
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
@@ -58,8 +47,8 @@ SECOND = 1_000_000
 WHO = task(0)
 
 
-def member(*, connected: bool = True, tasks: int = 1) -> MemberState:
-    state = MemberState("app", Random(7))
+def client(*, connected: bool = True, tasks: int = 1) -> ClientState:
+    state = ClientState("app", Random(7))
     for n in range(tasks):
         state.register(TaskRegistered(task(n), f"run-{n}"))
     if connected:
@@ -69,7 +58,7 @@ def member(*, connected: bool = True, tasks: int = 1) -> MemberState:
     return state
 
 
-def said(state: MemberState, now_us: int) -> list[Statement]:
+def said(state: ClientState, now_us: int) -> list[Statement]:
     message = state.take(now_us)
     return [] if message is None else said_in(message)
 
@@ -90,7 +79,7 @@ def refused(error: str) -> Refused:
 
 
 def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 0)
     assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1)]
     state.answered([Taken()], SECOND)
@@ -102,7 +91,7 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
 
 
 def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
     first = reply(WHO, "run-0", SECOND, 0, sequence=1)
     assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
@@ -115,13 +104,13 @@ def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> Non
 
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
-    state = member()
+    state = client()
     state.told([asked(WHO, 5)], SECOND)
     assert said(state, SECOND) == [reply(WHO, "run-0", 5, None, sequence=1)]
 
 
 def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 1)
     first = said(state, SECOND)
     for low_us in (2, 3, 4):
@@ -132,7 +121,7 @@ def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> 
 
 
 def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 1)
     assert said(state, SECOND)
     state.answered([Taken()], SECOND + 1_000)
@@ -147,7 +136,7 @@ def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() 
 
 def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
     long = "x" * 1_000
-    state = MemberState("app", Random(7))
+    state = ClientState("app", Random(7))
     count = 2_000
     for n in range(count):
         state.register(TaskRegistered(TaskId(long, long, f"{n}{long}"[:1_000]), long))
@@ -163,7 +152,7 @@ def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
 
 
 def test_an_end_is_said_after_the_last_report() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 7)
     state.end(task(0))
     assert names(said(state, SECOND)) == ["ReplyLowWatermark", "TaskDeregistered"]
@@ -173,7 +162,7 @@ def test_an_end_is_said_after_the_last_report() -> None:
 
 
 def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_published() -> None:
-    state = member()
+    state = client()
     state.told([rose(WHO, 1, 42)], SECOND)
     assert state.heard() == [NewLow(WHO, 42)]
     state.register(TaskRegistered(WHO, "run-new"))
@@ -185,14 +174,14 @@ def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_
 
 
 def test_who_deregisters_before_it_could_register_says_nothing() -> None:
-    state = member(connected=False)
+    state = client(connected=False)
     state.end(task(0))
     state.attached(30 * SECOND, 0)
     assert said(state, 0) == []
 
 
 def test_silence_is_broken_three_times_in_a_lease() -> None:
-    state = member(tasks=2)
+    state = client(tasks=2)
     assert state.wake_at_us == 10 * SECOND
     assert names(said(state, 10 * SECOND)) == ["LeaseRenewed", "LeaseRenewed"]
     state.answered([Taken(), Taken()], 10 * SECOND)
@@ -207,7 +196,7 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
 
 
 def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 1)
     assert names(said(state, SECOND)) == ["ReplyLowWatermark"]
     state.detached("gone", 2 * SECOND)
@@ -223,7 +212,7 @@ def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
 
 
 def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 1)
     said(state, SECOND)
     state.detached("gone", 2 * SECOND)
@@ -232,19 +221,19 @@ def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
 
 
 def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 77)
     said(state, SECOND)
     state.answered([refused("UnknownTask")], SECOND)
     [registration] = said(state, 2 * SECOND)
     assert isinstance(registration, TaskRegistered)
-    assert registration.run != "run-0"
+    assert registration.token != "run-0"
     assert registration.low_watermark_us == 77
-    assert state.heard() == [RunRenewed(task(0), "run-0", registration.run)]
+    assert state.heard() == [TokenRenewed(task(0), "run-0", registration.token)]
 
 
 def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
-    state = member(connected=False)
+    state = client(connected=False)
     state.attached(30 * SECOND, 0)
     assert names(said(state, 0)) == ["TaskRegistered"]
     state.detached("gone", SECOND)
@@ -253,12 +242,12 @@ def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
     state.answered([refused("UnknownTask")], 2 * SECOND)
     [registration] = said(state, 3 * SECOND)
     assert isinstance(registration, TaskRegistered)
-    assert registration.run != "run-0"
+    assert registration.token != "run-0"
 
 
 @pytest.mark.parametrize("error", ["StaleRun", "DisagreeingGroup", "InvalidMessage"])
 def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error: str) -> None:
-    state = member(tasks=2)
+    state = client(tasks=2)
     state.report(task(0), 1)
     state.report(task(1), 1)
     said(state, SECOND)
@@ -273,7 +262,7 @@ def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error
 
 
 def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
-    state = member()
+    state = client()
     state.report(task(0), 1)
     said(state, SECOND)
     state.register(TaskRegistered(WHO, "run-new"))
@@ -283,7 +272,7 @@ def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
 
 
 def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> None:
-    state = member()
+    state = client()
     state.detached("gone", SECOND)
     state.report(task(0), 99)
     state.end(task(0))
@@ -295,7 +284,7 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
 
 
 def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
-    state = member()
+    state = client()
     for low_us in (-5, 0, 0, -1, 3, 2):
         state.told([rose(WHO, 1, low_us)], SECOND)
     assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
@@ -306,18 +295,18 @@ def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
     assert (state.heard(), state.low_us(task(0))) == ([], 3)
 
 
-def test_of_caps_the_newest_epoch_counts_and_it_may_go_down() -> None:
-    state = member()
+def test_of_caps_the_newest_version_counts_and_it_may_go_down() -> None:
+    state = client()
     caps = []
-    for epoch, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
-        message = CapAnnounced("g", task(0), epoch, cap)
+    for version, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
+        message = CapAnnounced("g", task(0), version, cap)
         state.told([message], SECOND)
         caps.append(state.cap(task(0)))
     assert caps == [Cap.up_to(10)] * 3 + [Cap.up_to(0)] * 2
 
 
 def test_what_is_for_nobody_here_is_not_heard() -> None:
-    state = member()
+    state = client()
     other = task(9)
     state.told([asked(other, 1), rose(other, 1, 1)], SECOND)
     assert (state.heard(), said(state, SECOND)) == ([], [])
@@ -343,7 +332,7 @@ def test_waits_double_up_to_a_limit_differ_between_applications_and_begin_anew()
 
 
 def test_attempts_begin_anew_after_one_that_worked() -> None:
-    state = MemberState("app", Random(7))
+    state = ClientState("app", Random(7))
     for _ in range(20):
         state.detached("no", 0)
     assert state.retry_at_us is not None
@@ -363,7 +352,7 @@ class Lossy:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
         self.coordinator = LowWatermarkCoordinator(interval_us=SECOND, lease_us=5 * SECOND)
         self.holdings = [Holdings() for _ in range(2)]
-        self.states = [MemberState(f"app-{n}", Random(seed + n)) for n in range(2)]
+        self.states = [ClientState(f"app-{n}", Random(seed + n)) for n in range(2)]
         self.lives = 1
         self.newest = {task(n): 0 for n in range(6)}
         self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
@@ -379,7 +368,7 @@ class Lossy:
         for n in range(6):
             if self.loses(0.3):
                 self.newest[task(n)] += self.random.randrange(1, 100)
-                say = partial(MemberState.report, task=task(n), low_us=self.newest[task(n)])
+                say = partial(ClientState.report, task=task(n), low_us=self.newest[task(n)])
                 self.holdings[n % 2].report(task(n), say)
                 say(self.states[n % 2])
 
@@ -406,15 +395,15 @@ class Lossy:
                 if isinstance(heard, NewLow):
                     self.lows[heard.task].append(heard.low_us)
                 else:
-                    assert isinstance(heard, RunRenewed), f"seed {self.seed}: {heard}"
+                    assert isinstance(heard, TokenRenewed), f"seed {self.seed}: {heard}"
 
-    def connect_or_cut(self, state: MemberState, loss: float) -> None:
+    def connect_or_cut(self, state: ClientState, loss: float) -> None:
         if state.connected and self.loses(0.5 * loss):
             state.detached("cut", self.now_us)
         elif not state.connected and (state.retry_at_us is None or self.now_us >= state.retry_at_us):
             state.attached(5 * SECOND, self.now_us)
 
-    def exchange(self, state: MemberState, message: Say, loss: float) -> None:
+    def exchange(self, state: ClientState, message: Say, loss: float) -> None:
         if self.loses(loss):
             state.detached("the message was lost", self.now_us)
             return
@@ -492,20 +481,20 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
     with (
         caplog.at_level(logging.ERROR),
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        Member(address, on_low=hear) as one,
+        CoordinatorClient(address, on_low=hear) as one,
     ):
         one.register(task(0))
         for low_us in (1, 2, 3):
             one.report(task(0), low_us)
             wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard")  # type: ignore[misc]
-    assert threads == {"lowmark-member"}
+    assert threads == {"lowmark-client"}
     assert "a callback of the application raised" in caplog.text
 
 
 def test_a_coordinator_that_does_not_exist_is_said_at_once_and_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), Member(f"unix:{folder}/nobody.sock", random=Random(7)) as alone:
+    with caplog.at_level(logging.WARNING), CoordinatorClient(f"unix:{folder}/nobody.sock", random=Random(7)) as alone:
         with pytest.raises(CoordinatorUnreachable, match=r"cannot create the service: no coordinator answers at unix:"):
             alone.reach()
         since_us = alone.since_us
@@ -518,7 +507,11 @@ def test_a_coordinator_that_does_not_exist_is_said_at_once_and_once(
 def test_a_coordinator_that_answers_is_reached_and_nothing_is_said(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), serving(Door(f"unix:{folder}/c.sock")) as address, Member(address) as one:
+    with (
+        caplog.at_level(logging.WARNING),
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        CoordinatorClient(address) as one,
+    ):
         one.reach()
         assert one.connected
     assert [record for record in caplog.records if record.name == "lowmark.integration.coordinator.client"] == []
@@ -541,18 +534,18 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
     for low_us in (0, 7):  # the second time with the journal's state
         with (
             serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
-            Member(address) as one,
+            CoordinatorClient(address) as one,
         ):
             for n, each in enumerate(tasks):
                 group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
-                one.register(each, run=f"run {low_us} {each.task_id}", alignment=group)
+                one.register(each, token=f"run {low_us} {each.task_id}", alignment=group)
                 one.report(each, low_us + n)
             for n, each in enumerate(tasks):
                 least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
                 wait_until(lambda: one.low_us(each) == least_us, f"{each!r} to hear {least_us}")  # noqa: B023
                 wait_until(lambda: one.cap(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
             seen = ask_status(address).coordinator
-            runs = {task.task: task.run for source in seen.sources for task in source.tasks}
+            runs = {task.task: task.mark for source in seen.sources for task in source.tasks}
             assert runs == {each: run_mark(f"run {low_us} {each.task_id}") for each in tasks}
             assert {group.group for group in seen.groups} == {f"group {each.job_id} {each.source_id}" for each in tasks}
             printed = StringIO()
@@ -568,9 +561,9 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
     with (
         serving(
             Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
-        ) as address,  # a member renews after a third of the lease
-        Member(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
-        Member(address) as new,
+        ) as address,  # a client renews after a third of the lease
+        CoordinatorClient(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
+        CoordinatorClient(address) as new,
     ):
         old.register(task(0))
         old.report(task(0), 1)
@@ -584,7 +577,7 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
-    with Member(f"unix:{folder}/nobody.sock") as alone:
+    with CoordinatorClient(f"unix:{folder}/nobody.sock") as alone:
         with pytest.raises(UnknownTask, match="task job/orders/0 is not known to this application"):
             alone.report(task(0), 1)
         alone.register(task(0))
@@ -603,14 +596,14 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
 
 def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
-        Member("localhost:1")
+        CoordinatorClient("localhost:1")
     readable = token_file(tmp_path)
     readable.chmod(0o640)
     with pytest.raises(TokenRefused, match="its permissions are 0640, expected 0600") as refusal:
-        Member("unix:/nobody.sock", token_file=readable)
+        CoordinatorClient("unix:/nobody.sock", token_file=readable)
     assert "0123456789abcdef" not in str(refusal.value)
     with pytest.raises(TokenRefused, match="16 or more plain characters"):
-        Member("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
+        CoordinatorClient("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
 
 
 @pytest.mark.parametrize(
@@ -625,7 +618,7 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 
     def watch(data: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
         watches.append(data)
-        yield messages.encode(messages.Told([], 3_000 * SECOND))  # the member has no other reason to wake up
+        yield messages.encode(messages.Told([], 3_000 * SECOND))  # the client has no other reason to wake up
         over.wait(20)
 
     def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -643,7 +636,7 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
     server.add_insecure_port(f"unix:{folder}/c.sock")
     server.start()
     try:
-        with caplog.at_level(logging.WARNING), Member(f"unix:{folder}/c.sock", deadline_seconds=0.2) as one:
+        with caplog.at_level(logging.WARNING), CoordinatorClient(f"unix:{folder}/c.sock", deadline_seconds=0.2) as one:
             wait_until(lambda: one.connected, "connected")
             one.register(task(0))
             wait_until(lambda: len(watches) >= 2, "it has hung up, and watches anew", seconds=10)
@@ -655,7 +648,7 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 
 def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
     door = Door(f"unix:{folder}/c.sock")
-    with serving(door, interval_us=60 * SECOND) as address, Member(address, deadline_seconds=0.2) as one:
+    with serving(door, interval_us=60 * SECOND) as address, CoordinatorClient(address, deadline_seconds=0.2) as one:
         wait_until(lambda: one.connected, "connected")
         one.register(task(0))
         wait_until(lambda: one._state.quiet and ask_status(address).coordinator.sources != (), "registered")
@@ -665,11 +658,11 @@ def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
 
 
 def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
-    with serving(Door(f"unix:{folder}/c.sock")) as address, Member(address) as one:
+    with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(address) as one:
         one.register(task(0))
         one.report(task(0), 1)
         wait_until(lambda: one.low_us(task(0)) == 1, "connected")
-        with Member(address) as other:
+        with CoordinatorClient(address) as other:
             wait_until(lambda: other.connected, "connected")
             other.register(task(1), low_watermark_us=3)
             other.report(task(1), 10)
@@ -696,16 +689,16 @@ def once(error: Exception, work: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (MemberState, "register"),
-        (MemberState, "report"),
-        (MemberState, "take"),
-        (MemberState, "told"),
-        (MemberState, "answered"),
-        (MemberState, "_statements"),
-        (MemberState, "_taken"),
-        (Member, "_wait_seconds"),
-        (Member, "_step"),
-        (Member, "_take"),
+        (ClientState, "register"),
+        (ClientState, "report"),
+        (ClientState, "take"),
+        (ClientState, "told"),
+        (ClientState, "answered"),
+        (ClientState, "_statements"),
+        (ClientState, "_taken"),
+        (CoordinatorClient, "_wait_seconds"),
+        (CoordinatorClient, "_step"),
+        (CoordinatorClient, "_take"),
     ],
 )
 @pytest.mark.parametrize("error", [KeyError("x"), MemoryError()], ids=lambda error: type(error).__name__)
@@ -720,7 +713,7 @@ def test_a_link_begins_again_with_what_the_application_said(
     lows: list[int] = []
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        Member(address, on_low=lambda _task, low_us: lows.append(low_us)) as one,
+        CoordinatorClient(address, on_low=lambda _task, low_us: lows.append(low_us)) as one,
     ):
         one.register(task(0))
         one.report(task(0), 1)
@@ -745,7 +738,7 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
     given_up: dict[TaskId, LowmarkError] = {}
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        Member(address, on_given_up=given_up.__setitem__) as one,
+        CoordinatorClient(address, on_given_up=given_up.__setitem__) as one,
     ):
         one.register(task(0))
         one.reach()
@@ -753,7 +746,7 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
         def wrong(*_arguments: Any) -> Any:
             raise KeyError("a bug")
 
-        monkeypatch.setattr(MemberState, "take", wrong)
+        monkeypatch.setattr(ClientState, "take", wrong)
         one.report(task(0), 1)
         wait_until(lambda: task(0) in given_up, "its tasks are given up", seconds=10)
         assert isinstance(given_up[task(0)], WorkerDied)
@@ -772,7 +765,7 @@ def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> N
     now_us = [0]
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        Member(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
+        CoordinatorClient(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
     ):
         one.reach()
         one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread does no other work
