@@ -482,6 +482,20 @@ TestCoordinatorIsItsDefinition = CoordinatorIsItsDefinition.TestCase
 TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=draws(100))
 
 
+def test_a_source_without_a_task_keeps_its_beat_until_the_beat() -> None:
+    """The round that its last task left had its deadline before the beat, and a new task came between the two."""
+    one = CoordinatorIsItsDefinition()
+    one.begin()
+    for step in ("c", "tick", "tick", "tick", "c", "tick", "c leaves", "tick", "a", "tick", "a", *["tick"] * 4):
+        if step == "tick":
+            one.tick_when_asked_to()
+        elif step == "c leaves":
+            one.deregister("c")
+        else:
+            one.register(step, None, 1, None)
+        one.agrees()
+
+
 # -- within a round
 
 Said = tuple[str, int | None, LeftOut | None, int, int, int | None]

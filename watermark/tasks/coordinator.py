@@ -478,10 +478,10 @@ class LowWatermarkCoordinator:
             effects += rounds.ask(now_us, now_us + self._lease_us)
             if rounds.complete:  # all tasks have left, so no task is asked
                 effects += self._end(rounds, now_us)
-        if rounds.idles:
-            self._beats.end(key)
-            return effects
         if now_us >= beat_us:
+            if rounds.idles:
+                self._beats.end(key)
+                return effects
             self._beats.go_on(key, now_us)
         self._plan_look(key)
         return effects
