@@ -1,9 +1,9 @@
 """Kills right after a batch with a split's first row: the split's next row must count.
 
 Goal: all windows of the script are emitted, each once, for every end of the driver: SIGKILL and SIGTERM, to its process
-or its whole group, at moments drawn between the commit of such a batch and the plan of the next. Method: see
-`newcomers_driver`, which is the killed process. Without the report written right after the batch, the restart forgets a
-newcomer of that batch, and drops its second row.
+or its whole group, at moments drawn between the commit of such a batch and the plan of the next, and while one of the
+two batches runs. Method: see `newcomers_driver`, which is the killed process. Without the report written right after
+the batch, the restart forgets a newcomer of that batch, and drops its second row.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.live.torture import PAUSE, Driver, Torture, newest, processes, wait_f
 pytestmark = torture.MARKS
 
 Whom = Literal["driver", "group"]
+MOMENTS = {"at once": (0, 0.02), "heard of": (0.05, 0.4), "between": (0.5, 3), "in a batch": (0, 0.6)}  # seconds
 
 
 def end(driver: Driver, how: signal.Signals, whom: Whom) -> None:
@@ -40,19 +41,18 @@ def end(driver: Driver, how: signal.Signals, whom: Whom) -> None:
 
 
 def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signals, whom: Whom) -> str:
-    """Wait for the commit of a batch with a newcomer, and end the driver before the next plan."""
-    commits = config.checkpoint / "commits"
+    """End the driver between the commit of a batch with a newcomer and the next plan, or while one of the two runs."""
+    offsets, commits = config.checkpoint / "offsets", config.checkpoint / "commits"
+    moment = rng.choice(list(MOMENTS))
+    folder, step = (offsets, rng.choice([1, 2])) if moment == "in a batch" else (commits, 1)
     while True:
-        wait_for_next(driver, commits)
-        if newest(commits) % STEPS == 1:
+        wait_for_next(driver, folder)
+        if newest(folder) % STEPS == step:
             break
-    moment = rng.choice(["at once", "heard of", "between"])
-    pause = {"at once": rng.uniform(0, 0.02), "heard of": rng.uniform(0.05, 0.4), "between": rng.uniform(0.5, 3)}[
-        moment
-    ]
+    pause = rng.uniform(*MOMENTS[moment])
     PAUSE.wait(pause)
     end(driver, how, whom)
-    planned, committed = newest(config.checkpoint / "offsets"), newest(commits)
+    planned, committed = newest(offsets), newest(commits)
     return f"{how.name} to the {whom} {moment} + {pause:.3f} s: planned {planned}, committed {committed}"
 
 
