@@ -94,7 +94,7 @@ versions: java sparks ## what works on which Spark, by trying it
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
 
-failpoints: java .venv/.installed-test ## every function of the driver raises once in a query, for minutes: FAILPOINTS_ARGS='--minutes 60 --seed 7'
+failpoints: java .venv/.installed-test ## every function of the driver, a planner and lowmark serve raises once under a query, for minutes: FAILPOINTS_ARGS='--minutes 60 --seed 7'
 	@$(bin)/python -m tests.failpoints.run $(FAILPOINTS_ARGS)
 
 torture: servers .venv/.installed-test ## kills at random moments, for minutes

@@ -11,8 +11,11 @@ Usage: run the code twice, first to count its function calls, then with a fault 
 
 Folders and files are relative to the root of the project. An `Injector` sees the threads that start while it is
 entered: enter it before creating a service, a server or a query. With ``here=True`` it also sees the calling thread.
-``threads`` picks threads by their names. For a separate process, run `python -m tests.failpoints.inject ARGUMENTS`
-instead of `lowmark ARGUMENTS`, with the environment that `variable` returns.
+``threads`` picks threads by their names.
+
+A `Failpoint` does the same in other processes. A folder keeps the calls of these processes, and whether one of them has
+raised. For the command line, run `python -m tests.failpoints.inject ARGUMENTS` instead of `lowmark ARGUMENTS`, with the
+environment `Failpoint.variable`. A process that unpickles a `Failpoint` calls `Failpoint.arm`.
 
 A fault is raised in the frame of the function, before its first line or after its last, so no `try` of the function
 itself sees the fault. Each resumption of a generator or a coroutine counts as a call.
@@ -29,11 +32,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["ERRORS", "Fault", "Injector", "draw", "name_of", "variable"]
+__all__ = ["ERRORS", "Failpoint", "Fault", "Injector", "draw", "name_of"]
 
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error
@@ -83,6 +87,7 @@ class Injector:
         fault: the fault to raise; None: only count.
         threads: whether to trace a thread of that name; None: trace all threads.
         here: trace the calling thread, too.
+        failpoint: keeps the calls, and decides whether this process may raise; None: this process is the only one.
 
     Attributes:
         calls: how often each function was called.
@@ -96,7 +101,9 @@ class Injector:
         *,
         threads: Callable[[str], bool] | None = None,
         here: bool = False,
+        failpoint: Failpoint | None = None,
     ) -> None:
+        self._failpoint = failpoint
         self.calls: Counter[str] = Counter()
         self.raised = False
         self._places, self._fault, self._threads, self._here = tuple(places), fault, threads, here
@@ -127,6 +134,8 @@ class Injector:
                 return
             with self._lock:
                 self.calls[name] += 1
+                if self._failpoint is not None:
+                    self._failpoint.note_call(name)
                 if self._fault is None or (name, self.calls[name]) != (self._fault.function, self._fault.call):
                     return
                 if self._fault.after:
@@ -139,7 +148,7 @@ class Injector:
 
     def _raise(self) -> None:
         fault = self._fault
-        if fault is not None:
+        if fault is not None and (self._failpoint is None or self._failpoint.acquire()):
             self.raised = True
             raise ERRORS[fault.error](f"injected: {fault}")
 
@@ -160,27 +169,66 @@ def _name(code: CodeType) -> str | None:
     return f"{path}:{code.co_firstlineno} {getattr(code, 'co_qualname', code.co_name)}" if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class Failpoint:
+    """One error in other processes, whichever of them comes first to the call. Picklable.
+
+    Attributes:
+        places: folders and files below the root of the project.
+        fault: the fault to raise; None: only count.
+        folder: an existing folder for what these processes write.
+    """
+
+    places: tuple[str, ...]
+    fault: Fault | None
+    folder: str
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each function was called, in the process that called it most often."""
+        most = Counter[str]()
+        for file in Path(self.folder).glob("calls-*"):
+            most |= Counter(file.read_text().splitlines())
+        return most
+
+    @property
+    def raised(self) -> bool:
+        """Whether a process has raised the fault."""
+        return Path(self.folder, "raised").exists()
+
+    @property
+    def variable(self) -> dict[str, str]:
+        """The environment for `main`."""
+        return {"LOWMARK_FAILPOINT": json.dumps(asdict(self))}
+
+    def arm(self) -> Injector:
+        """Return an entered injector in this process, for its present thread and all threads that start later."""
+        return Injector(self.places, self.fault, here=True, failpoint=self).__enter__()
+
+    def note_call(self, name: str) -> None:
+        """Write down a call while the calls are counted; at once, because such a process may be killed."""
+        if self.fault is None:
+            with Path(self.folder, f"calls-{os.getpid()}").open("a", encoding="utf-8") as file:
+                file.write(f"{name}\n")
+
+    def acquire(self) -> bool:
+        """Return True to the first caller of all processes, and False to all later ones."""
+        try:
+            Path(self.folder, "raised").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
 def main() -> None:
-    """Run the command line of lowmark with the injector that `variable` describes."""
+    """Run the command line of lowmark with the failpoint in the environment."""
     logging.basicConfig(level=logging.INFO)
-    wanted = json.loads(os.environ["LOWMARK_FAULT"])
+    wanted = json.loads(os.environ["LOWMARK_FAILPOINT"])
     fault = None if wanted["fault"] is None else Fault(**wanted["fault"])
     from lowmark.integration.cli.main import main as command
 
-    injector = Injector(wanted["places"], fault, here=True)
-    try:
-        with injector:
-            command()
-    finally:
-        if wanted.get("seen"):
-            with open(wanted["seen"], "w", encoding="utf-8") as file:  # noqa: PTH123
-                json.dump(injector.calls, file)
-
-
-def variable(places: Collection[str], fault: Fault | None, seen: str | None = None) -> dict[str, str]:
-    """Return the environment that `main` reads; the process finally writes its calls as JSON to the file ``seen``."""
-    as_dict = None if fault is None else asdict(fault)
-    return {"LOWMARK_FAULT": json.dumps({"places": [*places], "fault": as_dict, "seen": seen})}
+    with Failpoint(tuple(wanted["places"]), fault, wanted["folder"]).arm():
+        command()
 
 
 if __name__ == "__main__":

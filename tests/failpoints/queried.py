@@ -9,7 +9,10 @@ its checkpoint, and replaces a dead service.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -22,28 +25,31 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli import main
-from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import LowmarkError, WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
+from tests.failpoints.failing_source import FailingSource
 from tests.integration.feed import Feed, Row, start, us, windows
 from tests.integration.serving import private_folder
-from tests.live.servers import Record
+from tests.live.servers import ROOT, Record
 from tests.live.test_serve import served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tests.failpoints.inject import Failpoint
     from tests.integration.feed import Ran
     from tests.live.servers import Broker
 
-__all__ = ["KINDS", "Outcome", "World"]
+__all__ = ["ELSEWHERE", "KINDS", "Outcome", "World"]
 
-KINDS = ("job", "python", "read", "sketch")
+KINDS = ("job", "planner", "python", "read", "serve", "sketch")
 """`wrap` by sketch; `wrap` through Python; `read` on a Kafka broker; two applications of one job at `lowmark serve`."""
+ELSEWHERE = ("planner", "serve")
+"""As `read` with an error in the planner's process, as `job` with an error in `lowmark serve`; others in the driver."""
 STEPS = 9
 STEP_SECONDS = 100
 BEHIND_SECONDS = 60
@@ -171,8 +177,10 @@ class Reading(Application):
 
     finds_splits_first = True
 
-    def __init__(self, spark: SparkSession, folder: Path, grace_seconds: float, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, spark: SparkSession, folder: Path, grace_seconds: float, broker: Broker, failpoint: Failpoint | None
+    ) -> None:
+        self._broker, self._failpoint = broker, failpoint
         super().__init__(spark, folder, grace_seconds)
 
     def begin_to_feed(self) -> None:
@@ -194,12 +202,50 @@ class Reading(Application):
         return any(end["positions"] == read for end in ends if "positions" in end)
 
     def stream(self, service: LowWatermarkService) -> DataFrame:
-        source = KafkaSource(
+        source = FailingSource(
             bootstrap_servers=self._broker.bootstrap, topics=[self._topic], columns=["key", "timestamp"],
             discover_every="200 milliseconds",
         )  # fmt: skip
+        source.failpoint = self._failpoint
         read = service.read(source, name="orders", strategy=self.strategy)
         return read.select(F.col("timestamp").alias("ts"), F.col("key").cast("string").alias("split"))
+
+
+class Serving:
+    """A process of `lowmark serve` with a failpoint; like a supervisor, the world starts the next one after its end.
+
+    Args:
+        folder: a private folder for its socket, journal and log.
+        failpoint: of the process.
+    """
+
+    def __init__(self, folder: Path, failpoint: Failpoint) -> None:
+        self.address = f"unix:{folder}/c.sock"
+        self._journal, self._log, self._failpoint = folder / "state" / "journal", folder / "log", failpoint
+        self._process = self._begun()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable, "-m", "tests.failpoints.inject", "serve", "--address", self.address,
+                    "--journal", str(self._journal), "--interval", "50 milliseconds",
+                ],
+                cwd=ROOT, env={**os.environ, **self._failpoint.variable}, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def ended(self) -> str | None:
+        """If the process has ended, return its output, and start the next one."""
+        if self._process.poll() is None:
+            return None
+        said = f"lowmark serve ended with {self._process.returncode}: {self._log.read_text()}"
+        self._process = self._begun()
+        return said
+
+    def stop(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.wait()
 
 
 @dataclass
@@ -237,10 +283,11 @@ class World:
         kind: one of `KINDS`.
         spark: the session.
         folder: an empty folder for the rows and the checkpoints.
-        broker: for the kind that reads Kafka.
+        broker: for the kinds that read Kafka.
         cut_after: the step after which all queries are stopped and restarted; None: never.
         causes: words; each error that ends a query and each text on a standstill must contain a word.
         grace_seconds: how long the low watermark holds after a lost report.
+        failpoint: of a kind `ELSEWHERE`.
     """
 
     def __init__(
@@ -253,7 +300,11 @@ class World:
         cut_after: int | None = None,
         causes: Sequence[str] = (),
         grace_seconds: float = GRACE_SECONDS,
+        failpoint: Failpoint | None = None,
     ) -> None:
+        self._failpoint = failpoint
+        self._serving: Serving | None = None
+        self._newest: dict[str, int] = {}  # times put so far, by split
         self._kind, self._spark, self._folder, self._broker = kind, spark, folder, broker
         self._cut_after, self._causes, self._grace_seconds = cut_after, causes, grace_seconds
         self._fed: Counter[str] = Counter()
@@ -276,16 +327,26 @@ class World:
         match self._kind:
             case "job":
                 with private_folder() as at, served(at) as coordinator:
-                    spark, folder, grace_seconds = of
-                    address = coordinator.address
-                    yield [OfAJob(spark, folder / name, grace_seconds, address) for name in ("first", "second")]
+                    yield self._two(coordinator.address)
             case "python":
                 yield [ThroughPython(*of)]
-            case "read":
+            case "read" | "planner":
                 assert self._broker is not None
-                yield [Reading(*of, self._broker)]
+                yield [Reading(*of, self._broker, self._failpoint)]
+            case "serve":
+                assert self._failpoint is not None
+                with private_folder() as at:
+                    self._serving = Serving(at, self._failpoint)
+                    try:
+                        yield self._two(self._serving.address)
+                    finally:
+                        self._serving.stop()
             case _:
                 yield [Application(*of)]
+
+    def _two(self, coordinator: str) -> list[Application]:
+        folders = [self._folder / name for name in ("first", "second")]
+        return [OfAJob(self._spark, folder, self._grace_seconds, coordinator) for folder in folders]
 
     def _play(self) -> None:
         for step in range(STEPS):
@@ -328,8 +389,16 @@ class World:
                     self._hear(self._causes)
                 if self.outcome.wrong or self.outcome.stood:
                     return False
+                self._supervise()
                 _WAIT.wait(0.02)
+            if one.ran is not None:
+                self._check_lows(one.ran)
         return True
+
+    def _supervise(self) -> None:
+        ended = None if self._serving is None else self._serving.ended()
+        if ended is not None:
+            self._note_text(ended)
 
     def _has_settled(self, one: Application) -> bool:
         try:
@@ -346,7 +415,7 @@ class World:
         assert one.ran is not None
         query = one.ran.query
         if not query.isActive:
-            self._keep_lows(one.ran)
+            self._check_lows(one.ran)
             error = query.exception()
             one.ran = None
             if error is not None:
@@ -359,27 +428,31 @@ class World:
 
     def _note_end(self, one: Application, ended: Exception) -> None:
         text = str(ended).strip()
+        self._note_text(text)
+        one.ran = None
+        if isinstance(ended, WorkerDied) or "WorkerDied" in text:
+            one.stop_service()
+
+    def _note_text(self, text: str) -> None:
         named = [line for line in text.splitlines() if any(cause in line for cause in self._causes)]
         self.outcome.ended.append((named or text.splitlines())[0].strip()[:300])
         if not named:
             self.outcome.wrong.append(f"none of {self._causes} is named: {text}")
         if len(self.outcome.ended) > 5:
             self.outcome.wrong.append("it ends again and again")
-        one.ran = None
-        if isinstance(ended, WorkerDied) or "WorkerDied" in text:
-            one.stop_service()
 
     def _stop(self, one: Application) -> None:
         if one.ran is not None:
             with suppress(StreamingQueryException):
                 one.ran.query.stop()
-            self._keep_lows(one.ran)
+            self._check_lows(one.ran)
             one.ran = None
         one.stop_service()
 
     # -- checks
 
     def _put(self, rows: Sequence[Row]) -> None:
+        self._newest.update((split, at) for split, _, at in rows)
         behind = [row for row in rows if row[0] == "b"]
         if len(self._all) == 1:
             self._all[0].put(rows)
@@ -387,11 +460,14 @@ class World:
         for one, part in zip(self._all, ([row for row in rows if row not in behind], behind), strict=True):
             one.put(part)
 
-    def _keep_lows(self, ran: Ran) -> None:
-        """Check that the low watermarks of a run never fall."""
+    def _check_lows(self, ran: Ran) -> None:
+        """Check that the low watermarks of a run never fall, and never pass the times of the advancing splits."""
         lows = [offset.low_us for offset in ran.heartbeats if offset.low_us is not None]
+        most_us = us(min(self._newest["a"], self._newest["b"]))
         if lows != sorted(lows):
             self.outcome.wrong.append(f"the low watermark went back: {lows}")
+        if lows and max(lows) > most_us:
+            self.outcome.wrong.append(f"the low watermark rose to {max(lows)}, and the splits are at {most_us}")
 
     def _hear(self, causes: Sequence[str]) -> None:
         """Check during a standstill that status, check and metrics name the true cause.

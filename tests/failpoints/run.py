@@ -1,9 +1,10 @@
-"""Faults in a driver's functions, one after the other: `make failpoints` prints the table.
+"""Faults in running queries, one after the other: `make failpoints` prints the table.
 
     python -m tests.failpoints.run --minutes 10 --seed 7
 
-Each fault is raised once in a function of the driver that a small query calls. A seed draws the function, the call, the
-error, and the step after which the queries are stopped and restarted, if any.
+Each fault is raised once in a function that a small query calls: of the driver, of the planner's process, or of
+`lowmark serve`. A seed draws the function, the call, the error, and the step after which the queries are stopped and
+restarted, if any.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.failpoints.inject import Fault, Injector, draw
-from tests.failpoints.queried import KINDS, STEPS, Outcome, World
+from tests.failpoints.inject import Failpoint, Fault, Injector, draw
+from tests.failpoints.queried import ELSEWHERE, KINDS, STEPS, Outcome, World
 from tests.live.servers import kafka_broker
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
     from tests.live.servers import Broker
 
-__all__ = ["PLACES", "calls_of", "play"]
+__all__ = ["calls_of", "play"]
 
-PLACES = (
+_OF_THE_DRIVER = (
     "watermark",
     "integration/coordinator",
     "integration/driver",
@@ -43,12 +44,30 @@ PLACES = (
 )
 
 
+_PLACES = {
+    "planner": ("watermark", "sources", "integration/process", "integration/transport"),
+    "serve": ("watermark", "integration/cli/serve.py", "integration/coordinator", "integration/process"),
+}
+
+
+def _played(
+    kind: str, spark: SparkSession, broker: Broker | None, fault: Fault | None, cut_after: int | None
+) -> tuple[Counter[str], bool, Outcome]:
+    causes = [] if fault is None else [fault.error]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside, ExitStack() as on:
+        failpoint = Failpoint(_PLACES[kind], fault, beside) if kind in ELSEWHERE else None
+        seen = failpoint or on.enter_context(Injector(_OF_THE_DRIVER, fault))
+        outcome = World(
+            kind, spark, Path(folder), broker, cut_after=cut_after, causes=causes, failpoint=failpoint
+        ).play()
+        return seen.calls, seen.raised, outcome
+
+
 def calls_of(kind: str, spark: SparkSession, broker: Broker | None) -> Counter[str]:
-    """Count the calls of each function on a service's threads during a query from its start to its end."""
-    with tempfile.TemporaryDirectory() as folder, Injector(PLACES) as seen:
-        outcome = World(kind, spark, Path(folder), broker, cut_after=STEPS // 2).play()
+    """Count the calls of each function that may raise, during a query from its start to its end."""
+    calls, _, outcome = _played(kind, spark, broker, None, STEPS // 2)
     assert outcome.kind == "exact", outcome
-    return seen.calls
+    return calls
 
 
 def play(
@@ -62,9 +81,8 @@ def play(
     chance = random.Random(seed)
     fault = draw(calls, chance)
     cut_after = chance.choice([None, *range(STEPS - 1)])
-    with tempfile.TemporaryDirectory() as folder, Injector(PLACES, fault) as injector:
-        outcome = World(kind, spark, Path(folder), broker, cut_after=cut_after, causes=[fault.error]).play()
-    return fault, injector.raised, outcome
+    _, raised, outcome = _played(kind, spark, broker, fault, cut_after)
+    return fault, raised, outcome
 
 
 def main() -> int:
@@ -83,10 +101,10 @@ def main() -> int:
         local_session("failpoints", settings={"spark.sql.shuffle.partitions": "1"}) as (spark, place),
         ExitStack() as on,
     ):
-        broker = on.enter_context(kafka_broker(place / "kafka")) if "read" in kinds else None
+        broker = on.enter_context(kafka_broker(place / "kafka")) if {"read", "planner"} & {*kinds} else None
         calls = {kind: calls_of(kind, spark, broker) for kind in kinds}
         for kind in kinds:
-            print(f"{kind}: {len(calls[kind])} functions", flush=True)
+            print(f"{kind}: {len(calls[kind])} functions, {sum(calls[kind].values())} calls", flush=True)
         seed, until = given.seed, time.monotonic() + 60 * given.minutes
         while time.monotonic() < until:
             kind = kinds[seed % len(kinds)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from random import Random
 
 import pytest
 from lowmark.watermark.duration import duration_us
 
-from tests.failpoints.inject import ERRORS, Fault, Injector, draw
+from tests.failpoints.inject import ERRORS, Failpoint, Fault, Injector, draw, name_of
+from tests.live.servers import ROOT
 
 PLACES = ["watermark/duration.py"]
 
@@ -55,3 +59,30 @@ def test_a_seed_draws_the_same_fault_again() -> None:
     calls = {"a.py:1 one": 3, "b.py:2 two": 1}
     assert [draw(calls, Random(seed)) for seed in range(9)] == [draw(calls, Random(seed)) for seed in range(9)]
     assert {draw(calls, Random(seed)).function for seed in range(9)} == set(calls)
+
+
+ARMED = """
+from lowmark.watermark.duration import duration_us
+from tests.failpoints.inject import Fault, Failpoint
+injector = {failpoint}.arm()
+for _ in range({times}):
+    try:
+        duration_us("1 second", what="test")
+    except KeyError:
+        print("raised")
+"""
+
+
+def test_a_failpoint_counts_the_calls_of_processes_and_raises_in_one_of_them(tmp_path: Path) -> None:
+    def run(failpoint: Failpoint, times: int) -> str:
+        command = [sys.executable, "-c", ARMED.format(failpoint=failpoint, times=times)]
+        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    function = name_of(duration_us)
+    counting = Failpoint((*PLACES,), None, str(tmp_path))
+    assert [run(counting, times) for times in (3, 2)] == ["", ""]
+    assert counting.calls[function] == 3
+    raising = Failpoint((*PLACES,), Fault(function, 2, "KeyError"), str(tmp_path))
+    assert not raising.raised
+    assert [run(raising, times) for times in (1, 3, 3)] == ["", "raised\n", ""]
+    assert raising.raised

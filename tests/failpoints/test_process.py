@@ -19,7 +19,7 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 
-from tests.failpoints.inject import Fault, name_of, variable
+from tests.failpoints.inject import Failpoint, Fault, name_of
 from tests.integration.serving import private_folder, task
 from tests.live.servers import ROOT, wait_until
 
@@ -41,7 +41,7 @@ def served(folder: Path, fault: Fault) -> Iterator[subprocess.Popen[str]]:
             "--journal", str(folder / "state" / "journal"), "--interval", "50 milliseconds",
         ],
         cwd=ROOT,
-        env={**os.environ, **variable(PLACES, fault)},
+        env={**os.environ, **Failpoint(PLACES, fault, str(folder)).variable},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
