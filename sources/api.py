@@ -669,10 +669,14 @@ class Source(ABC, Generic[SplitT, StateT]):
         fetching: how the threads of a task read its slices.
         externally_induced: whether `create_reader` makes an `ExternallyInducedSourceReader`, which decides where
             batches end.
+        requires: modules beside lowmark's own that reading needs, such as "confluent_kafka". They are looked for where
+            readers run before the first query, and an error names the missing package and this source. A source that
+            reads through others has their modules, too.
     """
 
     fetching: Fetching = Fetching.multiplexed()
     externally_induced: bool = False
+    requires: tuple[str, ...] = ()
 
     @property
     @abstractmethod

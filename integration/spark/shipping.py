@@ -62,7 +62,8 @@ def ship(spark: SparkSession) -> None:
     """Give every executor of a session the driver's lowmark and its dependencies.
 
     Call it before the first query starts; a second call has no effect, so a notebook's cell may run twice. Not needed
-    if the executors' Python has lowmark installed, nor in local mode.
+    if the executors' Python has lowmark installed, nor in local mode. confluent-kafka is shipped, too; the modules that
+    other sources require must be installed there, and `LowWatermarkService.read` names the missing ones.
 
     Args:
         spark: the session.

@@ -8,6 +8,7 @@ executors elsewhere, are checked before the first query.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,33 +29,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["PACKAGES", "check", "needed"]
+__all__ = ["check", "needed"]
 
 log = logging.getLogger("lowmark")
 
-PACKAGES = {
-    "lowmark.integration.transport.heartbeat": "lowmark",
-    "pyarrow": "pyarrow",
-    "numpy": "numpy",
-    "mmh3": "mmh3",
-    "xxhash": "xxhash",
-    "msgspec": "msgspec",
-    "grpc": "grpcio",
-    "confluent_kafka": "confluent-kafka",
-    "boto3": "boto3",
-    "jpype": "JPype1",
-}
-"""Modules that workers import -> the package that has them."""
-
-_ALWAYS = ("pyarrow", "numpy", "lowmark.integration.transport.heartbeat")
-_TO_MEASURE = ("mmh3", "xxhash")
-_TO_READ = ("msgspec",)
-_CLIENTS = {
-    b"lowmark.sources.kafka": ("confluent_kafka",),
-    b"lowmark.sources.kinesis": ("boto3",),
-    b"lowmark.sources.pravega": ("jpype",),
-}
-_TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the service
+_OWN = "lowmark"
+_ALWAYS = dict.fromkeys(("pyarrow", "numpy", "lowmark.integration.transport.heartbeat"), _OWN)
+_TO_MEASURE = dict.fromkeys(("mmh3", "xxhash"), _OWN)
+_TO_READ = dict.fromkeys(("msgspec",), _OWN)
+_TO_ASK = dict.fromkeys(("msgspec", "grpc"), _OWN)  # the readers on the driver's host ask the service
 _SECONDS = 60.0
 _ATTEMPTS = 5
 
@@ -80,27 +63,28 @@ _checked: set[tuple[str, str, str]] = set()  # (application, Python, module)
 _checking = threading.Lock()
 
 
-def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> tuple[str, ...]:
-    """Return the modules that workers import for a stream.
+def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> dict[str, str]:
+    """Return the modules that workers import for a stream, each with the name of the code that imports it.
 
     Args:
         strategy: the strategy of the stream.
         source: the source that `LowWatermarkService.read` reads; None for a wrapped stream.
     """
     if source is None:
-        return (*_ALWAYS, *_TO_MEASURE) if strategy.runs_python and strategy.generator is not None else _ALWAYS
-    from pyspark import cloudpickle
-
-    # The pickle also shows sources inside others, such as in a hybrid source or in a user's own.
-    pickled: bytes = cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
-    clients = [client for room, its in _CLIENTS.items() if room in pickled for client in its]
-    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *clients)
+        measures = strategy.runs_python and strategy.generator is not None
+        return {**_ALWAYS, **_TO_MEASURE} if measures else dict(_ALWAYS)
+    own = {**_ALWAYS, **_TO_MEASURE, **_TO_READ}
+    return {**dict.fromkeys(source.requires, type(source).__name__), **own}
 
 
-def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:
+def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
     """Check whether workers can import modules; a second call checks only new modules.
 
     Costs nothing for a local session with this Python. Executors elsewhere take a small job.
+
+    Args:
+        spark: the session.
+        modules: name of a module -> name of the code that imports it.
 
     Raises:
         WorkersUnfit: names the Python, the missing packages and the remedy.
@@ -108,11 +92,11 @@ def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:
     context = spark.sparkContext
     python, application = context.pythonExec, context.applicationId
     with _checking:
-        new = [module for module in modules if (application, python, module) not in _checked]
+        new = {module: user for module, user in modules.items() if (application, python, module) not in _checked}
         if not new:
             return
         if not _is_own(python):
-            _check_here(context, python, tuple(dict.fromkeys((*new, *_TO_ASK))))
+            _check_here(context, python, {**_TO_ASK, **new})
         if not _is_local(context):
             _check_executors(context, python, new)
         _checked.update((application, python, module) for module in new)
@@ -131,7 +115,7 @@ def _is_own(python: str) -> bool:
     return one == other or (one.parent == other.parent and one.resolve() == other.resolve())
 
 
-def _check_here(context: SparkContext, python: str, modules: Sequence[str]) -> None:
+def _check_here(context: SparkContext, python: str, modules: Mapping[str, str]) -> None:
     """Check the workers' Python on the driver's host, where readers of sources run."""
     command = [python, "-c", f"{_PROBE}\nprint(json.dumps(probe(sys.argv[1:])))", *modules]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_python_path(context))}
@@ -142,7 +126,7 @@ def _check_here(context: SparkContext, python: str, modules: Sequence[str]) -> N
         raise WorkersUnfit("on this host", python, f"it does not run ({failed})", ()) from failed
     if found is None:
         raise WorkersUnfit("on this host", python, f"it does not run ({ran.stderr.strip()[-200:]})", ())
-    _judge("on this host", *found)
+    _judge("on this host", modules, *found)
 
 
 def _python_path(context: SparkContext) -> list[str]:
@@ -156,7 +140,7 @@ def _python_path(context: SparkContext) -> list[str]:
     return [*spark, *shipped, *([users] if users else [])]
 
 
-def _check_executors(context: SparkContext, python: str, modules: Sequence[str]) -> None:
+def _check_executors(context: SparkContext, python: str, modules: Mapping[str, str]) -> None:
     from py4j.protocol import Py4JJavaError
 
     probe, wanted = _PROBE, tuple(modules)
@@ -204,7 +188,7 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
         context.removeJobTag(tag)
     for host, *answer in sorted(seen.values()):
         others = len({each[0] for each in seen.values() if each[1:] == (*answer,)}) - 1
-        _judge(f"on executor {host}" + (f" and {others} other hosts" if others else ""), *answer)
+        _judge(f"on executor {host}" + (f" and {others} other hosts" if others else ""), modules, *answer)
 
 
 def _executors(context: SparkContext) -> int:
@@ -219,10 +203,22 @@ def _cause(failed: Any) -> str:
     return next((line.strip() for line in lines if any(sign in line for sign in telling)), lines[0])[:300]
 
 
-def _judge(where: str, python: str, version: str, missing: Sequence[tuple[str, str]]) -> None:
+def _judge(
+    where: str, modules: Mapping[str, str], python: str, version: str, missing: Sequence[tuple[str, str]]
+) -> None:
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if version != own:
         raise WorkersUnfit(where, python, f"it is Python {version}, and the driver's is {own}", ())
     if missing:
-        fact = "it cannot import what lowmark needs there ({})".format("; ".join(why for _, why in missing))
-        raise WorkersUnfit(where, python, fact, tuple(PACKAGES.get(module, module) for module, _ in missing))
+        reasons: dict[str, list[str]] = {}
+        for module, why in missing:
+            reasons.setdefault(modules[module], []).append(why)
+        parts = [f"what {user} needs there ({'; '.join(whys)})" for user, whys in reasons.items()]
+        packages = tuple(dict.fromkeys(_package(module) for module, _ in missing))
+        raise WorkersUnfit(where, python, f"it cannot import {', nor '.join(parts)}", packages)
+
+
+def _package(module: str) -> str:
+    """Return the name under which the package of a module is installed, as far as this Python knows it."""
+    top = module.partition(".")[0]
+    return importlib.metadata.packages_distributions().get(top, [top])[0]

@@ -69,6 +69,11 @@ class HybridSource(Source[HybridSplit, HybridState]):
         return max((source.fetching for source in self._sources), key=lambda each: each.threads)
 
     @property
+    def requires(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The modules of all sources."""
+        return self._sources.requires
+
+    @property
     def split_serializer(self) -> VersionedSerializer[HybridSplit]:
         return _SplitSerializer(self._sources)
 

@@ -33,10 +33,12 @@ class DeferredSource:
         create: gets the enumerator of the previous source, which has ended and is not closed yet; None after a restart
             and on executors. A module's function, or another picklable callable.
         boundedness: boundedness of the source that it makes.
+        requires: modules that reading this source needs, as `Source.requires`.
     """
 
     create: Callable[[AnyEnumerator | None], AnySource]
     boundedness: Boundedness = Boundedness.BOUNDED
+    requires: tuple[str, ...] = ()
 
 
 class Succession:
@@ -49,6 +51,7 @@ class Succession:
         first: the source that is read first.
         last_index: index of the last source.
         boundedness: boundedness of the whole, which is that of the last source.
+        requires: modules that reading the sources needs, those of deferred sources, too.
 
     Raises:
         InvalidHybrid: the sources cannot be read one after the other.
@@ -63,6 +66,7 @@ class Succession:
             if source.boundedness is not Boundedness.BOUNDED:
                 raise InvalidHybrid(index, "it is unbounded, so nothing would ever follow", "bound it, or put it last.")
         self.first, self.last_index, self.boundedness = sources[0], len(sources) - 1, sources[-1].boundedness
+        self.requires = tuple(dict.fromkeys(module for source in sources for module in source.requires))
         self._sources = sources
         self._made: dict[int, AnySource] = {}
         for index, source in enumerate(sources):

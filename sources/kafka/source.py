@@ -112,6 +112,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
     KafkaSource(broker:9092, topics=orders)
     """
 
+    requires = ("confluent_kafka",)
+
     def __init__(
         self,
         *,

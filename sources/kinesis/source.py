@@ -96,6 +96,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     KinesisSource(eu-west-1, streams=orders)
     """
 
+    requires = ("boto3",)
+
     def __init__(
         self,
         *,

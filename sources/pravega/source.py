@@ -145,6 +145,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     split_type = PravegaSplit
 
+    requires = ("jpype",)
+
     def __init__(
         self,
         *,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.spark import workers
+from lowmark.sources import Boundedness, DeferredSource, HybridSource
 from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.kinesis import KinesisSource
 from lowmark.sources.pravega import PravegaSource
@@ -73,21 +74,53 @@ def test_an_application_without_an_activated_environment_just_works_and_another_
 
 def test_what_a_stream_needs() -> None:
     kafka = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"])
-    always = {"pyarrow", "numpy", "lowmark.integration.transport.heartbeat"}
-    read = always | {"mmh3", "xxhash", "msgspec"}
+    always = dict.fromkeys(("pyarrow", "numpy", "lowmark.integration.transport.heartbeat"), "lowmark")
+    measure = dict.fromkeys(("mmh3", "xxhash"), "lowmark")
+    read = always | measure | {"msgspec": "lowmark"}
 
-    assert set(workers.needed(IN_ORDER)) == always
-    assert set(workers.needed(IN_ORDER.with_timestamp_assigner(lambda *_: 0))) == always
-    assert set(workers.needed(WatermarkStrategy.for_generator(Punctuated))) == always | {"mmh3", "xxhash"}
-    assert set(workers.needed(IN_ORDER, LogSource(Path()))) == read
-    assert set(workers.needed(IN_ORDER, kafka)) == read | {"confluent_kafka"}
-    assert set(workers.needed(IN_ORDER)) <= workers.PACKAGES.keys()
+    assert workers.needed(IN_ORDER) == always
+    assert workers.needed(IN_ORDER.with_timestamp_assigner(lambda *_: 0)) == always
+    assert workers.needed(WatermarkStrategy.for_generator(Punctuated)) == always | measure
+    assert workers.needed(IN_ORDER, LogSource(Path())) == read
+    assert workers.needed(IN_ORDER, kafka) == read | {"confluent_kafka": "KafkaSource"}
     pravega = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"])
-    assert set(workers.needed(IN_ORDER, pravega)) == read | {"jpype"}
+    assert workers.needed(IN_ORDER, pravega) == read | {"jpype": "PravegaSource"}
     kinesis = KinesisSource(streams=["orders"], region="eu-central-1")
-    assert set(workers.needed(IN_ORDER, kinesis)) == read | {"boto3"}
-    clients = {name for source in (kafka, pravega, kinesis) for name in workers.needed(IN_ORDER, source)}
-    assert {*clients, *workers._TO_ASK} == workers.PACKAGES.keys()
+    assert workers.needed(IN_ORDER, kinesis) == read | {"boto3": "KinesisSource"}
+
+
+class Abroad(LogSource):
+    """A source of a user, who says what its workers need."""
+
+    requires = ("no_such_client", "mmh3")
+
+
+class Finite(LogSource):
+    bounded = True
+
+
+def test_a_source_of_sources_needs_what_each_of_them_needs() -> None:
+    later = DeferredSource(lambda _: Abroad(Path()), Boundedness.CONTINUOUS_UNBOUNDED, requires=("no_such_client",))
+    assert HybridSource(Finite(Path()), Abroad(Path())).requires == ("no_such_client", "mmh3")
+    assert HybridSource(Finite(Path()), later).requires == ("no_such_client",)
+
+
+def test_an_error_names_the_source_and_the_packages_that_its_workers_lack(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_python_path", lambda _: [])
+    modules = {"grpc": "lowmark", "boto3.session": "Abroad"} | dict.fromkeys(Abroad.requires, "Abroad")
+    monkeypatch.setattr(workers, "_TO_ASK", {})
+    with pytest.raises(WorkersUnfit) as raised:
+        workers.check(session(str(bare)), modules)
+
+    assert str(raised.value).startswith(
+        f"Spark's workers on this host run {Path(sys.executable).resolve()}: it cannot import what lowmark needs there "
+        "(ModuleNotFoundError: No module named 'grpc'), nor what Abroad needs there (ModuleNotFoundError: No module "
+        "named 'boto3'; ModuleNotFoundError: No module named 'no_such_client'; ModuleNotFoundError: No module named "
+        "'mmh3'). Hint: "
+    )
+    assert raised.value.missing == ("grpcio", "boto3", "no_such_client", "mmh3"), "as pip calls the installed ones"
 
 
 def test_a_python_is_looked_at_once_and_again_only_for_what_is_new(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,16 +132,17 @@ def test_a_python_is_looked_at_once_and_again_only_for_what_is_new(bare: Path, m
         return run(command, **options)
 
     monkeypatch.setattr(subprocess, "run", note)
-    monkeypatch.setattr(workers, "_TO_ASK", ())
+    monkeypatch.setattr(workers, "_TO_ASK", {})
     monkeypatch.setattr(workers, "_python_path", lambda _: [])
     there = session(str(bare))
-    workers.check(there, ["json"])
-    workers.check(there, ["json"])
-    workers.check(there, ["json", "zlib"])
+    json_alone = {"json": "lowmark"}
+    workers.check(there, json_alone)
+    workers.check(there, json_alone)
+    workers.check(there, {**json_alone, "zlib": "lowmark"})
     for _ in range(2):  # an unfit Python is checked again
         with pytest.raises(WorkersUnfit, match=r"No module named 'mmh3'\)\. Hint: .*; or install there: mmh3\.$"):
-            workers.check(there, ["zlib", "mmh3"])
-    workers.check(session(sys.executable), ["no_such_module"])  # a local session's own Python is not checked
+            workers.check(there, {"zlib": "lowmark", "mmh3": "lowmark"})
+    workers.check(session(sys.executable), {"no_such_module": "lowmark"})  # a local session's own Python is not checked
 
     assert asked == [["json"], ["zlib"], ["mmh3"], ["mmh3"]]
 
@@ -129,13 +163,13 @@ def test_a_python_that_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "python").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "python").chmod(0o755)
     with pytest.raises(WorkersUnfit, match=text):
-        workers.check(session(str(tmp_path / "python")), ["json"])
+        workers.check(session(str(tmp_path / "python")), {"json": "lowmark"})
 
 
 def test_a_python_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_python_path", lambda _: [])
     with pytest.raises(WorkersUnfit, match=r"workers on this host run /no/python: it does not run \(.*No such file"):
-        workers.check(session("/no/python"), ["json"])
+        workers.check(session("/no/python"), {"json": "lowmark"})
 
 
 @pytest.mark.parametrize(

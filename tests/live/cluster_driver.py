@@ -97,6 +97,17 @@ def speculated(spark: SparkSession, service: LowWatermarkService, folder: Path) 
     return {"tried": tried, "measured": counts.rows, "low": ran.low, "windows": sorted(ran.rows)}
 
 
+class Abroad(GeneratorSource):
+    """A source of a user, whose client the driver has and the executors lack."""
+
+    requires = ("confluent_kafka", "tests.installed")  # the first one is shipped
+
+
+def orders() -> StreamScript:
+    """Fifty rows of two splits."""
+    return StreamScript((SplitScript("a", 4), SplitScript("b", 1)), us(0), ticks=10, tick_us=1_000_000, shuffle_us=1)
+
+
 def main(folder: Path) -> None:
     """Six batches; after the third, one executor dies."""
     settings: dict[str, bool | float | int | str | None] = {
@@ -124,12 +135,12 @@ def main(folder: Path) -> None:
     except WorkersUnfit as unfit:
         before = str(unfit)
     ship(spark)  # inspects the executors' Python
-    try:
-        workers.check(spark, ["lowmark.integration.transport.heartbeat", "confluent_kafka.no_such_part"])
-    except WorkersUnfit as unfit:
-        lacks = str(unfit)
     feed = Feed(spark, folder / "feed")
     with LowWatermarkService(spark) as service:
+        try:
+            service.read(Abroad(orders(), seed=7), name="abroad", tasks=4)
+        except WorkersUnfit as unfit:
+            lacks = str(unfit)
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
         ran = start(windows(df, "split"), str(folder / "checkpoint"))
         killed: list[int] = []
@@ -140,10 +151,7 @@ def main(folder: Path) -> None:
                 killed = executors(port)[:1]
                 os.kill(killed[0], signal.SIGKILL)
         ran.query.stop()
-        script = StreamScript(
-            (SplitScript("a", 4), SplitScript("b", 1)), us(0), ticks=10, tick_us=1_000_000, shuffle_us=1
-        )
-        df = service.read(GeneratorSource(script, seed=7, ticks_per_batch=10), name="read", tasks=4)
+        df = service.read(GeneratorSource(orders(), seed=7, ticks_per_batch=10), name="read", tasks=4)
         read = start(df.select("split"), str(folder / "read"), trigger={"availableNow": True})
         read.query.awaitTermination(120)
         said: dict[str, Any] = {
