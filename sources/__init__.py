@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed, SuppressRestarts
     from .hybrid import DeferredSource, HybridSource
     from .kit.discovery import DiscoveringEnumerator
+    from .kit.patience import Patience
     from .kit.simple import SimpleSource
     from .kit.unanswered import SourceUnavailable
     from .reading.slices import read_slices
@@ -62,6 +63,7 @@ __all__ = [
     "HybridSource",
     "InputStatus",
     "MetricGroup",
+    "Patience",
     "RateLimiterStrategy",
     "ReaderGateway",
     "ReaderInfo",
@@ -95,6 +97,7 @@ _LATER = {
     "coordinator": ("FailoverPolicy", "ReaderGateway", "SourceCoordinator", "SourceFailed", "SuppressRestarts"),
     "hybrid": ("DeferredSource", "HybridSource"),
     "kit.discovery": ("DiscoveringEnumerator",),
+    "kit.patience": ("Patience",),
     "kit.simple": ("SimpleSource",),
     "kit.unanswered": ("SourceUnavailable",),
     "reading.slices": ("read_slices",),

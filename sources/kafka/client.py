@@ -7,7 +7,6 @@ clients are made on first use and closed with their owner.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from concurrent.futures import TimeoutError as FuturesTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lowmark.sources.kit.patience import Patience
 from lowmark.watermark.moment import first_ms_from
 
 from .errors import KafkaTopicMissing, KafkaUnavailable
@@ -31,20 +31,15 @@ __all__ = ["KafkaClient", "Topic", "matches"]
 
 AnswerT = TypeVar("AnswerT")
 
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 1.0
 REQUEST_SECONDS = 10.0
 """How long one request may take before it is sent again; a reachable broker answers within milliseconds."""
 GREETING_SECONDS = 2.0
 """How long a new client may take to hear of the cluster, after an earlier client has failed. Without this, a question
 asked while no broker can be reached would wait until its time is over, even if a broker comes back."""
 FIRST_ANSWER_SECONDS = 5.0
-"""An address that refuses or cannot be found for this long, and never answered, is wrong. If a broker is silent for
-this long, the log says so."""
+"""An address that refuses or cannot be found for this long, and never answered, is wrong."""
 FIRST_REQUEST_SECONDS = 3.0
 """How long one request may take before the first answer of any broker."""
-
-_log = logging.getLogger("lowmark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +122,19 @@ class KafkaClient:
         from confluent_kafka import KafkaException
 
         action = f"list the topics that match {pattern!r}"
-        deadline = _Deadline(self._settings.give_up_after_seconds, self._now_seconds)
+        patience = self._patience(action)
         listed: Any = None
         while listed is None:
             failed = self._greeting()
             if failed is None:
                 try:
-                    listed = self._connected().list_topics(timeout=self._request_seconds(deadline.left_seconds()))
+                    listed = self._connected().list_topics(timeout=self._request_seconds(patience.left_seconds))
                 except KafkaException as unlisted:
                     self._poll()
                     failed = unlisted
             if failed is not None:
                 self._renew()
-                self._pause_or_give_up(action, failed, deadline)
+                self._pause_or_give_up(action, failed, patience)
         self._reached = True
         return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
 
@@ -297,7 +292,7 @@ class KafkaClient:
         """
         from confluent_kafka import KafkaException
 
-        deadline = _Deadline(self._settings.give_up_after_seconds, self._now_seconds)
+        patience = self._patience(action)
         answers: dict[Any, AnswerT | None] = {}
         failed: dict[Any, Exception] = {}
         if left is not None and not left:
@@ -307,9 +302,9 @@ class KafkaClient:
             unreached = self._greeting()
             if unreached is not None:
                 self._renew()
-                self._pause_or_give_up(action, unreached, deadline)
+                self._pause_or_give_up(action, unreached, patience)
                 continue
-            seconds = self._request_seconds(deadline.left_seconds())
+            seconds = self._request_seconds(patience.left_seconds)
             for key, future in ask(seconds).items():
                 try:
                     answers[key] = future.result(seconds + 1.0)
@@ -327,10 +322,9 @@ class KafkaClient:
             if not failed:
                 return answers, failed
             self._renew()
-            patient = patience_seconds is None or not answers or deadline.spent_seconds() < patience_seconds
-            if not patient:
+            if patience_seconds is not None and answers and patience.spent_seconds >= patience_seconds:
                 return answers, failed
-            self._pause_or_give_up(action, next(iter(failed.values())), deadline)
+            self._pause_or_give_up(action, next(iter(failed.values())), patience)
 
     def _renew(self) -> None:
         """Ask through a new client from now on.
@@ -358,25 +352,18 @@ class KafkaClient:
     def _request_seconds(self, left_seconds: float) -> float:
         return min(REQUEST_SECONDS if self._reached else FIRST_REQUEST_SECONDS, max(0.5, left_seconds))
 
-    def _pause_or_give_up(self, action: str, failed: Exception, deadline: _Deadline) -> None:
+    def _patience(self, action: str) -> Patience:
+        seconds, system = self._settings.give_up_after_seconds, f"Kafka at {self._settings.place}"
+        return Patience(system, action, seconds, now_seconds=self._now_seconds, pause=self._wait)
 
+    def _pause_or_give_up(self, action: str, failed: Exception, patience: Patience) -> None:
         error: KafkaError | None = failed.args[0] if failed.args and hasattr(failed.args[0], "code") else None
-        spent = deadline.spent_seconds()
+        spent = patience.spent_seconds
         wrong_address = not self._reached and self._errors.unreachable and spent >= FIRST_ANSWER_SECONDS
-        if (
-            self._errors.refused is not None
-            or (error is not None and not may_pass(error))
-            or wrong_address
-            or deadline.left_seconds() <= 0
-        ):
-            raise self._unavailable(action, error if error is not None else failed, spent) from failed
-        if spent >= FIRST_ANSWER_SECONDS and deadline.once():
-            _log.warning(
-                "Kafka at %s: cannot %s for %.0f s by now, and it is tried for %.0f s: %s",
-                self._settings.place, action, spent, self._settings.give_up_after_seconds,
-                self._cause(error if error is not None else failed),
-            )  # fmt: skip
-        self._wait(deadline.next_pause_seconds())
+        given_up = self._errors.refused is not None or (error is not None and not may_pass(error)) or wrong_address
+        cause = error if error is not None else failed
+        if given_up or not patience.goes_on(self._cause(cause)):
+            raise self._unavailable(action, cause, spent) from failed
 
     def _raise_if_any(self, action: str, failed: Mapping[Any, Exception]) -> None:
         for error in failed.values():
@@ -425,26 +412,3 @@ def _topic_id(description: Any) -> str:
     topic_id = getattr(description, "topic_id", None)
     text = "" if topic_id is None else str(topic_id)
     return "" if set(text) <= {"A"} else text  # all zero in base64 means unknown
-
-
-class _Deadline:
-    def __init__(self, seconds: float, now_seconds: Callable[[], float]) -> None:
-        self._now_seconds, self._began = now_seconds, now_seconds()
-        self._seconds, self._pause_seconds = seconds, FIRST_PAUSE_SECONDS
-        self._said = False
-
-    def spent_seconds(self) -> float:
-        return self._now_seconds() - self._began
-
-    def once(self) -> bool:
-        """Whether this is the first call, so that a long wait is logged once."""
-        said, self._said = self._said, True
-        return not said
-
-    def left_seconds(self) -> float:
-        return self._seconds - self.spent_seconds()
-
-    def next_pause_seconds(self) -> float:
-        pause = self._pause_seconds
-        self._pause_seconds = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        return max(0.0, min(pause, self.left_seconds()))

@@ -7,8 +7,6 @@ executor; a given role is assumed there, and renewed. So no secret is in a sourc
 
 from __future__ import annotations
 
-import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from lowmark.sources.kit.patience import Patience
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.errors import without_login
 from lowmark.watermark.moment import MILLISECOND_US, datetime_of, us_of
@@ -29,9 +28,9 @@ __all__ = ["IteratorExpired", "KinesisClient", "KinesisSettings", "Page", "Place
 
 ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 SAY_AFTER_SECONDS = 10.0
+"""Longer than elsewhere, because the service refuses reads now and then as a matter of course."""
 
 THROTTLED = frozenset(
     {
@@ -49,7 +48,6 @@ REFUSED = frozenset(
 )  # fmt: skip
 PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", "ResourceInUseException"})
 """Errors that pass. ResourceInUseException means that a stream is being made or changed."""
-_log = logging.getLogger("lowmark")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -285,8 +283,16 @@ class KinesisClient:
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
-        patience = self.settings.give_up_seconds if patience_seconds is None else patience_seconds
-        began, pause_seconds, said = self._now_seconds(), FIRST_PAUSE_SECONDS, False
+        patience = Patience(
+            f"Kinesis at {self.settings.place}",
+            action,
+            self.settings.give_up_seconds if patience_seconds is None else patience_seconds,
+            say_after_seconds=SAY_AFTER_SECONDS,
+            longest_pause_seconds=LONGEST_PAUSE_SECONDS,
+            jitter=True,
+            now_seconds=self._now_seconds,
+            pause=self._pause,
+        )
         while True:
             asked_ms = self._own_ms()
             try:
@@ -301,18 +307,8 @@ class KinesisClient:
             else:
                 self._set_clock(answer, asked_ms)
                 return answer
-            waited = self._now_seconds() - began
-            # Full jitter, so that callers throttled together do not come back together.
-            pause = random.uniform(0.0, pause_seconds)
-            if waited + pause > patience or self._pause(pause):
-                raise KinesisUnavailable(self.settings.place, action, waited, cause)
-            pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
-            if waited >= SAY_AFTER_SECONDS and not said:
-                said = True
-                _log.warning(
-                    "Kinesis at %s: cannot %s, and tries again for %g seconds in all: %s",
-                    self.settings.place, action, patience, cause,
-                )  # fmt: skip
+            if not patience.goes_on(cause):
+                raise KinesisUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
     def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any], *, gone: bool) -> str:
         """Return the cause if waiting may cure the error; otherwise raise."""

@@ -10,13 +10,13 @@ segments at once, and know predecessors. These classes are the same in 0.12 and 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lowmark.sources.kit.patience import Patience
 from lowmark.watermark import LowmarkError
 
 from .errors import (
@@ -44,16 +44,12 @@ __all__ = [
     "positions_of",
 ]
 
-log = logging.getLogger("lowmark")
-
 Answer = TypeVar("Answer")
 
 OPENED_TOGETHER = 16
 """How many segments are asked for bytes before the first is read; Java keeps a megabyte for each segment."""
 ANSWER_SECONDS = 10.0
 """How long one question may take before it is asked again."""
-_PAUSES_SECONDS = (0.1, 0.3, 1.0)
-_SAY_AFTER_SECONDS = 5.0
 _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "InvalidTokenException", "AuthenticationException", "TokenException")
 _MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
 _WRAPPERS = ("ExecutionException", "CompletionException", "RetriesExhaustedException")
@@ -491,7 +487,7 @@ class PravegaClient:
         """
         import jpype
 
-        began, said, tries = self.now_seconds(), False, 0
+        patience = self.patience(action)
         while True:
             try:
                 return call()
@@ -501,17 +497,13 @@ class PravegaClient:
                 raise self._denied(action, cause)
             if _is(cause, _MISSING):
                 return missing()
-            waited = self.now_seconds() - began
-            if waited >= self.settings.give_up_seconds or _is(cause, _FOR_GOOD):
-                raise PravegaUnavailable(self.settings.place, action, waited, cause)
-            if waited >= _SAY_AFTER_SECONDS and not said:
-                said = True
-                log.warning(
-                    "Pravega at %s: cannot %s, and tries again for %g seconds in all: %s",
-                    self.settings.place, action, self.settings.give_up_seconds, cause,
-                )  # fmt: skip
-            self.pause(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
-            tries += 1
+            if _is(cause, _FOR_GOOD) or not patience.goes_on(cause):
+                raise PravegaUnavailable(self.settings.place, action, patience.spent_seconds, cause)
+
+    def patience(self, action: str) -> Patience:
+        """Return the patience for one question."""
+        place, seconds = f"Pravega at {self.settings.place}", self.settings.give_up_seconds
+        return Patience(place, action, seconds, now_seconds=self.now_seconds, pause=self.pause)
 
     def _denied(self, action: str, cause: str) -> PravegaAccessDenied:
         return PravegaAccessDenied(self.settings.place, action, cause)
@@ -564,8 +556,7 @@ class SegmentBytes:
         import jpype
 
         target, filled = self._direct(data), 0
-        settings = self._client.settings
-        began = self._client.now_seconds()
+        place, patience = self._client.settings.place, self._client.patience(self._action)
         while filled < len(data):
             try:
                 count = int(self._source.read(target, int(ANSWER_SECONDS * 1000)))
@@ -576,19 +567,17 @@ class SegmentBytes:
                 if _is(cause, _MISSING):
                     raise Gone(cause) from None
                 if _is(cause, _DENIED):
-                    raise PravegaAccessDenied(settings.place, self._action, cause) from None
+                    raise PravegaAccessDenied(place, self._action, cause) from None
                 if "EndOfSegmentException" in cause:
                     raise Truncated(f"the segment ends {len(data) - filled} bytes before it should") from None
                 count = 0
-                self._client.pause(_PAUSES_SECONDS[-1])
             else:
                 cause = "no bytes came"
             filled += count
-            waited = self._client.now_seconds() - began
             if count:
-                began += waited
-            elif waited >= settings.give_up_seconds:
-                raise PravegaUnavailable(settings.place, self._action, waited, cause)
+                patience.renew()
+            elif not patience.goes_on(cause):
+                raise PravegaUnavailable(place, self._action, patience.spent_seconds, cause)
 
     def close(self) -> None:
         """Close the segment."""

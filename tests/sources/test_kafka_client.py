@@ -109,7 +109,7 @@ def test_an_address_that_answered_once_is_waited_for(caplog: pytest.LogCaptureFi
 
     assert client.topics(["orders"]) != {}
     assert client.now > 30
-    assert caplog.text.count("cannot describe topics for 6 s by now, and it is tried for 60 s") == 1
+    assert caplog.text.count("cannot describe topics for 6 seconds by now, and tries again for 60 seconds in all") == 1
 
 
 def test_asking_ends_with_the_time_that_is_allowed() -> None:
