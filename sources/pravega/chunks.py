@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .client import PravegaClient, SegmentBytes
+from .client import PravegaClient
 from .errors import PravegaEventBroken
 from .events import HEADER_BYTES, NotAnEvent, ends_of_events
 from .segment import PravegaSplit
+from .segment_bytes import SegmentBytes
 
 __all__ = ["CHUNK_BYTES", "Chunk", "chunks"]
 

@@ -1,4 +1,4 @@
-"""Asks Pravega through the classes of its Java client. Beside this module only `group` and `jvm` call Java.
+"""Asks Pravega through the classes of its Java client; `segment_bytes`, `mark_reader` and `group` call it, too.
 
 A process has one client for equal settings, shared by planner, enumerator and all readers, so connections outlive a
 batch. Questions are repeated until `give_up_seconds` are over; errors that waiting does not cure are raised at once.
@@ -25,21 +25,20 @@ from .errors import (
     PravegaStreamMissing,
     PravegaUnavailable,
 )
+from .java_error import JavaError, cause_of
 from .jvm import java_class, start_java
+from .mark_reader import MarkReader
 from .marks import MarkWindow
-from .notes import Mark, Marks
+from .notes import Marks
 from .segment import segment_name
+from .segment_bytes import Gone, SegmentBytes
 from .settings import PravegaSettings
 
 __all__ = [
     "OPENED_TOGETHER",
-    "Gone",
     "PravegaClient",
-    "SegmentBytes",
     "SegmentState",
     "StreamCut",
-    "Truncated",
-    "cause_of",
     "client_of",
     "positions_of",
 ]
@@ -50,19 +49,6 @@ OPENED_TOGETHER = 16
 """How many segments are asked for bytes before the first is read; Java keeps a megabyte for each segment."""
 ANSWER_SECONDS = 10.0
 """How long one question may take before it is asked again."""
-_DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "InvalidTokenException", "AuthenticationException", "TokenException")
-_MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
-_WRAPPERS = ("ExecutionException", "CompletionException", "RetriesExhaustedException")
-_REVISION = "io.pravega.client.state.Revision"
-_FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")
-
-
-class Gone(LowmarkError):
-    """A segment does not exist."""
-
-
-class Truncated(LowmarkError):
-    """Bytes of a segment were truncated."""
 
 
 class Silent(LowmarkError):
@@ -157,7 +143,7 @@ class PravegaClient:
         self._tokens: dict[str, Any] = {}
         self._segments: dict[tuple[str, int], Any] = {}  # Java's
         self._watched: dict[tuple[str, int], Any] = {}  # metadata clients of open segments
-        self._marks: dict[str, _MarkReader] = {}
+        self._marks: dict[str, MarkReader] = {}
         self._mark_windows: dict[str, tuple[threading.Lock, MarkWindow]] = {}
         self._lock = threading.Lock()
 
@@ -283,50 +269,25 @@ class PravegaClient:
             origin: the origin of the place, "" if unknown. For another origin, all marks are returned.
         """
         with self._lock:
-            kept = self._marks.setdefault(stream, _MarkReader())
-        with kept.lock:
-            return self.ask(
-                f"read the marks of time of stream {self.settings.scope}/{stream}",
-                lambda: self._read_marks(stream, kept, place, most, origin), missing=kept.forget,
-            )  # fmt: skip
+            reader = self._marks.setdefault(stream, MarkReader(lambda: self._mark_stream(stream)))
+        action = f"read the marks of time of stream {self.settings.scope}/{stream}"
+        with reader.lock:
+            return self.ask(action, lambda: reader.read(place, most, origin), missing=reader.forget)
+
+    def _mark_stream(self, stream: str) -> Any:
+        factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
+            self.settings.scope, self._controller, self._pool
+        )
+        return factory.createRevisionedStreamClient(
+            java_class("io.pravega.shared.NameUtils").getMarkStreamForStream(stream),
+            java_class("io.pravega.client.watermark.WatermarkSerializer")(),
+            java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
+        )
 
     def mark_window(self, stream: str) -> tuple[threading.Lock, MarkWindow]:
         """Return the marks of a stream that slices have read in this process, with the lock for them."""
         with self._lock:
             return self._mark_windows.setdefault(stream, (threading.Lock(), MarkWindow()))
-
-    def _read_marks(self, stream: str, kept: _MarkReader, place: int, most: int | None, origin: str) -> Marks:
-        if kept.reader is None:
-            factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
-                self.settings.scope, self._controller, self._pool
-            )
-            kept.reader = factory.createRevisionedStreamClient(
-                java_class("io.pravega.shared.NameUtils").getMarkStreamForStream(stream),
-                java_class("io.pravega.client.watermark.WatermarkSerializer")(),
-                java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
-            )
-        truncated = java_class("io.pravega.client.stream.TruncatedDataException")
-        try:
-            return self._marks_from(kept, place, most, origin)
-        except truncated:
-            kept.oldest = None
-            return self._marks_from(kept, place, most, origin)
-
-    @staticmethod
-    def _marks_from(kept: _MarkReader, place: int, most: int | None, origin: str) -> Marks:
-        if kept.oldest is None:
-            kept.oldest = str(kept.reader.fetchOldestRevision())
-        segment, first, event = kept.oldest.rsplit(":", 2)
-        place = max(place if origin in {"", segment} else 0, int(first))
-        found: list[Mark] = []
-        entries = kept.reader.readFrom(java_class(_REVISION).fromString(f"{segment}:{place}:{event}"))
-        while (most is None or len(found) < most) and entries.hasNext():
-            entry = entries.next()
-            mark, after = entry.getValue(), int(str(entry.getKey()).rsplit(":", 2)[1])
-            at = {int(each.getSegmentId()): int(byte) for each, byte in dict(mark.getStreamCut()).items()}
-            found.append(Mark(int(mark.getLowerTimeBound()), int(mark.getUpperTimeBound()), at, place, after))
-            place = after
-        return Marks(segment, found)
 
     # -- segments
 
@@ -354,9 +315,9 @@ class PravegaClient:
                 info = future.get(left_ms, _milliseconds())
             except jpype.JException as failed:
                 said = cause_of(failed)
-                if _is(said, _DENIED):
+                if JavaError.DENIED.is_in(said):
                     raise self._denied(f"read segment {key[0]}/{segment_name(key[1])}", said) from None
-                if _is(said, _MISSING):
+                if JavaError.MISSING.is_in(said):
                     found[key] = None
                     self._unwatch(*key)
                 else:
@@ -410,7 +371,7 @@ class PravegaClient:
             return self._inputs.createInputStreamForSegment(self._java_segment(stream, segment), token, position)
 
         source = self.ask(f"read {name}", opened, missing=lambda: self._no_segment(stream, name))
-        return SegmentBytes(self, source, f"read {name}")
+        return SegmentBytes(source, self.settings.place, f"read {name}", self._patience(f"read {name}"))
 
     def open_ahead(self, stream: str, segment: int, position: int) -> SegmentBytes:
         """Do `open`, and ask Pravega for the first bytes at once, so that several segments can be awaited together."""
@@ -487,21 +448,20 @@ class PravegaClient:
         """
         import jpype
 
-        patience = self.patience(action)
+        patience = self._patience(action)
         while True:
             try:
                 return call()
             except jpype.JException as failed:
                 cause = cause_of(failed)
-            if _is(cause, _DENIED):
+            if JavaError.DENIED.is_in(cause):
                 raise self._denied(action, cause)
-            if _is(cause, _MISSING):
+            if JavaError.MISSING.is_in(cause):
                 return missing()
-            if _is(cause, _FOR_GOOD) or not patience.goes_on(cause):
+            if JavaError.FOR_GOOD.is_in(cause) or not patience.goes_on(cause):
                 raise PravegaUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
-    def patience(self, action: str) -> Patience:
-        """Return the patience for one question."""
+    def _patience(self, action: str) -> Patience:
         place, seconds = f"Pravega at {self.settings.place}", self.settings.give_up_seconds
         return Patience(place, action, seconds, now_seconds=self.now_seconds, pause=self.pause)
 
@@ -515,73 +475,6 @@ class PravegaClient:
         if not self.exists(stream):
             raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, f"read {name}")
         raise Gone(name)
-
-
-class _MarkReader:
-    """Reads the marks of a stream, without keeping them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.reader: Any = None
-        self.oldest: str | None = None  # the begin of the marks, in Java's form
-
-    def forget(self) -> None:
-        """Forget a deleted stream, because a new stream of its name has other marks."""
-        if self.reader is not None:
-            self.reader.close()
-        self.reader = self.oldest = None
-
-
-class SegmentBytes:
-    """The bytes of one segment, read on from a position."""
-
-    def __init__(self, client: PravegaClient, source: Any, action: str) -> None:
-        import jpype.nio
-
-        self._client, self._source, self._action = client, source, action
-        self._direct = jpype.nio.convertToDirectBuffer
-
-    def fill(self) -> None:
-        """Ask for the next bytes without waiting."""
-        self._source.fillBuffer()
-
-    def read_into(self, data: memoryview) -> None:
-        """Fill `data` with bytes that are known to exist.
-
-        Raises:
-            Truncated: some bytes were truncated.
-            Gone: the segment does not exist any more.
-            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
-        """
-        import jpype
-
-        target, filled = self._direct(data), 0
-        place, patience = self._client.settings.place, self._client.patience(self._action)
-        while filled < len(data):
-            try:
-                count = int(self._source.read(target, int(ANSWER_SECONDS * 1000)))
-            except jpype.JException as failed:
-                cause = cause_of(failed)
-                if "SegmentTruncatedException" in cause:
-                    raise Truncated(cause) from None
-                if _is(cause, _MISSING):
-                    raise Gone(cause) from None
-                if _is(cause, _DENIED):
-                    raise PravegaAccessDenied(place, self._action, cause) from None
-                if "EndOfSegmentException" in cause:
-                    raise Truncated(f"the segment ends {len(data) - filled} bytes before it should") from None
-                count = 0
-            else:
-                cause = "no bytes came"
-            filled += count
-            if count:
-                patience.renew()
-            elif not patience.goes_on(cause):
-                raise PravegaUnavailable(place, self._action, patience.spent_seconds, cause)
-
-    def close(self) -> None:
-        """Close the segment."""
-        self._source.close()
 
 
 def _config(settings: PravegaSettings) -> Any:
@@ -613,22 +506,3 @@ def _seconds() -> Any:
 
 def _milliseconds() -> Any:
     return java_class("java.util.concurrent.TimeUnit").MILLISECONDS
-
-
-def cause_of(error: Any) -> str:
-    """Return the text of a Java error and its causes, without stacks and without mere wrappers."""
-    said: list[str] = []
-    each: Any = error
-    while each is not None and len(said) < 8:
-        name, text = str(each.getClass().getSimpleName()), str(each.getMessage() or "").partition("\n")[0]
-        cause = each.getCause()
-        if cause is not None and str(cause.toString()).partition("\n")[0] in text:
-            text = ""  # the text only repeats its cause
-        if text or cause is None or name not in _WRAPPERS:
-            said.append(f"{name}: {text}" if text else name)
-        each = cause
-    return " < ".join(said)
-
-
-def _is(said: str, kinds: Sequence[str]) -> bool:
-    return any(kind in said for kind in kinds)

@@ -19,8 +19,9 @@ from typing import Any
 from lowmark.sources.worker import Worker
 from lowmark.watermark import LowmarkError
 
-from .client import PravegaClient, StreamCut, cause_of, positions_of
+from .client import PravegaClient, StreamCut, positions_of
 from .errors import PravegaGroupTaken, PravegaStreamMissing
+from .java_error import JavaError, cause_of
 from .jvm import java_class, leave_java
 
 __all__ = ["GroupReset", "PravegaGroup"]
@@ -106,7 +107,7 @@ class PravegaGroup:
         try:
             done = due.get()
         except jpype.JException as failed:
-            if "MaxNumberOfCheckpoints" in (cause := cause_of(failed)):
+            if JavaError.GROUP_BUSY.is_in(cause := cause_of(failed)):
                 return None  # applications have begun as many checkpoints as the group allows: try later
             raise GroupReset(cause) from None
         return {
@@ -145,7 +146,7 @@ class PravegaGroup:
             try:
                 self._manager.createReaderGroup(self._name, config)
             except jpype.JException as there:
-                if "ConfigMismatch" not in cause_of(there):
+                if not JavaError.GROUP_MISMATCH.is_in(cause_of(there)):
                     raise
             return self._manager.getReaderGroup(self._name)
 

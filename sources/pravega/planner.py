@@ -17,7 +17,7 @@ from lowmark.sources.kit.unanswered import Unanswered
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import Chunk, chunks
-from .client import OPENED_TOGETHER, Gone, PravegaClient, SegmentBytes, SegmentState, Silent, Truncated, client_of
+from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client_of
 from .errors import PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
@@ -29,6 +29,7 @@ from .noted import Noted
 from .notes import SegmentNotes
 from .retention import Retention
 from .segment import PravegaSplit, segment_of, split_of
+from .segment_bytes import Gone, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
 __all__ = ["PravegaPlanner"]

@@ -35,7 +35,7 @@ from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import chunks
-from .client import OPENED_TOGETHER, Gone, SegmentBytes, StreamCut, Truncated, client_of
+from .client import OPENED_TOGETHER, StreamCut, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .cuts import check_stream_cut, stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
@@ -50,6 +50,7 @@ from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .retention import Retention
 from .segment import PravegaSplit
+from .segment_bytes import Gone, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
 __all__ = ["PravegaSource"]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.planning.offset import BatchOffset
-from lowmark.sources.pravega.client import cause_of, positions_of
+from lowmark.sources.pravega.client import positions_of
 from lowmark.sources.pravega.cuts import stream_cuts
+from lowmark.sources.pravega.java_error import cause_of
 from lowmark.sources.pravega.jvm import java_class, leave_java
 
 from tests.live.pravega_server import Pravega

@@ -448,7 +448,7 @@ def test_marks_that_pravega_truncated_are_passed_over_and_others_read_from_where
     assert len(query.events()) == 3
     [split] = query.going
     assert split.noted_from == marks[-1].place, "the mark that is in force where it stands"
-    reader = pravega.client._marks[stream].reader
+    reader = pravega.client._marks[stream]._reader
     reader.truncateToRevision(next(reader.readFrom(reader.fetchOldestRevision())).getKey())
     assert marks_of(pravega, stream) == marks[1:]
     again = Reading(pravega.source(stream, noted_time=True))

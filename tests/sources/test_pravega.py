@@ -36,7 +36,7 @@ from lowmark.sources.pravega import index as index_module
 from lowmark.sources.pravega import jvm as jvm_module
 from lowmark.sources.pravega import source as source_module
 from lowmark.sources.pravega.chunks import Chunk
-from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut, Truncated
+from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
 from lowmark.sources.pravega.enumerator import Positions, SegmentWalk, StreamList
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
@@ -46,6 +46,7 @@ from lowmark.sources.pravega.noted import Noted
 from lowmark.sources.pravega.notes import Mark, Marks, notes_of
 from lowmark.sources.pravega.planner import PravegaPlanner
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
+from lowmark.sources.pravega.segment_bytes import Truncated
 from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing import SliceLimits, plan_slices

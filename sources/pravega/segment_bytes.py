@@ -1,0 +1,80 @@
+"""The bytes of one segment, read on from a position, through Java's `SegmentInputStream`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lowmark.sources.kit.patience import Patience
+from lowmark.watermark import LowmarkError
+
+from .errors import PravegaAccessDenied, PravegaUnavailable
+from .java_error import JavaError, cause_of
+
+__all__ = ["Gone", "SegmentBytes", "Truncated"]
+
+ANSWER_MS = 10_000
+
+
+class Gone(LowmarkError):
+    """A segment does not exist."""
+
+
+class Truncated(LowmarkError):
+    """Bytes of a segment were truncated."""
+
+
+class SegmentBytes:
+    """An open segment. For one thread.
+
+    Args:
+        source: Java's stream of bytes.
+        place: where Pravega is, for errors.
+        action: completes "cannot ...".
+        patience: how long bytes that are known to exist are waited for.
+    """
+
+    def __init__(self, source: Any, place: str, action: str, patience: Patience) -> None:
+        import jpype.nio
+
+        self._source, self._place, self._action, self._patience = source, place, action, patience
+        self._direct = jpype.nio.convertToDirectBuffer
+
+    def fill(self) -> None:
+        """Ask for the next bytes without waiting."""
+        self._source.fillBuffer()
+
+    def read_into(self, data: memoryview) -> None:
+        """Fill `data` with bytes that are known to exist.
+
+        Raises:
+            Truncated: some bytes were truncated.
+            Gone: the segment does not exist any more.
+            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
+        """
+        import jpype
+
+        target, filled = self._direct(data), 0
+        self._patience.renew()
+        while filled < len(data):
+            count, cause = 0, "no bytes came"
+            try:
+                count = int(self._source.read(target, ANSWER_MS))
+            except jpype.JException as failed:
+                cause = cause_of(failed)
+                if JavaError.TRUNCATED.is_in(cause):
+                    raise Truncated(cause) from None
+                if JavaError.MISSING.is_in(cause):
+                    raise Gone(cause) from None
+                if JavaError.DENIED.is_in(cause):
+                    raise PravegaAccessDenied(self._place, self._action, cause) from None
+                if JavaError.AT_END.is_in(cause):
+                    raise Truncated(f"the segment ends {len(data) - filled} bytes before it should") from None
+            filled += count
+            if count:
+                self._patience.renew()
+            elif not self._patience.goes_on(cause):
+                raise PravegaUnavailable(self._place, self._action, self._patience.spent_seconds, cause)
+
+    def close(self) -> None:
+        """Close the segment."""
+        self._source.close()
