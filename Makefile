@@ -124,6 +124,7 @@ servers: .cache/java.asked jars classes
 	@tests/live/provide prometheus
 	@tests/live/provide alertmanager
 	@tests/live/provide chromium
+	@tests/live/provide redis
 	@$(MAKE) --no-print-directory java
 
 # Half of what a Spark session costs at its start: a minute once, and the tests start fifty.

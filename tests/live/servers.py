@@ -110,7 +110,9 @@ def require_binary(name: str) -> Path:
     found = binary(name)
     if found is None:
         unavailable(
-            name, "run make servers, or install it (Debian: apt install prometheus prometheus-alertmanager chromium)"
+            name,
+            "run make servers, or install it (Debian: apt install prometheus prometheus-alertmanager chromium "
+            "redis-server)",
         )
     return found
 
