@@ -93,8 +93,8 @@ class ListenerEvents:
         self._reports.leave_last(run)
         run.ended, run.failed, run.failure = True, failed, told
         self._runs.cooperation.end(run)
-        if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
-            run.stream.tracks.forget(run.query_id, run.last_batch_id)
+        if run.query_id is not None and run.last_batch_id is not None:
+            run.stream.measure.forget(run.query_id, run.last_batch_id)
 
     def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
         """Keep a failed query for status and metrics, including a query that failed before its heartbeat asked."""

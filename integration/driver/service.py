@@ -2,6 +2,8 @@
 
 One thread, the loop, owns every run and its coordinator (`Runs`). Spark's listener, the gRPC server, a scrape and the
 user's calls only hand work to the loop.
+
+One file, because the service is one public class, and docstrings for users are half of the lines.
 """
 
 from __future__ import annotations
@@ -392,8 +394,7 @@ class LowWatermarkService:
         stream = stream_factory.audited(
             df, name=name, event_time=event_time, split=split, splits=splits, max_splits=max_splits, detail=detail
         )
-        assert stream.measurement is not None, "an audited stream is observed"
-        observed = df.observe(stream.metric, *stream.measurement.columns())
+        observed = stream.measure.observe(df)
         self._know(stream, df, self._audits.add, f'audit stream "{name}"')
         return observed
 

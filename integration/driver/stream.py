@@ -6,16 +6,17 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lowmark.integration.transport.accumulated import AccumulatedMeasure, TrackShelf
-from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.integration.transport.measure import Measure
-from lowmark.integration.transport.observed import Measurement, ObservedMeasure
-from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "metric_of"]
+
+
+def metric_of(stream_id: str) -> str:
+    """Return the name of the metric that a stream is observed by."""
+    return f"lowmark:{stream_id}"
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,15 @@ class Stream:
         stream_id: unique in the service; names its metrics and its heartbeat.
         strategy: how its watermark is made.
         key: its split columns.
-        measurement: the observed metrics, None if rows pass through Python.
+        measure: reads the measurements of its batches.
         sources: number of its streaming sources; a progress event lists them before its heartbeat.
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
         names: id -> name of all splits known so far.
-        tracks: measurements made in Python, by query and batch; None if no rows pass through Python.
         withholds: a source may keep rows back, so a poll without a batch does not show that the source has no rows.
         keeps_rows: it has every row of its sources.
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
-        max_splits: largest number of splits in a batch that Python reduces by whole Arrow batches; else None.
-        detail: also report rows and earliest event time of each split.
         shows_names: only its rows tell the names of its splits.
     """
 
@@ -46,18 +44,15 @@ class Stream:
     stream_id: str
     strategy: WatermarkStrategy
     key: SplitKey
-    measurement: Measurement | None
+    measure: Measure
     sources: int
     kafka: bool
     declared: Mapping[int, str]
     names: dict[int, str]
-    tracks: TrackShelf | None = None
     withholds: bool = False
     keeps_rows: bool = False
     reads: bool = False
     claims: bool = False
-    max_splits: int | None = None
-    detail: bool = False
     shows_names: bool = True
 
     @property
@@ -67,16 +62,11 @@ class Stream:
 
     @property
     def metric(self) -> str:
-        return f"lowmark:{self.stream_id}"
+        return metric_of(self.stream_id)
 
     @property
     def heartbeat_metric(self) -> str:
-        return f"lowmark:{self.stream_id}:heartbeat"
-
-    def close(self) -> None:
-        """Drop the measurements of queries that still run."""
-        if self.tracks is not None:
-            self.tracks.close()
+        return f"{self.metric}:heartbeat"
 
     def watermarks(self, token: str, state: str | None, now_us: int) -> SplitWatermarks:
         """Return the watermarks of one query's splits, restored from its checkpoint's state if there is one.
@@ -107,17 +97,6 @@ class Stream:
         if self.shows_names:
             names = {split: name for split, name in self.names.items() if split not in self.declared}
         return base64.b64encode(watermarks.snapshot(names)).decode()
-
-    def measure(self) -> Measure:
-        """Return the reader of its batches' measurements."""
-        if self.tracks is None:
-            assert self.measurement is not None, "a stream is measured by metric or by accumulator"
-            return ObservedMeasure(self.measurement, self.metric, self.strategy)
-        if self.max_splits is not None:
-            return MappedMeasure(self.name, self.key, self.tracks, self.strategy, self.max_splits, self.detail)
-        if self.reads and not self.strategy.runs_python:
-            return RecordedMeasure(self.tracks, self.strategy)
-        return AccumulatedMeasure(self.tracks)
 
     def name_of(self, split: SplitId) -> str:
         """The split's name, or its hash until the name is known."""

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import logical_plan, versions
-from lowmark.integration.transport.accumulated import EventTimeMap, TrackParam, TrackShelf
-from lowmark.integration.transport.mapped import BatchMap
-from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.accumulated import AccumulatedMeasure, EventTimeMap, TrackParam, TrackShelf
+from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
+from lowmark.integration.transport.measure import Measure
+from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder
+from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import Source
 from lowmark.sources.planning.options import PlanOptions
@@ -25,7 +26,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
 from . import wrap
-from .stream import Stream
+from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,15 +51,11 @@ def wrapped(
     key = known["key"]
     shows_names = strategy.runs_python or not _names_itself(known)
     detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
-    df, how = _measured(df, name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
+    stream_id = _new_id()
+    measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
+    df, measure = _measured(df, measurement, strategy, stream_id)
     stream = Stream(
-        name=name,
-        stream_id=_new_id(),
-        strategy=strategy,
-        detail=detail,
-        shows_names=shows_names,
-        **known,
-        **how,
+        name=name, stream_id=stream_id, strategy=strategy, measure=measure, shows_names=shows_names, **known
     )
     return df, stream
 
@@ -83,14 +80,10 @@ def audited(
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
     known = _known(df, name, split, splits)
-    key, names = known["key"], not _names_itself(known)
-    return Stream(
-        name=name,
-        stream_id=_new_id(),
-        strategy=strategy,
-        measurement=_measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names),
-        **known,
-    )
+    key, names, stream_id = known["key"], not _names_itself(known), _new_id()
+    measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
+    measure = ObservedMeasure(measurement, metric_of(stream_id), strategy)
+    return Stream(name=name, stream_id=stream_id, strategy=strategy, measure=measure, **known)
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
@@ -164,16 +157,19 @@ def read(
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
+    measure: Measure
     if recorder is not None:
-        how = _Measuring(measurement=None, tracks=TrackShelf(recorder.tracks), max_splits=None)
+        measure = RecordedMeasure(TrackShelf(recorder.tracks), strategy)
     else:
         detail = strategy.adaptive is not None
-        df, how = _measured(df, name, key, time, strategy, max_splits, detail=detail, names=False)
+        measurement = _measurement(name, key, time, strategy, max_splits, detail=detail, names=False)
+        df, measure = _measured(df, measurement, strategy, stream_id)
     stream = Stream(
         name=name,
         stream_id=stream_id,
         strategy=strategy,
         key=key,
+        measure=measure,
         sources=1,
         kafka=False,
         declared={},
@@ -181,7 +177,6 @@ def read(
         reads=True,
         claims=measured and time == source.event_time and strategy.emits,
         shows_names=strategy.runs_python or measured,
-        **how,
     )
     return df, stream, time
 
@@ -228,39 +223,23 @@ def _names_itself(known: _Known) -> bool:
     return known["kafka"] or bool(known["declared"]) or known["key"].integral
 
 
-class _Measuring(TypedDict):
-    """The properties of a `Stream` that say how it is measured."""
-
-    measurement: Measurement | None
-    tracks: TrackShelf | None
-    max_splits: int | None
-
-
 def _measured(
-    df: DataFrame,
-    name: str,
-    key: SplitKey,
-    event_time: str,
-    strategy: WatermarkStrategy,
-    max_splits: int,
-    *,
-    detail: bool,
-    names: bool,
-) -> tuple[DataFrame, _Measuring]:
+    df: DataFrame, measurement: Measurement, strategy: WatermarkStrategy, stream_id: str
+) -> tuple[DataFrame, Measure]:
     """Choose the cheapest measurement: in the JVM, else in Python by whole batches, else in Python row by row."""
-    measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
-        return df, _Measuring(measurement=measurement, tracks=None, max_splits=None)
+        return df, ObservedMeasure(measurement, metric_of(stream_id), strategy)
+    name, key, event_time = measurement.stream, measurement.key, measurement.event_time
     versions.check_arrow(df, name)
     accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
     shelf = TrackShelf(accumulator)
     if strategy.runs_python and strategy.generator is not None:
-        df = EventTimeMap(name, key, event_time, strategy, accumulator).apply(df)
-        return df, _Measuring(measurement=None, tracks=shelf, max_splits=None)
+        return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), AccumulatedMeasure(shelf)
     if not strategy.runs_python:
         versions.tell_cost(df.sparkSession, name)
     rows = BatchMap(name, key.columns, event_time, strategy.future_guard_us, accumulator, strategy.timestamp_assigner)
-    return rows.apply(df), _Measuring(measurement=None, tracks=shelf, max_splits=measurement.most_splits)
+    most_splits, detail = measurement.most_splits, measurement.detail
+    return rows.apply(df), MappedMeasure(shelf, name, key, strategy, most_splits, detail)
 
 
 def _measurement(

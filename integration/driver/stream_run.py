@@ -8,6 +8,8 @@ thread-safe.
 A run takes a report, a plan or a poll as a whole or not at all. After an error in the middle the run begins again as
 after a restart, from the state in its last answer and the changes taken since. Then it takes the same change once more.
 A second error ends the query.
+
+One file, because a report is taken as a whole or not at all, so all that it changes is in one object.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ class StreamRun:
 
     def _feed(self, watermarks: SplitWatermarks) -> None:
         """Give the run watermarks, and new objects that feed them."""
-        self.watermarks, self.measure, of = watermarks, self.stream.measure(), (self.stream, watermarks)
+        self.watermarks, self.measure, of = watermarks, self.stream.measure, (self.stream, watermarks)
         if self.stream.reads:
             self.splits = PlannedSplits(*of)
         else:

@@ -43,7 +43,7 @@ class Streams(Mapping[str, Stream]):
         for stream in released:
             del self._known[stream.stream_id]
             self._released[stream.stream_id] = name
-            stream.close()
+            stream.measure.close()
         return released
 
     def why_released(self, stream_id: str) -> str | None:
@@ -59,4 +59,4 @@ class Streams(Mapping[str, Stream]):
     def close(self) -> None:
         """Drop the measurements of queries that still run."""
         for stream in self._known.values():
-            stream.close()
+            stream.measure.close()

@@ -195,8 +195,7 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
     # The rename stands below the observation, where it costs no projection of its own.
     data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
-    if stream.measurement is not None:
-        data = data.observe(stream.metric, *stream.measurement.columns())
+    data = stream.measure.observe(data)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
     result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))

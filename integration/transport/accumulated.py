@@ -41,6 +41,7 @@ __all__ = [
     "EventTimeMap",
     "TrackParam",
     "TrackShelf",
+    "TrackedMeasure",
     "Tracks",
     "assigned_us",
     "map_in_arrow",
@@ -177,14 +178,28 @@ class TrackShelf:
 
 
 @dataclass(frozen=True, slots=True)
-class AccumulatedMeasure:
-    """Measures a stream whose strategy is written in Python: see `Measure`.
+class TrackedMeasure:
+    """The part of a `Measure` that is the same for all whose tasks measure in Python.
 
     Attributes:
-        tracks: the measurements of its tasks.
+        tracks: the measurements of the stream's tasks.
     """
 
     tracks: TrackShelf
+
+    def observe(self, df: DataFrame) -> DataFrame:
+        return df
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        self.tracks.forget(query_id, batch_id)
+
+    def close(self) -> None:
+        self.tracks.close()
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatedMeasure(TrackedMeasure):
+    """Measures a stream whose strategy is written in Python: see `Measure`."""
 
     def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
         track = self.tracks.take(query_id, batch_id)

@@ -27,7 +27,7 @@ from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import Assigner, BatchTrack, Tracks, TrackShelf, assigned_us, map_in_arrow
+from .accumulated import Assigner, BatchTrack, TrackedMeasure, Tracks, assigned_us, map_in_arrow
 from .measure import Measured
 
 if TYPE_CHECKING:
@@ -191,13 +191,12 @@ class _Reduction:
 
 
 @dataclass(frozen=True, slots=True)
-class MappedMeasure:
+class MappedMeasure(TrackedMeasure):
     """Measures a stream whose rows are reduced in Python: see `Measure`.
 
     Attributes:
         stream: name of the stream, for errors.
         key: makes ids and names from the splits' values.
-        tracks: the measurements of its tasks.
         strategy: how the watermark of a split is made.
         max_splits: largest number of splits in a batch.
         detail: also report rows and earliest event time of each split.
@@ -205,7 +204,6 @@ class MappedMeasure:
 
     stream: str
     key: SplitKey
-    tracks: TrackShelf
     strategy: WatermarkStrategy
     max_splits: int
     detail: bool

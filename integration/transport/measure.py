@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import BatchCounts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["Measure", "Measured", "added_up"]
 
@@ -65,7 +68,11 @@ def added_up(counted: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Measure(Protocol):
-    """The driver's end of one transport, for one stream."""
+    """The driver's end of one transport, for one stream and all of its queries."""
+
+    def observe(self, df: DataFrame) -> DataFrame:
+        """Return the stream's rows with what Spark itself shall measure of them."""
+        ...
 
     def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:
         """Return the measurements of a finished batch; None without any.
@@ -79,4 +86,12 @@ class Measure(Protocol):
             TooManySplits: the batch held more splits than the transport tells apart.
             UnreadableReport: the content is no measurement.
         """
+        ...
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        """Drop what was measured of a query up to a batch; the query has ended and may run again."""
+        ...
+
+    def close(self) -> None:
+        """Drop all measurements, also of queries that still run."""
         ...

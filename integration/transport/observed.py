@@ -55,7 +55,7 @@ from .measure import Measured
 from .split_key import SplitKey, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["Measurement", "Observation", "ObservedMeasure", "decode_sketch"]
 
@@ -260,6 +260,9 @@ class ObservedMeasure:
     metric: str
     strategy: WatermarkStrategy
 
+    def observe(self, df: DataFrame) -> DataFrame:
+        return df.observe(self.metric, *self.measurement.columns())
+
     def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
         metric = metrics.get(self.metric)
         if metric is None:
@@ -280,6 +283,12 @@ class ObservedMeasure:
             newest_us=seen.newest_us,
             future_rows=seen.future_rows,
         )
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        """Do nothing, because the measurements are in Spark's events."""
+
+    def close(self) -> None:
+        """Do nothing, for the same reason."""
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:

@@ -16,7 +16,7 @@ from lowmark.watermark import LowmarkError, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import BatchTrack, Tracks, TrackShelf
+from .accumulated import BatchTrack, TrackedMeasure, Tracks
 from .measure import Measured, added_up
 from .split_key import SplitKey
 
@@ -135,15 +135,13 @@ class _SlotRecording:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedMeasure:
+class RecordedMeasure(TrackedMeasure):
     """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`.
 
     Attributes:
-        tracks: the measurements of its tasks.
         strategy: how the watermark of a split is made.
     """
 
-    tracks: TrackShelf
     strategy: WatermarkStrategy
 
     def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002

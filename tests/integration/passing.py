@@ -15,7 +15,7 @@ from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
-from lowmark.integration.transport.recorder import SPLIT_TYPE
+from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
@@ -91,10 +91,11 @@ class Passing:
     def __init__(self, folder: Folder, *, at: dict[str, Any] | None = None, state: str | None = None) -> None:
         self.folder, self.now_us = folder, 10**15
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
+        strategy, shelf = WatermarkStrategy.for_monotonous_timestamps(), SimpleNamespace(value=self.tracks)
         stream = Stream(
-            name="files", stream_id="files", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY,
-            measurement=None, sources=1, kafka=False, declared={}, names={},
-            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, claims=True,
+            name="files", stream_id="files", strategy=strategy, key=KEY,
+            measure=RecordedMeasure(TrackShelf(cast("Any", shelf)), strategy),
+            sources=1, kafka=False, declared={}, names={}, reads=True, claims=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
         self.run.places = {1: [0]}  # its source, then its heartbeat

@@ -19,7 +19,7 @@ from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
-from lowmark.integration.transport.recorder import SPLIT_TYPE
+from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.kit.simple import SimpleSource
@@ -80,8 +80,8 @@ class Query:
         self.streams, self.source, self.strategy = streams, source, strategy
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
         stream = Stream(
-            name=name, stream_id=name, strategy=strategy, key=KEY, measurement=None, sources=1, kafka=False,
-            declared={}, names={}, tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True,
+            name=name, stream_id=name, strategy=strategy, key=KEY, sources=1, kafka=False, declared={}, names={},
+            measure=RecordedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), strategy), reads=True,
             claims=True,
         )  # fmt: skip
         streams.cooperation.check(stream)

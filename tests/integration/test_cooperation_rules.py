@@ -9,9 +9,9 @@ import pytest
 from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
-from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
@@ -81,8 +81,8 @@ class World:
         restored_low_us: int | None = None,
         reads: bool = False,
     ) -> StreamRun:
-        measurement = Measurement(name, KEY, "ts", None, 4, **BARE)
-        stream = Stream(name, name, strategy, KEY, measurement, 1, False, {}, {}, reads=reads)
+        measure = ObservedMeasure(Measurement(name, KEY, "ts", None, 4, **BARE), metric_of(name), strategy)
+        stream = Stream(name, name, strategy, KEY, measure, 1, False, {}, {}, reads=reads)
         run = StreamRun.attach(
             stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us
         )

@@ -16,8 +16,9 @@ from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.transport.accumulated import BatchTrack, Tracks, TrackShelf
+from lowmark.integration.transport.accumulated import AccumulatedMeasure, BatchTrack, Tracks, TrackShelf
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
@@ -71,10 +72,11 @@ class Fed:
         self.key = (
             SplitKey(("topic", "partition"), ("string", "int")) if kind == "kafka" else SplitKey(("s",), ("string",))
         )
+        shelf = TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))
+        measure = RecordedMeasure(shelf, STRATEGY) if kind == "read" else AccumulatedMeasure(shelf)
         self.stream = Stream(
-            name="orders", stream_id="s", strategy=STRATEGY, key=self.key, measurement=None, sources=1,
+            name="orders", stream_id="s", strategy=STRATEGY, key=self.key, measure=measure, sources=1,
             kafka=kind == "kafka", declared={}, names={}, reads=kind == "read", claims=kind == "read",
-            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))),
         )  # fmt: skip
         self.run = StreamRun.attach(self.stream, token="t", resumes=None, state=None, now_us=0)
         self.run.places, self.run.written = {1: [0]}, True

@@ -18,7 +18,7 @@ from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.offset_log import OffsetEntry
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.accumulated import BatchTrack, Tracks, TrackShelf
+from lowmark.integration.transport.accumulated import AccumulatedMeasure, BatchTrack, Tracks, TrackShelf
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.split_key import SplitKey
@@ -75,8 +75,8 @@ class Driver:
         self.token, self.tracks, self.progress = f"t{id(self)}", cast("Tracks", {}), list[Progress]()
         settings: dict[str, Any] = {"kafka": False, "declared": {}, "names": {}, "strategy": WatermarkStrategy()}
         self.stream = Stream(
-            name="orders", stream_id="s", key=KEY, measurement=None, sources=1,
-            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), **(settings | of_stream),
+            name="orders", stream_id="s", key=KEY, sources=1, **(settings | of_stream),
+            measure=AccumulatedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))),
         )  # fmt: skip
         self.desks = Desks(cast("Any", self), notify=lambda _: None)
         self.desks.runs.add(self.stream)

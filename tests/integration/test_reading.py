@@ -32,7 +32,7 @@ from lowmark.integration.transport.driver_rpc import (
     StatusRequest,
 )
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import SPLIT_TYPE
+from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
@@ -60,8 +60,8 @@ def shelf_of(tracks: Tracks) -> TrackShelf:
 
 def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
     return Stream(
-        name="orders", stream_id="s", strategy=STRATEGY, key=KEY, measurement=None, sources=1, kafka=False,
-        declared={}, names={}, tracks=shelf_of(tracks), reads=True, claims=claims,
+        name="orders", stream_id="s", strategy=STRATEGY, key=KEY, sources=1, kafka=False,
+        measure=RecordedMeasure(shelf_of(tracks), STRATEGY), declared={}, names={}, reads=True, claims=claims,
     )  # fmt: skip
 
 

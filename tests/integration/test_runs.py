@@ -16,7 +16,7 @@ from lowmark.integration.driver import failures
 from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing
-from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.run_status import run_json
@@ -24,7 +24,7 @@ from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
-from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
@@ -37,10 +37,11 @@ Offset = Mapping[str, Mapping[str, int]]
 
 
 def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> Stream:
-    names = KEY.names(declared)
+    names, strategy = KEY.names(declared), WatermarkStrategy.for_monotonous_timestamps()
+    measurement = Measurement("orders", KEY, "ts", None, 4, detail=False, sample_names=True)
     return Stream(
-        name="orders", stream_id="s", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY,
-        measurement=Measurement("orders", KEY, "ts", None, 4, detail=False, sample_names=True),
+        name="orders", stream_id="s", strategy=strategy, key=KEY,
+        measure=ObservedMeasure(measurement, metric_of("s"), strategy),
         sources=sources, kafka=True, declared=names, names=dict(names),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
 from lowmark.integration.driver import runs
 from lowmark.integration.errors import CoordinatorUnreachable
+from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
@@ -63,8 +64,9 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
     with LowWatermarkService(spark) as service:
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")
         [stream] = service._runs.streams.values()
-        assert stream.tracks is not None
-        tracks = stream.tracks._accumulator.value
+        assert isinstance(stream.measure, MappedMeasure)
+        shelf = stream.measure.tracks
+        tracks = shelf._accumulator.value
         for n in range(2):
             assert start(df, str(tmp_path / f"{n}"), trigger={"once": True}).query.awaitTermination(60)
         wait_until(lambda: not tracks, "the tracks of ended queries are dropped")
@@ -75,7 +77,7 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
         living.settle()
 
     assert len(living.rows) == 4, "the query lives"
-    assert stream.tracks._accumulator.value == {}
+    assert shelf._accumulator.value == {}
 
 
 class Planted(Exception):  # no error of the product

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lowmark.integration.coordinator import messages
@@ -244,7 +244,7 @@ def test_a_cap_that_cannot_be_is_refused_where_it_is_read(kind: CapKind, us: int
 @pytest.mark.parametrize("state", ["a", "\u00e9", base64.b64encode(b"LWMK").decode()])
 def test_a_state_that_is_no_base64_is_a_corrupt_snapshot(state: str) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 second")
-    stream = Stream("orders", "1", strategy, SplitKey(("s",), ("int",)), None, 1, False, {}, {})
+    stream = Stream("orders", "1", strategy, SplitKey(("s",), ("int",)), cast("Any", None), 1, False, {}, {})
 
     with pytest.raises(CorruptSnapshot):
         StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)

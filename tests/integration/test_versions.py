@@ -186,7 +186,7 @@ def measured(*tracks: BatchTrack, **options: Any) -> Any:
         TrackParam().addInPlace(shelf._accumulator.value, {("query", 7): track})
     strategy = options.pop("strategy", WatermarkStrategy.for_monotonous_timestamps())
     options = {"max_splits": 16, "detail": True, **options}
-    return MappedMeasure("orders", KEY, shelf, strategy, **options).report("query", 7, {})
+    return MappedMeasure(shelf, "orders", KEY, strategy, **options).report("query", 7, {})
 
 
 class _Accumulator:
@@ -261,5 +261,5 @@ def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> No
 
     key = SplitKey(("device", "kind"), (kind, "string"))
     shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
-    made = MappedMeasure("s", key, shelf, WatermarkStrategy.for_monotonous_timestamps(), 16, detail=False)
+    made = MappedMeasure(shelf, "s", key, WatermarkStrategy.for_monotonous_timestamps(), 16, detail=False)
     assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))
