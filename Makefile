@@ -100,8 +100,8 @@ failpoints: java .venv/.installed-test ## every function of the driver, a planne
 torture: servers .venv/.installed-test ## kills at random moments, for minutes
 	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)
 
-wheel: .venv/.installed ## the package, in dist/: what `pip install` takes
-	@rm -rf dist build/lib build/bdist.*; $(call pip_wheel); rm -rf build/lib build/bdist.* ./*.egg-info; $(say) "made $$(ls dist/*.whl)"
+wheel: .venv/.installed ## wheel and source distribution, in dist/: the same bytes from the same commit
+	@rm -rf dist; $(bin)/python -m tests.packages dist
 
 clean: ## removes all that make has made
 	rm -rf .venv .venv-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ./*.egg-info
@@ -159,10 +159,6 @@ if ! $(run_pip) --retries 2 install --quiet --constraint constraints.txt $(1) >.
     else grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; $(say) "pip could not install the packages, see above (all of it: .venv/pip.log)" >&2; fi; \
     exit 1; \
 fi
-endef
-
-define pip_wheel
-$(run_pip) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . >.venv/pip.log 2>&1 || { grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; exit 1; }
 endef
 
 # Made once: a change of constraints.txt or pyproject.toml installs the difference into it.

@@ -1,4 +1,4 @@
-"""The wheel that `make wheel` builds, installed into an environment of its own.
+"""The wheel and the source distribution that `make wheel` builds, each installed into an environment of its own.
 
 The environment of the tests lends the dependencies, so that pip asks no registry.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import email
 import importlib.metadata
+import io
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Sequence
 from email.message import Message
@@ -21,36 +22,23 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.installed import site_packages
-from tests.live.servers import ROOT
+from tests.live.servers import ROOT, require_java
+from tests.packages import build, repacked
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel as `make wheel` does, from a copy, because building leaves files beside the sources."""
-    copy = folder / "checkout"
-    copy.mkdir(parents=True)
-    for name in ("watermark", "sources", "integration", "grafana"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    command = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", *command, str(copy)], check=True, stdin=subprocess.DEVNULL)
-    [built] = folder.glob("lowmark-*.whl")
-    return built
-
-
-def make_environment(folder: Path, wheel: Path, lent: Sequence[str]) -> Path:
-    """Make an environment with the wheel and without this checkout; return its folder of programs.
+def make_environment(folder: Path, package: Path, lent: Sequence[str]) -> Path:
+    """Make an environment with a package and without this checkout; return its folder of programs.
 
     Args:
         folder: folder of the environment.
-        wheel: the file to install.
+        package: the file to install.
         lent: folders with the dependencies, in the order of the search.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    install(folder / "bin", "--no-deps", str(wheel))
     [packages] = folder.glob("lib/python*/site-packages")
     # A .pth file in a lent folder has no effect.
     (packages / "lent.pth").write_text("".join(f"{each}\n" for each in lent))
+    install(folder / "bin", "--no-deps", "--no-build-isolation", "--ignore-installed", str(package))
     return folder / "bin"
 
 
@@ -61,8 +49,14 @@ def install(bin_: Path, *what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Wheel and source distribution."""
+    return build(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def wheel(packages: tuple[Path, Path]) -> Path:
+    return packages[0]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +76,57 @@ def run(bin_: Path, program: str, *arguments: str) -> str:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def test_one_commit_gives_the_same_bytes_twice_and_an_index_takes_them(
+    packages: tuple[Path, Path], tmp_path: Path
+) -> None:
+    again = build(tmp_path)
+    assert [file.name for file in again] == [file.name for file in packages]
+    assert [file.read_bytes() for file in again] == [file.read_bytes() for file in packages]
+
+    checked = [sys.executable, "-m", "twine", "check", "--strict", *map(str, packages)]
+    ran = subprocess.run(checked, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"})
+    assert ran.returncode == 0, ran.stdout
+    assert ran.stdout.count("PASSED") == 2
+
+
+def test_an_archive_that_is_packed_again_keeps_names_and_contents_only() -> None:
+    def archive(names: Sequence[str], mtime: int) -> bytes:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as made:
+            for name in names:
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mtime, entry.uid, entry.uname = len(name), mtime, mtime, f"user {mtime}"
+                made.addfile(entry, io.BytesIO(name.encode()))
+        return packed.getvalue()
+
+    one, other = archive(["a", "b/c"], 1_000), archive(["b/c", "a"], 2_000)
+    assert one != other
+    assert repacked(one, 3_000) == repacked(other, 3_000) != repacked(one, 3_001)
+    with tarfile.open(fileobj=io.BytesIO(repacked(other, 3_000))) as files:
+        assert [(each.name, each.mtime, each.uid, each.mode) for each in files] == [
+            ("a", 3_000, 0, 0o644), ("b/c", 3_000, 0, 0o644),
+        ]  # fmt: skip
+        member = files.extractfile("b/c")
+        assert member is not None
+        assert member.read() == b"b/c"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", [0, 1], ids=["wheel", "sdist"])
+def test_the_demo_runs_from_each_of_them_in_an_empty_environment(
+    packages: tuple[Path, Path], tmp_path: Path, kind: int
+) -> None:
+    require_java()
+    bin_ = make_environment(tmp_path / "environment", packages[kind], site_packages())
+    shown = json.loads(run(bin_, "python", str(bin_ / "lowmark"), "demo", "--json"))
+
+    where = run(bin_, "python", "-c", "import lowmark.integration.demo as demo; print(demo.__file__)")
+    assert Path(where.strip()).is_relative_to(bin_.parent)
+    assert shown["lowmark"]["rows_dropped"] == 0, shown
+    assert shown["native"]["rows_dropped"] > 0, shown
 
 
 def metadata(wheel: Path) -> Message:
