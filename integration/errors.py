@@ -36,6 +36,8 @@
 
 Spark carries only the text of an error out of a Python worker, so each text is complete: what happened, where,
 the expectation, and a hint. Errors survive pickling.
+
+One file, because users look up all errors that they may catch in one list.
 """
 
 from __future__ import annotations

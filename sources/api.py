@@ -17,6 +17,8 @@ Nothing in this file knows Spark, a clock or a thread. Names are Flink's, in Pyt
 entry of Spark's offset log for a batch, and checkpoint ids grow by one with each batch.
 
 Source: FLIP-27, FLIP-182, FLIP-217, FLIP-309; FLINK-20270, FLINK-22133; `org.apache.flink.api.connector.source`.
+
+One file, because the roles are one contract, and docstrings for authors of connectors are most of the lines.
 """
 
 from __future__ import annotations

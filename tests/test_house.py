@@ -183,6 +183,17 @@ REGISTRIES = re.compile(
 )  # fmt: skip
 
 
+LONG = 400
+
+
+def a_long_file_says_why(path: str, text: str) -> list[str]:
+    """A file of the product with more lines than `LONG` says in its docstring why it is one file."""
+    described = ast.get_docstring(parsed(text)) or ""
+    if text.count("\n") <= LONG or re.search(r"^One file, because \w", described, re.MULTILINE):
+        return []
+    return [f'{path} has more than {LONG} lines; split it, or end its docstring with "One file, because ..."']
+
+
 def no_machine_and_no_registry(path: str, text: str) -> list[str]:
     """No file names the machine of an author or a package registry."""
     return [
@@ -319,6 +330,10 @@ PYTHON_RULES: dict[Rule, list[tuple[str, str]]] = {
         ("sources/a.py", "class P:\n    def reached_us(self): ..."),
         ("integration/a.py", "x = stream.promises"),
         ("integration/a.py", "Stream(promises=True)"),
+    ],
+    a_long_file_says_why: [
+        ("sources/a.py", '"""x."""\n' + "x = 1\n" * LONG),
+        ("sources/a.py", '"""x."""\n# One file, because x.\n' + "x = 1\n" * LONG),
     ],
     one_version: [
         ("integration/a.py", '__version__ = "0.1.0"'),

@@ -5,6 +5,8 @@ broken line costs only itself. A broken file of another kind is reported, and th
 
 The files come from strangers: a link in a folder is skipped and reported, and the unpacked size of a file's pieces is
 bounded.
+
+One file, because formats, pieces and faults of a file are met in one loop over its pieces.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ they never block. Without a connection an application keeps its low watermarks a
 An error in the thread may leave its state half changed. Then the thread drops the state and the connection, and makes
 both anew from the application's knowledge of each task. After too many errors the link ends: every task is given up
 with the error, because a query that shares a low watermark cannot go on without its link.
+
+One file, because the calls of an application, the thread and its connections end together after an error.
 """
 
 from __future__ import annotations

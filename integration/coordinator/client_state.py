@@ -9,6 +9,8 @@ Rule 3: on a new connection a registered task renews its lease. Only a task that
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator sends.
 Rule 5: a state can be made anew from the application's knowledge (`Holdings`): its registrations, under the tokens from
         `TokenRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
+
+One file, because each rule above binds the same queue of messages.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ Rule 4: an application hears news of its tasks on its watch. Speaking for a task
 Rule 5: a state that may be half changed, because an error came in the middle of a change, is never used and never
         written. The server drops it with all that follows from it, ends every call, and begins again from the journal,
         which has only sound states. Applications connect again and report again.
+
+One file, because the journal's rule 1 orders every effect, so all code that sends an effect stands beside the loop.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ same command then continues the change, and `--undo` takes it back.
 No file shows whether another process still runs the query: Spark keeps no lock, and an idle query writes nothing.
 Queries of a given session are found; otherwise, a log that was written within the last seconds counts as a running
 query.
+
+One file, because a crash between any two steps must leave one of three states, which a reader checks step by step.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ before its file changes; Hadoop reads a file without a checksum as it is.
 
 Other users may be able to write in a checkpoint, so its content is not trusted: below the root no link is followed,
 only regular files are read, and no file of more than 256 MiB.
+
+One file, because both stores make the same promises, and a reader compares them.
 """
 
 from __future__ import annotations

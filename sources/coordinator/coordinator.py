@@ -19,6 +19,8 @@ Locks: the gateway is called on the coordinator's thread. A caller with a lock t
 `run`.
 
 Source: `org.apache.flink.runtime.source.coordinator.SourceCoordinator`, FLIP-27; FLINK-22133.
+
+One file, because an action, its failure and the restoring share one queue and one snapshot.
 """
 
 from __future__ import annotations

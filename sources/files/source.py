@@ -23,6 +23,8 @@ With `max_age` files older than this, by the newest file and not by any clock, a
 Spark's `maxFileAge`, which is 7 days in Spark unless it is set; lowmark has no such limit by default.
 
 Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
+
+One file, because a file's discovery, its times and its rows depend on the same identity of the file.
 """
 
 from __future__ import annotations

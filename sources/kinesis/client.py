@@ -3,6 +3,8 @@
 Connections are made where they are used and kept for the life of the process: making a client takes longer than many
 a batch. Credentials are boto3's own (environment, profile, role of the machine or pod), found on the driver and on each
 executor; a given role is assumed there, and renewed. So no secret is in a source, a split or an offset.
+
+One file, because every question shares one list of errors and one clock.
 """
 
 from __future__ import annotations

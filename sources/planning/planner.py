@@ -12,6 +12,8 @@ the given offset. So a new process, a batch that is planned twice, and a restart
 
 A batch may be planned with a peer: the peer says how far alignment lets the source read, and is told the plan.
 Knows nothing of Spark.
+
+One file, because a batch is planned in one pass from the offset to the slices.
 """
 
 from __future__ import annotations

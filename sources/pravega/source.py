@@ -8,6 +8,8 @@ and, with `event_time=`, its time. Positions are bytes, so a batch can be read a
 begin when their predecessors are read, at the lowest watermark of the predecessors.
 
 Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Pravega segment as the unit of a split").
+
+One file, because the source is one public class, and docstrings of its options are half of the lines.
 """
 
 from __future__ import annotations

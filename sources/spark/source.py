@@ -3,6 +3,8 @@
 `Binding`, `load`, `register`: any source as a streaming DataFrame. Batches are planned by `BatchPlanner`, in a process
 of its own on the driver's host, and read in Python workers. The offset fixes the rows: a batch that Spark runs again,
 in another process, on another day, has the same rows.
+
+One file, because Spark's three objects of a source hand each other the same binding.
 """
 
 # ruff: noqa: N802  # Spark calls readers by Java's names

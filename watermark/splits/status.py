@@ -1,6 +1,8 @@
 """The status of a stream for people, pages and metrics: as frozen data, as text and as a JSON object.
 
 The reasons are data too, so that the page, the CLI and the log give the same reasons.
+
+One file, because every field, its text and its JSON are said beside each other.
 """
 
 from __future__ import annotations

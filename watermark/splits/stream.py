@@ -16,6 +16,8 @@ its splits do not become idle.
 
 Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
 holds its value).
+
+One file, because rule 3 orders the changes of all events, so every event is handled in one class.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ the cap is 400: b reads its row, and a waits until b stands at 490 (rule 3).
 
 Source: FLIP-182, FLIP-217; FLINK-10887 (the watermark wanted next counts); ``connectors/synchronization.rs`` of Pathway
     (rule 3); FLINK-31632, 35157, 35933 and 40505 show the faults without rules 2 and 4.
+
+One file, because each rule above changes the same cap.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ split later, rows of the split join at or above the low watermark, or are late b
 and told (``TaskReturnedLate``).
 
 Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the authority and its sequencers).
+
+One file, because rounds, leases and groups of a source are decided by one event.
 """
 
 from __future__ import annotations

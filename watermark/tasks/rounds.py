@@ -39,6 +39,8 @@ Example: tasks a and b; their reports in a round, and the low watermark publishe
     6      90        55        60: both are counted again, b with 60, its largest report; now b holds
 
 Source: FLINK-4576; section 7.2 of the MillWheel paper.
+
+One file, because each rule above changes the same minimum.
 """
 
 from __future__ import annotations
