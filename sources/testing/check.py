@@ -13,6 +13,7 @@
                     position before that row for which `claims` makes no claim; the rows that follow never contradict
                     `claim_us` and `claims`
     changes         a removed split gives no rows
+    requires        `requires` names modules that can be imported
 
 The rows must stay in the system during the check: use a topic with a long retention.
 
@@ -29,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any, Generic
@@ -178,6 +180,7 @@ class _Check(Generic[SplitT, StateT]):
         finally:
             planner.close()
         self.removal(known)
+        self.requires()
         return CheckedSource(
             tuple(split.split_id for split in splits), sum(each.whole.num_rows for each in known), searched
         )
@@ -191,6 +194,17 @@ class _Check(Generic[SplitT, StateT]):
         except Exception as cause:
             raise self.broken("replay", f"it cannot be pickled: {type(cause).__name__}: {cause}") from cause
         return copy
+
+    def requires(self) -> None:
+        named: object = self.source.requires
+        if not isinstance(named, tuple):
+            raise self.broken("requires", f"it is {named!r}, expected a tuple of modules")
+        for module in named:
+            try:
+                import_module(module)
+            except ImportError as cause:
+                said = f"{module!r} cannot be imported here ({cause}), expected a name as after `import`"
+                raise self.broken("requires", said) from cause
 
     # -- the enumerator
 

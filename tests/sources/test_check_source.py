@@ -468,6 +468,16 @@ class NoRemoval(Numbered):
         return Reader(self)
 
 
+@breaks("requires", "it is 'redis', expected a tuple of modules")
+class RequiresLetters(Numbered):
+    requires = "redis"  # type: ignore[assignment]
+
+
+@breaks("requires", "'confluent-kafka' cannot be imported here (No module named 'confluent-kafka'), expected a name")
+class RequiresPackage(Numbered):
+    requires = ("json", "confluent-kafka")
+
+
 @pytest.mark.parametrize(("law", "text", "source"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_source_is_found(law: str, text: str, source: type[Numbered]) -> None:
     REMEMBERED.clear()
