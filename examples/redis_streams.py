@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -50,14 +49,6 @@ def entry_of(position: int) -> str:
     return f"{position >> SEQUENCE_BITS}-{position & (1 << SEQUENCE_BITS) - 1}"
 
 
-@cache
-def connected(url: str) -> Any:
-    """Return this process's client. Readers run in other processes than the planner, so the source holds no client."""
-    import redis
-
-    return redis.Redis.from_url(url, decode_responses=True, socket_timeout=10.0)
-
-
 class RedisStreams(SimpleSource[SourceSplit]):
     """Reads the entries of Redis Streams.
 
@@ -68,9 +59,9 @@ class RedisStreams(SimpleSource[SourceSplit]):
     """
 
     schema = pa.schema([
-        ("id", pa.string()),
-        ("ts", pa.timestamp("us", tz="UTC")),
-        ("fields", pa.map_(pa.string(), pa.string())),
+        pa.field("id", pa.string()),
+        pa.field("ts", pa.timestamp("us", tz="UTC")),
+        pa.field("fields", pa.map_(pa.string(), pa.string())),
     ])  # fmt: skip
     event_time = "ts"
     discover_every = "10 seconds"
@@ -78,6 +69,11 @@ class RedisStreams(SimpleSource[SourceSplit]):
 
     def __init__(self, url: str, pattern: str, give_up_seconds: float = 60.0) -> None:
         self.url, self.pattern, self.give_up_seconds = url, pattern, give_up_seconds
+        self.client: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Planner and readers are other processes, and a connection cannot be sent there: each copy makes its own."""
+        return {**self.__dict__, "client": None}
 
     def discover(self) -> Sequence[SourceSplit]:
         """List the streams, each from its first entry on. An empty one is found when it has an entry."""
@@ -104,11 +100,7 @@ class RedisStreams(SimpleSource[SourceSplit]):
         at, stop = split.start, split.stop
         assert stop is not None
         while at < stop:
-            begin = at
-            entries = self.ask(
-                f"read {split.split_id}",
-                lambda client, begin=begin: client.xrange(split.split_id, entry_of(begin), entry_of(stop - 1), CHUNK),
-            )
+            entries = self.entries(split.split_id, at, stop)
             at = position_of(entries[-1][0]) + 1 if len(entries) == CHUNK else stop
             self.check_trimmed(split)
             times_us = [int(entry.partition("-")[0]) * 1_000 for entry, _ in entries]
@@ -148,6 +140,11 @@ class RedisStreams(SimpleSource[SourceSplit]):
         )
         return int(count), str(last)
 
+    def entries(self, stream: str, start: int, stop: int) -> list[tuple[str, dict[str, str]]]:
+        """Return the first entries between two positions, at most a chunk of them."""
+        begin, end = entry_of(start), entry_of(stop - 1)
+        return self.ask(f"read {stream}", lambda client: client.xrange(stream, begin, end, CHUNK))
+
     def check_trimmed(self, split: SourceSplit) -> None:
         """Fail if entries may have been deleted before they were read, which XTRIM and XADD with MAXLEN do.
 
@@ -163,16 +160,18 @@ class RedisStreams(SimpleSource[SourceSplit]):
 
     def ask(self, action: str, question: Callable[[Any], AnswerT]) -> AnswerT:
         """Ask Redis again until it answers; the errors that waiting does not cure are raised at once."""
-        from redis import exceptions
+        import redis
 
+        if self.client is None:
+            self.client = redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=10.0)
         place = self.url.rpartition("@")[2]  # without a password
         patience = Patience(f"Redis at {place}", action, self.give_up_seconds)
         while True:
             try:
-                return question(connected(self.url))
-            except exceptions.AuthenticationError:
+                return question(self.client)
+            except redis.exceptions.AuthenticationError:
                 raise
-            except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
                 if not patience.goes_on(str(error)):
                     raise SourceUnavailable(place, action, patience.spent_seconds, str(error)) from error
 

@@ -17,7 +17,8 @@ import pytest
 
 from tests.integration.version_table import environments
 from tests.live.servers import ROOT, Broker, Record, require_jars, require_java, tail, unavailable, wait_until
-from tests.test_wheel import build_wheel, install, make_environment
+from tests.packages import build
+from tests.test_wheel import install, make_environment
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
 
@@ -33,7 +34,7 @@ SMALL = "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"  #
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+    return build(tmp_path_factory.mktemp("packages"))[0]
 
 
 def packages(python: Path) -> str:
