@@ -103,10 +103,11 @@ class RedisStreams(SimpleSource[SourceSplit]):
             entries = self.entries(split.split_id, at, stop)
             at = position_of(entries[-1][0]) + 1 if len(entries) == CHUNK else stop
             self.check_trimmed(split)
-            times_us = [int(entry.partition("-")[0]) * 1_000 for entry, _ in entries]
-            columns = [[entry for entry, _ in entries], times_us, [list(fields.items()) for _, fields in entries]]
-            yield pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)],
-                                  schema=self.schema), at  # fmt: skip
+            rows = [
+                {"id": entry, "ts": int(entry.partition("-")[0]) * 1_000, "fields": list(fields.items())}
+                for entry, fields in entries
+            ]
+            yield pa.RecordBatch.from_pylist(rows, schema=self.schema), at
 
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None]:
         """The first entry at a time or later: ids are times, so a range of ids is a range of times."""
@@ -199,9 +200,9 @@ def main() -> None:
             max_rows_per_batch=options.rows_per_batch,
         )  # fmt: skip
         minutes = (
-            orders.groupBy("split", F.window("ts", "1 minute").alias("minute"))
+            orders.groupBy("split_id", F.window("ts", "1 minute").alias("minute"))
             .agg(F.count("id").alias("orders"))
-            .select("split", F.col("minute.start").alias("minute"), "orders")
+            .select("split_id", F.col("minute.start").alias("minute"), "orders")
         )
         query = (
             minutes.writeStream.format("parquet")

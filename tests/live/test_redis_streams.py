@@ -154,7 +154,7 @@ def test_a_run_that_is_killed_and_started_again_counts_each_order_once(server: R
     assert "low watermark" in ran.stdout
 
     rows = pq.read_table(out / "minutes").to_pylist()
-    found = Counter({(row["split"], round(row["minute"].timestamp() * 1_000)): row["orders"] for row in rows})
+    found = Counter({(row["split_id"], round(row["minute"].timestamp() * 1_000)): row["orders"] for row in rows})
     assert len(found) == len(rows), "each minute is written once"
     written = Counter[tuple[str, int]]()
     for n in range(400):
