@@ -26,6 +26,11 @@ SEQUENCE_BITS = 20
 """An id is "milliseconds-sequence"; the other 43 bits of a position hold milliseconds up to the year 2248."""
 MOST_COUNTED = 100_000
 CHUNK = 10_000
+COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("id", pa.string()),
+    ("ts", pa.timestamp("us", tz="UTC")),
+    ("fields", pa.map_(pa.string(), pa.string())),
+]
 
 COUNT = """
 local found = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
@@ -58,11 +63,7 @@ class RedisStreams(SimpleSource[SourceSplit]):
         give_up_seconds: how long Redis may be away.
     """
 
-    schema = pa.schema([
-        pa.field("id", pa.string()),
-        pa.field("ts", pa.timestamp("us", tz="UTC")),
-        pa.field("fields", pa.map_(pa.string(), pa.string())),
-    ])  # fmt: skip
+    schema = pa.schema(COLUMNS)
     event_time = "ts"
     discover_every = "10 seconds"
     requires = ("redis",)
