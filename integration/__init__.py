@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from .audit.table import audit_table
     from .driver.service import LowWatermarkService
     from .spark.adoption import adopt, leave
+    from .spark.completion import completion
     from .spark.shipping import ship
 
-__all__ = ["LowWatermarkService", "adopt", "audit_table", "leave", "ship"]
+__all__ = ["LowWatermarkService", "adopt", "audit_table", "completion", "leave", "ship"]
 
 # Every line of the package goes through this one logger. The filter escapes foreign names for the reader's terminal.
 logging.getLogger("lowmark").addFilter(escape_record)
@@ -37,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from .spark import adoption
 
         return getattr(adoption, name)
+    if name == "completion":
+        from .spark.completion import completion
+
+        return completion
     if name == "ship":
         from .spark.shipping import ship
 

@@ -9,6 +9,7 @@
     ├── StreamRunning        (RuntimeError)      a stream's name cannot be used again while a query reads it
     ├── ServiceDiffers       (ValueError)        a session's service runs already, made with other arguments
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
+    ├── NotComplete          (TimeoutError)      a time that a sink has not passed when the wait for it is over
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
     ├── ServiceUnreachable   (ConnectionError)   no answer comes from a service's address
     │   └── ServiceFailed                        the service answers with an error
@@ -61,6 +62,7 @@ __all__ = [
     "MetricsUnavailable",
     "NoEventTime",
     "NoService",
+    "NotComplete",
     "PageUnavailable",
     "QueryRefused",
     "RefusedByCoordinator",
@@ -189,6 +191,16 @@ class UnknownStream(LowmarkError, LookupError):
     def _next(self) -> str:
         near = get_close_matches(self.stream, self.known, n=1)
         return f'did you mean "{near[0]}"?' if near else "wrap a DataFrame under that name first."
+
+
+class NotComplete(LowmarkError, TimeoutError):
+    """A time that the sinks of a stream have not passed when the wait is over."""
+
+    stream: str  # its name
+    time: str  # the time, for people
+    why: str  # what holds the low watermark
+    _fact = 'stream "{stream}" has not passed {time}: {why}'
+    _hint = "wait longer; what is said above would move it."
 
 
 class ServiceStopped(LowmarkError, RuntimeError):

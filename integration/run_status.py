@@ -115,6 +115,7 @@ class RunStatus:
         lost_reports: number of batches committed before it whose report a kill took away.
         others: a sentence on the query's relation to other queries, as in `explain`, or None.
         coordinator: its coordinator; None: none.
+        complete_until_us: the query's sink has everything of the stream up to this time, microseconds; None: not known.
         rises: (when, low watermark) of the last hour, microseconds, oldest first; empty if splits were limited.
         now_us: time of this status; None: not known. Compare its times with this one and not with a wall clock, because
             the service's clock never steps.
@@ -142,6 +143,7 @@ class RunStatus:
     lost_reports: int = 0
     others: str | None = None
     coordinator: CoordinatorLink | None = None
+    complete_until_us: int | None = None
     rises: tuple[tuple[int, int], ...] = ()
     now_us: int | None = None
 
@@ -159,6 +161,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
             "refused": run.refused,
             "unmeasured_batches": run.unmeasured_batches,
             "backlog_rows": run.backlog_rows,
+            "complete_until_us": run.complete_until_us,
             "now": _time(run.now_us),
             "asked_at": _time(run.asked_at_us),
             "reported_at": _time(run.reported_at_us),

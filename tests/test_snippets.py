@@ -84,6 +84,13 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
             "tests/integration/test_audit_docs.py::test_the_page_s_watched_query_runs",
         ),
     ],
+    "complete.md": [
+        ("event time   10:00", Unrun("a drawing")),
+        ("lowmark wait orders ", Unrun("tests/integration/test_completion.py runs both commands, on other places")),
+        ("10 * * * *  lowmark wait", Unrun("its command is checked below")),
+        ("service.wait_until(", Unrun("tests/integration/test_mark_done.py and test_completion.py call all three")),
+        ("orders = service.wrap(", Unrun("tests/integration/test_mark_done.py writes such a table")),
+    ],
     "connectors.md": [("import sqlite3", "tests/sources/test_readme_connector.py::test_it_is_short")],
     "how-it-works.md": [("┌── observe:", Unrun("a drawing"))],
     "jobs.md": [

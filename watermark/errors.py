@@ -2,6 +2,7 @@
 
     LowmarkError
     ├── InvalidDuration   (ValueError)    a text or object that is no length of time
+    ├── InvalidTime       (ValueError)    a text or object that is no time with a zone
     ├── InvalidStrategy   (ValueError)    settings of a WatermarkStrategy that make no sense
     ├── InvalidSplitId    (ValueError)    an id that is neither a 64-bit number nor a name, or both in one stream
     ├── InvalidWatermark  (ValueError)    a watermark that does not fit 64 bits
@@ -155,6 +156,16 @@ class InvalidDuration(LowmarkError, ValueError):
     reason: str  # the fault of the value
     hint: str  # a correct value
     _fact = "{what}: {got} is not a duration: {reason}"
+
+
+class InvalidTime(LowmarkError, ValueError):
+    """A value that is no time on the time line."""
+
+    what: str  # the setting of the time, such as "--past"
+    got: str  # the value as the caller wrote it (``repr``)
+    reason: str  # the fault of the value
+    _fact = "{what}: {got} is not a time: {reason}"
+    _hint = 'write the zone behind the time, as "2026-11-23T10:00Z" or "2026-11-23T11:00+01:00".'
 
 
 class InvalidStrategy(LowmarkError, ValueError):

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-__all__ = ["INT64", "LEAST_US", "MILLISECOND_US", "MOST_US", "datetime_of", "first_ms_from", "none_first", "us_of"]
+from .errors import InvalidTime, shown
+
+__all__ = [
+    "INT64",
+    "LEAST_US",
+    "MILLISECOND_US",
+    "MOST_US",
+    "datetime_of",
+    "first_ms_from",
+    "none_first",
+    "time_us",
+    "us_of",
+]
 
 INT64 = range(-(2**63), 2**63)
 """For values of type `int` alone: `in` walks through the range where a value is a numpy integer."""
@@ -26,6 +38,34 @@ def us_of(at: datetime) -> int:
     86400000007
     """
     return (at - _EPOCH) // _MICROSECOND
+
+
+def time_us(value: str | datetime, *, what: str) -> int:
+    """A time that a user gave, as microseconds.
+
+    Args:
+        value: a datetime with a time zone, or a text as ISO 8601 writes it, with its zone: "2026-11-23T10:00Z".
+        what: the setting of the time, for the error.
+
+    Raises:
+        InvalidTime: it is no time, or has no zone.
+
+    >>> time_us("1970-01-01T01:00+01:00", what="past"), time_us("1970-01-01 00:00:01Z", what="past")
+    (0, 1000000)
+    """
+    try:
+        at = (
+            datetime.fromisoformat(f"{value[:-1]}+00:00" if value[-1:] in ("Z", "z") else value)
+            if isinstance(value, str)
+            else value
+        )
+    except ValueError:
+        raise InvalidTime(what, shown(value), "it is not written as ISO 8601 writes times") from None
+    if not isinstance(at, datetime):
+        raise InvalidTime(what, shown(value), "expected a text or a datetime")
+    if at.utcoffset() is None:
+        raise InvalidTime(what, shown(value), "it has no time zone, so it means another moment on another machine")
+    return us_of(at)
 
 
 def datetime_of(us: int) -> datetime:

@@ -10,7 +10,7 @@ traceback; `--debug` shows the traceback. Wrong options are reported on stderr a
               130  interrupted: Ctrl-C, SIGINT
               143  the demo or the coordinator was terminated: SIGTERM
 
-`lowmark check` has exit codes of its own, for probes (see there).
+`lowmark check` and `lowmark wait` have exit codes of their own, for probes and schedulers (see there).
 
 While the demo is kept (`--keep`), its result is shown already, so a signal ends the waiting and changes no exit code.
 
@@ -37,6 +37,8 @@ from .offsets import offsets
 from .page import page
 from .serve import serve
 from .status import explain, status
+from .wait import WAIT_EXIT_CODES, wait
+from .watermark import watermark
 
 __all__ = ["app", "main"]
 
@@ -77,6 +79,8 @@ for command, what, exit_codes in (
     (explain, "Say in words who holds the low watermark.", EXIT_CODES),
     (page, "Show streams live in a browser.", EXIT_CODES),
     (check, "Tell by the exit code whether low watermarks move.", CHECK_EXIT_CODES),
+    (wait, "End when the sink is complete up to a time, for schedulers.", WAIT_EXIT_CODES),
+    (watermark, "Say how far a sink is complete, out of its checkpoint alone.", EXIT_CODES),
     (grafana, "Write the Grafana dashboards and the alert rules into a folder.", EXIT_CODES),
     (serve, "Run a coordinator that several applications share.", EXIT_CODES),
     (forget, "Let a job go on without a query that is gone for good.", EXIT_CODES),

@@ -51,6 +51,7 @@ class RunJson(msgspec.Struct, kw_only=True):
     refused: bool
     unmeasured_batches: int
     backlog_rows: int | None
+    complete_until_us: int | None
     now: datetime | None
     asked_at: datetime | None
     reported_at: datetime | None

@@ -89,7 +89,13 @@ class Heartbeats:
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
         run = beginning.begin(stream, request, self._runs.queries, ending, now_us)
+        if before is not None:
+            run.complete_until_us = before.complete_until_us  # the sink stays as it is
         run.begun_as = self._begins_as(stream.stream_id)
+        if (marking := self._runs.markings.get(stream.name)) is not None:
+            for query in self._runs.queries:
+                if stream.stream_id in query.streams():
+                    marking.begin(query)
         run.shares = self._runs.cooperation.shares(stream)
         self._runs.keep(run)
         return run

@@ -14,7 +14,7 @@ from lowmark.integration.spark.progress import Progress
 
 from .farewells import Farewells
 from .plans import Plans
-from .run_log import log_ahead
+from .run_log import had_rows, log_ahead
 from .runs import Runs
 from .stream_run import StreamRun
 
@@ -67,8 +67,17 @@ class Reports:
                 run.written |= offset.token == run.token
                 self._plans.tie(run, run.sources_in(progress, index))
                 run.report(progress, index, planned_at_us=planned_at_us, now_us=self._runs.clock.now_us())
+                self._mark(run, progress)
         if len(run.watermarks.splits) > known:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
+
+    def _mark(self, run: StreamRun, progress: Progress) -> None:
+        """Pass a committed batch on to the marking of its partitions."""
+        marking, query = self._runs.markings.get(run.stream.name), self._runs.queries.get(run.run_id)
+        if marking is None or query is None or run.last_batch_id != progress.batch_id:
+            return
+        rows = had_rows(progress.sources) or bool(progress.state_operators)
+        marking.take(progress, query, until_us=run.complete_until_us, had_rows=rows)
 
     def _check_plan(self, run: StreamRun, progress: Progress) -> None:
         """Look once at the plan of the running query: the places of its sources, and anything that lowmark refuses."""

@@ -14,6 +14,8 @@ from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
 
 from .cooperation import Cooperation
 from .known_planner import Planners
+from .marking import Marking
+from .passing import Passing
 from .stream import Stream
 from .stream_run import StreamRun
 from .streams import Streams
@@ -35,6 +37,8 @@ class Runs:
     Attributes:
         streams: the streams that were wrapped or read.
         planners: the planners of sources of ours.
+        passing: who waits for which time.
+        markings: marks partitions as done, by the name of the stream.
         could_not_begin: by the name of a stream, why no query could begin; removed when a query begins.
     """
 
@@ -47,6 +51,7 @@ class Runs:
     ) -> None:
         self.queries, self.clock, self.cooperation = queries, clock, cooperation
         self.streams, self.planners = Streams(), Planners()
+        self.passing, self.markings = Passing(), dict[str, Marking]()
         self.could_not_begin: dict[str, str] = {}
         self._notify = notify
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
@@ -107,6 +112,7 @@ class Runs:
 
         A refused query says nothing more to others, because the next answer to its heartbeat ends the query.
         """
+        self.passing.look(self, run.stream.name)
         for new_low in run.take_news():
             if not run.shares:
                 self._notify(new_low)

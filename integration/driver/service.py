@@ -17,19 +17,22 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import (
+    NotComplete,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
     UnknownStream,
+    WrapRefused,
 )
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark import workers
+from lowmark.integration.spark import versions, workers
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import (
     Server,
@@ -45,15 +48,19 @@ from lowmark.watermark import (
     TaskId,
     WatermarkStrategy,
     duration_us,
+    format_time_us,
 )
+from lowmark.watermark.moment import datetime_of, time_us
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import check, stream_factory, wrap
+from . import check, marking, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .desks import Desks
 from .listeners import Listeners
+from .marking import DonePartition, Marking
+from .passing import Wait
 from .running import Running
 from .standing import Standing
 from .stream import Stream
@@ -482,6 +489,164 @@ class LowWatermarkService:
         """Explain in words who holds the low watermark, why and since when, and how it would move."""
         return Explanation(self._call(lambda: self._standing.explain(name, query), f'explain "{name}"'))
 
+    def wait_until(
+        self,
+        name: str,
+        time: str | dt.datetime,
+        *,
+        timeout: str | dt.timedelta = "1 hour",
+        query: str | None = None,
+    ) -> None:
+        """Return once everything of a stream up to a time can be read in the sinks of its queries.
+
+        All rows up to the time are committed then, and the windows that it closes are emitted.
+
+        Args:
+            name: the stream's name.
+            time: the time, with its zone: a datetime, or a text such as "2026-11-23T10:00Z".
+            timeout: the longest wait.
+            query: name or id of a query; None: all queries on the stream, of which one at least has to run.
+
+        Raises:
+            NotComplete: the time is not passed at the time-out; the text explains who holds the low watermark.
+            InvalidTime: the time is no time, or has no zone.
+            UnknownStream: nothing was wrapped under that name.
+            ServiceStopped: the service was stopped.
+        """
+        timeout_seconds = duration_us(timeout, what="timeout") / 1_000_000
+        passed = threading.Event()
+        wait = self._wait(name, time, query, lambda _: passed.set())
+        deadline = monotonic() + timeout_seconds
+        while not passed.wait(min(_LOOK_SECONDS, max(0.0, deadline - monotonic()))):
+            if monotonic() >= deadline:
+                self._call(lambda: self._runs.passing.drop(wait), "end a wait")
+                raise NotComplete(name, format_time_us(wait.time_us), str(self.explain(name, query=query)))
+            self._check_open(f'wait for stream "{name}"')
+
+    def when_passed(
+        self,
+        name: str,
+        time: str | dt.datetime,
+        call: Callable[[dt.datetime], object],
+        *,
+        query: str | None = None,
+    ) -> None:
+        """Call a function once everything of a stream up to a time can be read in the sinks of its queries.
+
+        The function runs on a thread of its own. It is called again after an error, until it returns; that it hangs is
+        in the log. A function that was not called when the service stops is named in the log.
+
+        Args:
+            name: the stream's name.
+            time: the time, as in `wait_until`.
+            call: takes the time until which the sinks are complete.
+            query: as in `wait_until`.
+
+        Raises:
+            InvalidTime: the time is no time, or has no zone.
+            UnknownStream: nothing was wrapped under that name.
+            ServiceStopped: the service was stopped.
+        """
+        self._wait(name, time, query, lambda until_us: call(datetime_of(until_us)))
+
+    def _wait(self, name: str, time: str | dt.datetime, query: str | None, call: Callable[[int], object]) -> Wait:
+        self._check_open(f'wait for stream "{name}"')
+        wait = Wait(name, query, time_us(time, what="time"), call)
+
+        def add() -> None:
+            if not self._runs.streams.named(name):
+                raise UnknownStream(name, self._standing.names())
+            self._runs.passing.add(wait, self._runs)
+
+        self._call(add, f'wait for stream "{name}"')
+        return wait
+
+    def mark_done(
+        self,
+        df: DataFrame,
+        *,
+        name: str,
+        time: str,
+        partition: str | dt.timedelta = "1 hour",
+        layout: str = "dt=%Y-%m-%d/hour=%H",
+        delay: str | dt.timedelta = "0 seconds",
+        success_files: str | os.PathLike[str] | None = None,
+        call: Callable[[DonePartition], object] | None = None,
+        post: str | None = None,
+    ) -> DataFrame:
+        """Mark the partitions of a table as done once all their rows can be read in it.
+
+        Write the returned rows; they are the given ones. Each partition with rows is marked, in order, when the sink is
+        complete until its end and the delay: at least once, again after a crash, never early. The mark is repeated
+        until it succeeds. Late rows of a marked partition are counted, and named in the log.
+
+        Args:
+            df: what the query writes, made of a wrapped or read stream.
+            name: the stream's name.
+            time: the TIMESTAMP column that the partitions are made of. For windows that are partitioned by their start,
+                pass the start, and a delay of the windows' width unless they end where partitions end.
+            partition: length of a partition; partitions begin at multiples of it since 1970, UTC.
+            layout: the name of a partition for `strftime`, also its folder.
+            delay: how long to wait, in event time, behind the end of a partition.
+            success_files: the table's folder, on any file system of Spark's: ``_SUCCESS`` goes into the folder of each
+                partition.
+            call: a function that takes a `DonePartition`.
+            post: an HTTP address that is sent each partition as JSON.
+
+        Returns:
+            A DataFrame with df's rows and columns. Only one query may write it.
+
+        Raises:
+            WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
+            UnknownStream: nothing was wrapped under that name.
+            ServiceStopped: the service was stopped.
+        """
+        self._check_open(f'mark partitions of stream "{name}"')
+        ways = [each for each in (success_files, call, post) if each is not None]
+        if len(ways) != 1:
+            fact = f"mark_done has {len(ways)} ways to mark a partition, expected one"
+            raise WrapRefused(name, fact, "pass success_files=, call= or post=.")
+        width_us = duration_us(partition, what="partition")
+        if width_us == 0:
+            raise WrapRefused(name, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
+        if success_files is not None:
+            act = marking.success_files(self._spark, os.fspath(success_files))
+        elif post is not None:
+            act = marking.poster(post)
+        else:
+            assert call is not None, "one way is given"
+            act = call
+        try:
+            datetime_of(0).strftime(layout)
+        except ValueError as unfit:
+            fact = f"layout {layout!r:.80} is none that strftime takes ({unfit})"
+            raise WrapRefused(name, fact, 'pass layout="dt=%Y-%m-%d/hour=%H".') from unfit
+        made = marking.Marking(name, time, width_us, duration_us(delay, what="delay"), layout, act)
+        observed = made.observe(df, counts=versions.observes_splits(df.sparkSession))
+
+        def add() -> Marking | None:
+            if not self._runs.streams.named(name):
+                raise UnknownStream(name, self._standing.names())
+            before, self._runs.markings[name] = self._runs.markings.get(name), made
+            return before
+
+        if (before := self._call(add, f'mark partitions of stream "{name}"')) is not None:
+            before.stop()
+        return observed
+
+    def late_rows(self, name: str) -> dict[str, int]:
+        """Return the rows that came to a partition after it was marked done, by the partition's name.
+
+        Args:
+            name: the stream's name, as given to `mark_done`; empty without one.
+        """
+
+        def look() -> dict[str, int]:
+            made = self._runs.markings.get(name)
+            return {} if made is None else dict(made.late_rows)
+
+        return self._call(look, f'count late rows of stream "{name}"')
+
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.
 
@@ -541,6 +706,9 @@ class LowWatermarkService:
             if self._page is not None:
                 self._page.stop()
             self._loop.stop()
+            self._runs.passing.stop()
+            for made in self._runs.markings.values():
+                made.stop()
             self._desks.reports.farewells.close()
             self._runs.streams.close()
             self._listeners.stop()

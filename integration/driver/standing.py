@@ -221,6 +221,7 @@ class Standing:
             gaps=run.gaps,
             others=None if run.ended else cooperation.explain(run),
             coordinator=None if run.ended or audited else cooperation.link(run),
+            complete_until_us=run.complete_until_us,
             rises=() if limit is not None or run.shares else run.watermarks.rises(now_us),
             now_us=now_us,
         )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.integration.run_status import ReportGaps
+from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
@@ -79,6 +80,8 @@ class StreamRun:
         failure: why its query failed, in short; None: the query did not fail.
         available_now: its query ends when nothing is new, and Spark has not told the reader so.
         lost_reports: number of committed batches whose report a kill took away.
+        complete_until_us: the query's sink has everything of the stream up to this time; None: nothing is sure yet. See
+            `completion` of the room `spark`.
         shares: its low watermark is the job's, which a coordinator publishes; see `cooperation.py`.
         shared_since_us: when the job's low watermark last rose, or else when the run began.
         measure: reads the measurements of a batch.
@@ -109,6 +112,7 @@ class StreamRun:
     seen_at_us: int = 0
     restored_low_us: int | None = None
     lost_reports: int = 0
+    complete_until_us: int | None = None
     begun_as: str | None = None
     failure: str | None = None
     shares: bool = False
@@ -334,6 +338,14 @@ class StreamRun:
 
         if self._take_whole(change, f"the report of batch {progress.batch_id}"):
             self._took(progress, sources, measured(), now_us)
+            self._complete(progress, heartbeat)
+
+    def _complete(self, progress: Progress, heartbeat: int) -> None:
+        """Take the time that a batch proves: Spark tells of a batch after it has recorded the batch as committed."""
+        low_us = dict(progress.heartbeats())[heartbeat].low_us
+        until_us = complete_until(low_us, progress.watermark_us, with_state=bool(progress.state_operators))
+        if until_us is not None and (self.complete_until_us is None or until_us > self.complete_until_us):
+            self.complete_until_us = until_us
 
     def _report(
         self,

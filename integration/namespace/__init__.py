@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lowmark.integration import LowWatermarkService, adopt, audit_table, leave, ship
+    from lowmark.integration import LowWatermarkService, adopt, audit_table, completion, leave, ship
     from lowmark.watermark import LowmarkError, WatermarkStrategy
 
     __version__: str
@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "adopt",
     "audit_table",
+    "completion",
     "leave",
     "ship",
 ]
@@ -33,6 +34,7 @@ _PLACES = {
     "WatermarkStrategy": "lowmark.watermark",
     "adopt": "lowmark.integration",
     "audit_table": "lowmark.integration",
+    "completion": "lowmark.integration",
     "leave": "lowmark.integration",
     "ship": "lowmark.integration",
 }

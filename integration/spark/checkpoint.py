@@ -1,10 +1,11 @@
-"""Spark's checkpoint folder: reads Spark's files, and adds one small file of lowmark's.
+"""Spark's checkpoint folder: reads Spark's files, and adds small files of lowmark's.
 
 Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one line per source ("-" for none).
 Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
 
 The added file, ``lowmark/<token>``, holds the state of a run after its last report. A heartbeat can carry a report
-only into the next batch, so a query that ends, or is killed, after a batch would forget it.
+only into the next batch, so a query that ends, or is killed, after a batch would forget it. A file ``lowmark/done-...``
+holds the partitions that are still to be marked as done.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
+from . import completion
 from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, batches, is_elsewhere, local_path
 from .kafka_offsets import kafka_positions
 from .offset_log import OffsetEntry, json_object
@@ -86,6 +88,34 @@ class FarewellFiles:
             return None  # a path, in an offset from an unknown writer
         text = self._store.read(self._path(token))
         return None if text is None else msgspec.json.decode(text, type=Farewell)
+
+    def read_done(self, name: str) -> str | None:
+        """Read what a marking of partitions keeps; None without a file.
+
+        Raises:
+            CheckpointUnreadable: the file cannot be read.
+        """
+        return self._store.read(f"lowmark/{name}")
+
+    def write_done(self, name: str, text: str) -> None:
+        """Write what a marking of partitions keeps, as a whole or not at all.
+
+        Raises:
+            CheckpointUnwritable: the file could not be written.
+        """
+        self._store.write(f"lowmark/{name}", text)
+
+    def newest_commit(self) -> tuple[int | None, int | None]:
+        """Return the newest committed batch, and the time until which it makes the sink complete, microseconds.
+
+        Raises:
+            CheckpointUnreadable: the checkpoint cannot be read.
+        """
+        committed = batches(self._store, "commits")
+        if not committed:
+            return None, None
+        found = completion.of_files(self._store)
+        return committed[0], min((each.until_us for each in found if each.until_us is not None), default=None)
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
         """Return the first offset of a Kafka source, which the progress event of the first batch lacks.

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointStore", "HadoopStore", "LocalStore", "batches", "is_elsewhere", "local_path"]
+__all__ = [
+    "CheckpointFiles",
+    "CheckpointStore",
+    "HadoopStore",
+    "LocalStore",
+    "batches",
+    "check_size",
+    "is_elsewhere",
+    "local_path",
+]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _BATCH = re.compile(r"[0-9]{1,19}")
@@ -36,10 +45,10 @@ _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because open
 _MOST_BYTES = 1 << 28  # an entry of the offset log has the states of all streams, a backup has four entries
 
 
-class CheckpointStore(Protocol):
-    """The files of one checkpoint; paths are relative to its root.
+class CheckpointFiles(Protocol):
+    """The files of one checkpoint, to be read; paths are relative to its root.
 
-    Every failure is a `CheckpointUnreadable` or a `CheckpointUnwritable`.
+    Every failure is a `CheckpointUnreadable`.
     """
 
     @property
@@ -59,6 +68,21 @@ class CheckpointStore(Protocol):
         """
         ...
 
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder exists."""
+        ...
+
+    def age_seconds(self, path: str) -> float | None:
+        """Seconds since a file was written, by its file system's clock and this machine's; None without the file."""
+        ...
+
+
+class CheckpointStore(CheckpointFiles, Protocol):
+    """The files of one checkpoint, to be read and changed.
+
+    Every failure is a `CheckpointUnreadable` or a `CheckpointUnwritable`.
+    """
+
     def write(self, path: str, text: str) -> None:
         """Write a file or replace its text, as a whole or not at all."""
         ...
@@ -67,20 +91,12 @@ class CheckpointStore(Protocol):
         """Delete a file if it exists."""
         ...
 
-    def exists(self, path: str) -> bool:
-        """Whether a file or folder exists."""
-        ...
-
     def move(self, source: str, target: str) -> None:
         """Rename a folder, possibly onto an empty folder; may be repeated after an interruption."""
         ...
 
-    def age_seconds(self, path: str) -> float | None:
-        """Seconds since a file was written, by its file system's clock and this machine's; None without the file."""
-        ...
 
-
-def batches(store: CheckpointStore, log: str) -> list[int]:
+def batches(store: CheckpointFiles, log: str) -> list[int]:
     """The batches in one of a checkpoint's logs, the newest first; other files in its folder are ignored."""
     return sorted((int(name) for name in store.names(log) if _BATCH.fullmatch(name)), reverse=True)
 
@@ -130,7 +146,7 @@ class LocalStore:
                     read: bytes = found.read(_MOST_BYTES + 1)
             except FileNotFoundError:
                 return None
-            _check_size(len(read))
+            check_size(len(read))
             return read.decode()
 
     def write(self, path: str, text: str) -> None:
@@ -236,7 +252,8 @@ def _check_name(name: str) -> None:
         raise OSError(errno.EPERM, "it is outside of the checkpoint")
 
 
-def _check_size(size_bytes: int) -> None:
+def check_size(size_bytes: int) -> None:
+    """Raise OSError for a file that is larger than any file of a checkpoint."""
     if size_bytes > _MOST_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")
 
@@ -301,7 +318,7 @@ class HadoopStore:
             file = self._path(path)
             if not self._files.exists(file):
                 return None
-            _check_size(self._files.getFileStatus(file).getLen())
+            check_size(self._files.getFileStatus(file).getLen())
             stream = self._files.open(file)
             try:
                 text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")

@@ -95,6 +95,11 @@ class RunningQuery:
         """Number of each heartbeat among the query's sources -> numbers of its stream's sources."""
         return logical_plan.stream_sources(self._query.streamingQuery().analyzedPlan())
 
+    def observed(self) -> set[str]:
+        """Names of the metrics that are observed in the query."""
+        nodes = logical_plan.nodes(self._query.streamingQuery().analyzedPlan())
+        return {node.name() for node in nodes if node.nodeName() == "CollectMetrics"}
+
     def fault(self) -> str | None:
         """Return the part of this query that would break the low watermark, None without such a part.
 

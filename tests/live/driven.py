@@ -68,6 +68,10 @@ class Config:
         """The same with other values."""
         return replace(self, **other)
 
+    def end_us(self, start: int) -> int:
+        """The end of a window whose start is in the output, microseconds."""
+        return start + 60_000_000
+
     def emitted(self) -> Windows:
         """The windows in the output, in the order of batches."""
         return [window for file in sorted(self.output.glob("*.json")) for window in read_windows(file)]

@@ -28,6 +28,9 @@ class Config(driven.Config):
     rows: int = 0
     reader_group: str = ""
 
+    def end_us(self, start: int) -> int:
+        return (start + 60_000) * 1_000
+
 
 class PravegaQuery(Driven[Config]):
     """Rows in minute windows, by stream."""

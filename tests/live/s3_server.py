@@ -17,7 +17,7 @@ from tests.sparks import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["s3a"]
+__all__ = ["s3", "s3a"]
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
@@ -29,6 +29,23 @@ def s3a(spark: SparkSession, folder: Path) -> Iterator[tuple[str, Path]]:
     The session keeps S3A for the rest of its life.
     """
     jars = require_jars("s3a")
+    with s3(folder) as (port, log):
+        client = {
+            "fs.s3a.impl": _S3A,
+            "fs.s3a.endpoint": f"http://{LOCALHOST}:{port}",
+            "fs.s3a.endpoint.region": KINESIS_ACCESS["region_name"],
+            "fs.s3a.access.key": KINESIS_ACCESS["aws_access_key_id"],
+            "fs.s3a.secret.key": KINESIS_ACCESS["aws_secret_access_key"],
+            "fs.s3a.path.style.access": "true",
+        }
+        _add_to_class_path(spark, jars)
+        with settings(spark, client):
+            yield "s3a://checkpoints", log
+
+
+@contextmanager
+def s3(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the port of a server with the bucket ``checkpoints``, and the log of its requests."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def start(attempt: int) -> tuple[int, Path, Process]:
@@ -39,19 +56,9 @@ def s3a(spark: SparkSession, folder: Path) -> Iterator[tuple[str, Path]]:
         return port, log, server
 
     port, log, server = started(start)
-    client = {
-        "fs.s3a.impl": _S3A,
-        "fs.s3a.endpoint": f"http://{LOCALHOST}:{port}",
-        "fs.s3a.endpoint.region": KINESIS_ACCESS["region_name"],
-        "fs.s3a.access.key": KINESIS_ACCESS["aws_access_key_id"],
-        "fs.s3a.secret.key": KINESIS_ACCESS["aws_secret_access_key"],
-        "fs.s3a.path.style.access": "true",
-    }
     try:
         _create_bucket(port, "checkpoints")
-        _add_to_class_path(spark, jars)
-        with settings(spark, client):
-            yield "s3a://checkpoints", log
+        yield port, log
     finally:
         server.stop()
 

@@ -20,9 +20,11 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from lowmark.integration import completion
+from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
 from tests.live import last_will
@@ -182,6 +184,7 @@ class Torture:
         self.seed = int(os.environ.get("LOWMARK_SEED", seed()))
         self.rng = random.Random(self.seed)
         self._story = [f"LOWMARK_SEED={self.seed}"]
+        self._complete: list[tuple[int, set[tuple[tuple[Any, int], int]]]] = []
         self.driver: Driver | None = None
 
     def tell(self, what: str) -> None:
@@ -198,6 +201,14 @@ class Torture:
         assert self.driver is not None, "started before"
         self.tell(strike(self.driver, config, self.rng, workers=workers))
         check_checkpoint(config)
+        self._remember(config)
+
+    def _remember(self, config: Config) -> None:
+        """Keep what the checkpoint says is complete at this kill, and what a reader of the output sees."""
+        with suppress(CheckpointUnreadable):  # no batch is planned yet, or the query is native
+            if (until_us := completion(config.checkpoint).until_us) is not None:
+                self._complete.append((until_us, set(config.emitted())))
+                self.tell(f"complete until {until_us}")
 
     def drain(self, config: Config, *, whole: bool = True) -> Windows:
         """Let a driver read the rest, and return all emitted windows, each once.
@@ -213,6 +224,9 @@ class Torture:
             check_checkpoint(config)
         emitted = config.emitted()
         assert len(emitted) == len(dict(emitted)), "a window was emitted twice"
+        for until_us, readable in self._complete:
+            gone = [window for window in emitted if config.end_us(window[0][1]) <= until_us and window not in readable]
+            assert not gone, f"complete until {until_us} at a kill, and these windows could not be read: {gone}"
         return emitted
 
     def __enter__(self) -> Self:

@@ -1,0 +1,181 @@
+"""`lowmark wait`: end when everything up to a time can be read in the sink, for schedulers, which use the exit code.
+
+    exit code   0  the time is passed: all rows up to it are committed, and the windows that it closes are emitted
+                1  it is not passed at the time-out; the output names the split that holds the low watermark
+                2  nobody can be asked: no service, no such stream, no readable checkpoint
+
+A first question without an answer ends the command at once, because it most likely has a wrong name or path. Later, a
+driver that restarts or a store that does not answer is waited for until the time-out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from lowmark.integration.console import print_error, print_json, print_lines
+from lowmark.watermark import LowmarkError
+
+from .common import Connect, Debug, Json, Name
+
+__all__ = ["WAIT_EXIT_CODES", "wait"]
+
+_PASSED, _NOT_PASSED, _NOBODY = 0, 1, 2
+WAIT_EXIT_CODES = (
+    "Exit codes: 0 the time is passed, 1 it is not passed at the time-out, 2 nobody can be asked, 130 interrupted."
+)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How far everything that is waited for is complete, and what holds it.
+
+    Attributes:
+        until_us: the smallest time of all sinks, None: nothing is sure of one of them.
+        why: who holds it, in words, a part for each sink that is behind the time.
+    """
+
+    until_us: int | None
+    why: list[str]
+
+
+def wait(
+    name: Name = None,
+    *,
+    past: Annotated[str, typer.Option(help='The time with its zone, as "2026-11-23T10:00Z".', show_default=False)],
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ask this checkpoint instead of running services: a folder, or s3a://...; may be repeated, "
+            "and all have to pass.",
+            show_default=False,
+        ),
+    ] = None,
+    stream: Annotated[str | None, typer.Option(help="The stream's name, like NAME.", show_default=False)] = None,
+    timeout: Annotated[str, typer.Option(help="How long to wait; 0 seconds: ask once.")] = "1 hour",
+    every: Annotated[str, typer.Option(help="How often to ask.")] = "10 seconds",
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Wait until everything up to a time can be read in the sink of each query on a stream; told by the exit code."""
+    from lowmark.watermark import duration_us, format_time_us
+    from lowmark.watermark.moment import time_us
+    from lowmark.watermark.printable import printable
+
+    if name is not None and stream is not None and name != stream:
+        raise typer.BadParameter("NAME and --stream name two streams; pass one of them")
+    if checkpoint and connect is not None:
+        raise typer.BadParameter("--connect asks a service and --checkpoint a checkpoint; pass one of them")
+    name = stream if name is None else name
+    past_us = time_us(past, what="--past")
+    timeout_seconds = duration_us(timeout, what="--timeout") / 1_000_000
+    every_seconds = max(duration_us(every, what="--every") / 1_000_000, 0.01)
+
+    def ask() -> _Answer:
+        return _of_checkpoints(checkpoint, name, past_us) if checkpoint else _of_services(name, connect, past_us)
+
+    def end(code: int, answer: _Answer, error: str | None) -> None:
+        if as_json:
+            told = {"stream": name, "past_us": past_us, "passed": code == _PASSED, "complete_until_us": answer.until_us}
+            print_json({**told, "why": answer.why, **({} if error is None else {"error": error})})
+        elif error is None:
+            reached = "has passed" if code == _PASSED else "has not passed"
+            print_lines(
+                printable(
+                    f"{name or 'everything'} {reached} {format_time_us(past_us)}: complete until "
+                    f"{format_time_us(answer.until_us)}"
+                )
+            )
+            print_lines("\n".join(answer.why))
+        if error is not None:
+            print_error(error)
+        raise typer.Exit(code)
+
+    answer, failed = _wait(ask, past_us, timeout_seconds, every_seconds)
+    if failed is not None and debug:
+        raise failed
+    if failed is not None:
+        end(_NOBODY, _Answer(None, []) if answer is None else answer, str(failed))
+    assert answer is not None, "without an error there is an answer"
+    end(_PASSED if _is_passed(answer, past_us) else _NOT_PASSED, answer, None)
+
+
+def _wait(
+    ask: Callable[[], _Answer], past_us: int, timeout_seconds: float, every_seconds: float
+) -> tuple[_Answer | None, LowmarkError | None]:
+    """Ask until the time is passed or the time-out is over; return the last answer, and the last question's error."""
+    deadline, answer = time.monotonic() + timeout_seconds, None
+    while True:
+        failed = None
+        try:
+            answer = ask()
+        except LowmarkError as error:
+            failed = error
+            if answer is None:
+                return None, failed
+        if failed is None and answer is not None and _is_passed(answer, past_us):
+            return answer, None
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0:
+            return answer, failed
+        time.sleep(min(every_seconds, left_seconds))
+
+
+def _is_passed(answer: _Answer, past_us: int) -> bool:
+    return answer.until_us is not None and answer.until_us >= past_us
+
+
+def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _Answer:
+    from lowmark.integration.spark.completion import completion
+
+    found = [(each, completion(each, name)) for each in checkpoints]
+    why = [f"{place}: {each.stream}: {each.why}" for place, each in found if not each.has_passed(past_us)]
+    return _Answer(_least([each.until_us for _, each in found]), why)
+
+
+def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer:
+    """Ask every service that has the stream, on this machine; a query that has ended counts as it left its sink.
+
+    Raises:
+        NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
+    """
+    from lowmark.integration.errors import ServiceUnreachable
+    from lowmark.integration.verdict import newest
+
+    from .common import SHOWN
+    from .status import ask
+
+    hung: list[str] = []
+    services, _ = ask(name, connect, limit=SHOWN, ended=True, hung=hung)
+    if hung:
+        raise ServiceUnreachable(hung[0], "ask for the status", "it is there and does not answer")
+    until_us: list[int | None] = []
+    why = []
+    for _, reply in services:
+        told = {id(each): text for each, text in zip(reply.streams, reply.explanations, strict=True)}
+        for each in newest(reply.streams):
+            if not each["run"]["emits"]:
+                continue
+            at_us = each["run"].get("complete_until_us")  # a service of an earlier version does not know
+            until_us.append(at_us)
+            if at_us is None or at_us < past_us:
+                why.append(told[id(each)] + _not_yet_committed(each, past_us))
+    return _Answer(_least(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
+
+
+def _not_yet_committed(stream: dict[str, object], past_us: int) -> str:
+    low_us = stream["low_watermark_us"]
+    if not isinstance(low_us, int) or low_us < past_us:
+        return ""
+    return (
+        "\n  sink   the low watermark has passed the time; the batch that brings it into the sink is not committed yet"
+    )
+
+
+def _least(until_us: list[int | None]) -> int | None:
+    known = [each for each in until_us if each is not None]
+    return min(known) if known and len(known) == len(until_us) else None

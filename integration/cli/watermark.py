@@ -1,0 +1,54 @@
+"""`lowmark watermark`: how far a query's sink is complete, out of its checkpoint alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from lowmark.integration.console import print_json, print_lines
+
+from .common import Debug, Json
+
+if TYPE_CHECKING:
+    from lowmark.integration.spark.completion import Completion
+
+__all__ = ["completion_json", "watermark"]
+
+
+def watermark(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A query's checkpointLocation: a folder of this machine, or s3a://..., hdfs://...", show_default=False
+        ),
+    ],
+    *,
+    stream: Annotated[str | None, typer.Option(help="Only the stream of this name.", show_default=False)] = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Say how far a query's sink is complete, out of its checkpoint alone: without Spark and without its driver."""
+    from lowmark.integration.spark.completion import completion, completions
+    from lowmark.watermark import format_time_us
+    from lowmark.watermark.printable import printable
+
+    found = completions(checkpoint) if stream is None else [completion(checkpoint, stream)]
+    if as_json:
+        print_json({"streams": [completion_json(each) for each in found]})
+        return
+    for each in found:
+        print_lines(printable(f"{each.stream}: complete until {format_time_us(each.until_us)}; {each.why}"))
+
+
+def completion_json(found: Completion) -> dict[str, Any]:
+    """Return a stream's completion for ``--json``."""
+    return {
+        "stream": found.stream,
+        "complete_until_us": found.until_us,
+        "low_watermark_us": found.low_watermark_us,
+        "with_state": found.with_state,
+        "batch": found.batch_id,
+        "planned_batch": found.planned_batch_id,
+        "age_seconds": round(found.age_seconds, 3),
+        "why": found.why,
+    }

@@ -1,0 +1,47 @@
+"""Calls a user's function until it returns: its errors and its hanging are told, and nothing of its work is dropped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+__all__ = ["insist"]
+
+log = logging.getLogger("lowmark")
+
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+_HANGS_SECONDS = 60.0
+
+
+def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> bool:
+    """Call until the call returns; wait 1 to 60 seconds after an error.
+
+    Args:
+        call: the function.
+        what: names it in the log.
+        stopped: ends the repetition.
+
+    Returns:
+        Whether the function has returned.
+    """
+    pause_seconds = _FIRST_SECONDS
+    while not stopped.is_set():
+        hangs = threading.Timer(_HANGS_SECONDS, _tell_of_hanging, [what])
+        hangs.daemon = True
+        hangs.start()
+        try:
+            call()
+        except BaseException as failed:  # a callback may leave by SystemExit, and its work is not done
+            log.exception("%s failed (%s); it is tried again in %g s", what, failed, pause_seconds)
+        else:
+            return True
+        finally:
+            hangs.cancel()
+        stopped.wait(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _MOST_SECONDS)
+    return False
+
+
+def _tell_of_hanging(what: str) -> None:
+    log.error("%s has not returned for %g s; what comes after it waits, the query goes on", what, _HANGS_SECONDS)

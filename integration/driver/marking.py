@@ -1,0 +1,349 @@
+"""Marks partitions of a table as done, beside the query that writes them.
+
+A measurement stands on the rows that the query writes: `observe` collects the numbers of their partitions. Each
+committed batch brings these numbers and how far the sink is complete (`Partitions`). What is not marked yet is kept in
+the checkpoint, ``lowmark/done-<hash>``, written after each batch and each mark. Marks are made one by one on a thread
+of their own, so the query never waits for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from lowmark.integration.errors import WrapRefused
+from lowmark.integration.process.loop import Loop
+from lowmark.integration.spark.checkpoint_store import HadoopStore
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.queries import RunningQuery
+from lowmark.integration.transport.observed import decode_sketch
+from lowmark.integration.transport.split_key import SplitKey, quoted
+from lowmark.sources.worker import Worker
+from lowmark.watermark.moment import datetime_of
+
+from .insist import insist
+from .partitions import Due, Kept, Partitions
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["DonePartition", "Marking", "poster", "success_files"]
+
+log = logging.getLogger("lowmark")
+
+_POST_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+_NAMES_SHOWN = 100
+_SKETCH_LG = 12
+_KEY = SplitKey(("partition",), ("bigint",))
+
+
+@dataclass(frozen=True, slots=True)
+class DonePartition:
+    """A partition whose rows are all in the sink.
+
+    Attributes:
+        stream: name of the stream.
+        query: name of the query, else its id.
+        name: the partition, as the layout names it: "dt=2026-11-23/hour=10".
+        start, end: its times, UTC; the end is exclusive.
+        complete_until: the sink is complete until this time.
+        has_rows: False: it may have rows, because a crash took the report of a batch away.
+        empty_before: names of the partitions without rows since the partition before, at most the first 100.
+        empty_count: number of all of them.
+    """
+
+    stream: str
+    query: str
+    name: str
+    start: datetime
+    end: datetime
+    complete_until: datetime
+    has_rows: bool
+    empty_before: tuple[str, ...]
+    empty_count: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for ``json.dumps``."""
+        times = {"start": self.start, "end": self.end, "complete_until": self.complete_until}
+        return {
+            "stream": self.stream,
+            "query": self.query,
+            "partition": self.name,
+            **{name: at.isoformat() for name, at in times.items()},
+            "has_rows": self.has_rows,
+            "empty_before": list(self.empty_before),
+            "empty_count": self.empty_count,
+        }
+
+
+def poster(address: str) -> Callable[[DonePartition], None]:
+    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error."""
+
+    def post(partition: DonePartition) -> None:
+        body = json.dumps(partition.to_json()).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_POST_SECONDS) as answer:  # noqa: S310
+            answer.read()
+
+    return post
+
+
+def success_files(spark: SparkSession, folder: str) -> Callable[[DonePartition], None]:
+    """Return a function that writes ``_SUCCESS`` into a partition's folder, on any of Hadoop's file systems.
+
+    A partition that may have no rows gets the file only if its folder is there.
+    """
+
+    def write(partition: DonePartition) -> None:
+        store = HadoopStore(spark, folder)
+        if partition.has_rows or store.exists(partition.name):
+            store.write(f"{partition.name}/_SUCCESS", "")
+
+    return write
+
+
+class Marking:
+    """The marks of one stream's queries.
+
+    Args:
+        stream: name of the stream.
+        time: name of the column with a row's time.
+        width_us, delay_us: see `Partitions`.
+        layout: name of a partition, as `strftime` takes it.
+        act: marks a partition; repeated until it returns.
+
+    Attributes:
+        late_rows: rows that came to a marked partition, by the partition's name.
+    """
+
+    def __init__(
+        self, stream: str, time: str, width_us: int, delay_us: int, layout: str, act: Callable[[DonePartition], object]
+    ) -> None:
+        self.stream, self._time, self._width_us, self._delay_us = stream, time, width_us, delay_us
+        self._layout, self._act = layout, act
+        self.late_rows: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._query: RunningQuery | None = None
+        self._named = ""
+        self._partitions = Partitions(width_us, delay_us)
+        self._counts = False
+        self._writer: Loop | None = None
+        self._actor: Worker | None = None
+
+    @property
+    def metric(self) -> str:
+        """Name of the observed metric."""
+        return f"lowmark:done:{self.stream}"
+
+    @property
+    def file(self) -> str:
+        """Name of the file in the checkpoint's folder ``lowmark``."""
+        return f"done-{hashlib.sha256(self.stream.encode()).hexdigest()[:16]}"
+
+    def observe(self, df: DataFrame, *, counts: bool) -> DataFrame:
+        """Return the rows with the measurement of their partitions.
+
+        Args:
+            df: the rows that the query writes.
+            counts: whether this Spark can count rows by partition; without it a marked partition's late rows count as
+                one for each batch.
+
+        Raises:
+            WrapRefused: the time is no TIMESTAMP column.
+        """
+        from pyspark.sql import functions as F
+
+        kind = {field.name: field.dataType.simpleString() for field in df.schema.fields}.get(self._time)
+        if kind != "timestamp":
+            raise WrapRefused(
+                self.stream,
+                f'mark_done: the time "{self._time}" is {kind or "no column"}, expected a timestamp column',
+                "pass time= with the column that the partitions are made of.",
+            )
+        micros = f"unix_micros({quoted(self._time)})"
+        number = f"({micros} - pmod({micros}, {self._width_us}L)) div {self._width_us}L"
+        columns: list[Column] = [F.expr(f"collect_set({number})").alias("numbers")]
+        if counts:
+            sketch = f"tuple_sketch_agg_double({number}, 1.0D, {_SKETCH_LG}, 'sum')"
+            columns.append(F.expr(sketch).alias("rows"))
+        return df.observe(self.metric, *columns)
+
+    def begin(self, query: RunningQuery) -> None:
+        """Take hold of a query before its first batch of this run, if the query writes the measured rows.
+
+        A query that begins leaves its file before its first batch, so no later crash can take the first batch away.
+        """
+        if self.metric not in query.observed():
+            return
+        with self._changed:
+            self._tie(query)
+            self._changed.notify_all()
+
+    def take(self, progress: Progress, query: RunningQuery, *, until_us: int | None, had_rows: bool) -> None:
+        """Take the progress of a committed batch of a query on the stream. On the service's loop.
+
+        Args:
+            progress: the progress.
+            query: its query.
+            until_us: the sink is complete until this time, the batch included.
+            had_rows: whether the batch may have written rows.
+        """
+        metric = progress.observed_metrics.get(self.metric)
+        if self._query is None or self._query.query_id != query.query_id:
+            return  # another query of the stream
+        with self._changed:
+            if self._partitions.begins_with_a_gap(progress.batch_id):
+                log.warning(
+                    'stream "%s": the reports of its first batches were lost in a crash. A partition that is older '
+                    "than all that come now may have rows and is not marked done",
+                    self.stream,
+                )
+            rows = self._rows(metric, progress.batch_id)
+            if rows is None and not had_rows:
+                rows = {}
+            now_us = time.time_ns() // 1_000
+            late = self._partitions.report(progress.batch_id, rows, until_us=until_us, now_us=now_us)
+            self._changed.notify_all()
+        self._save()
+        for number, count in sorted(late.items()):
+            name = self.name(number)
+            self.late_rows[name] = self.late_rows.get(name, 0) + count
+            log.warning(
+                'stream "%s": %s%d rows in batch %d came to partition %s after it was marked done (%d so far)',
+                self.stream, "" if self._counts else "at least ", count, progress.batch_id, name, self.late_rows[name],
+            )  # fmt: skip
+
+    def name(self, number: int) -> str:
+        """Return the name of a partition."""
+        try:
+            return datetime_of(number * self._width_us).strftime(self._layout)
+        except OverflowError:
+            return f"#{number}"
+
+    def stop(self) -> None:
+        """Make the marks that are due, a bounded time; what is left is in the checkpoint."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        with self._changed:
+            while self._actor is not None and self._partitions.due() is not None and time.monotonic() < deadline:
+                self._changed.wait(max(0.0, deadline - time.monotonic()))
+            self._stopped.set()
+            self._changed.notify_all()
+        if self._actor is not None:
+            self._actor.join(1.0)
+        if self._writer is not None:
+            self._writer.stop()
+
+    def _tie(self, query: RunningQuery) -> None:
+        """Go on from the file in the checkpoint of a query that is new to this marking."""
+        if self._query is not None and self._query.query_id == query.query_id:
+            self._query = query
+            return
+        self._query, kept = query, None
+        self._named = query.name or query.query_id
+        try:
+            text = query.farewells.read_done(self.file)
+            kept = self._first_kept(query) if text is None else msgspec.json.decode(text, type=Kept)
+        except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
+            log.warning(
+                'stream "%s": lowmark/%s in the checkpoint cannot be read (%s). Partitions that are open now are '
+                "marked although their rows are not known",
+                self.stream, self.file, failed,
+            )  # fmt: skip
+        self._partitions = Partitions(self._width_us, self._delay_us, kept)
+        if self._actor is None:
+            self._writer, self._actor = Loop("lowmark-done-files"), Worker("lowmark-done", self._run)
+            self._actor.start()
+
+    def _first_kept(self, query: RunningQuery) -> Kept:
+        """Write the file of a query that has none, and return its content."""
+        done, until_us = query.farewells.newest_commit()
+        unsure = None
+        if done is not None and until_us is not None:  # rows of before this marking
+            now_us = time.time_ns() // 1_000
+            unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
+        kept = Kept(-1 if done is None else done, until_us=until_us, unsure=unsure)
+        query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
+        return kept
+
+    def _rows(self, metric: Mapping[str, Any] | None, batch_id: int) -> dict[int, int] | None:
+        if metric is None or metric.get("numbers") is None:
+            return None
+        numbers = [int(number) for number in metric["numbers"]]
+        counted: dict[int, int] = {}
+        if (sketch := metric.get("rows")) is not None:
+            self._counts = True
+            ids, counts = decode_sketch(sketch, where=f'stream "{self.stream}", batch {batch_id}, partitions')
+            counted = dict(zip(ids.tolist(), (int(count) for count in counts.tolist()), strict=True))
+        return {number: counted.get(_KEY.split_id((number,)), 1) for number in numbers}
+
+    def _save(self) -> None:
+        if self._writer is not None:
+            self._writer.post(self._write)
+
+    def _write(self) -> None:
+        with self._changed:
+            kept, query = self._partitions.kept, self._query
+        if kept is None or query is None:
+            return
+        try:
+            query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
+        except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
+            log.warning(
+                'stream "%s": lowmark/%s cannot be written to the checkpoint (%s). It is tried again after the next '
+                "batch; a crash before that may mark a partition twice",
+                self.stream, self.file, failed,
+            )  # fmt: skip
+
+    def _run(self) -> None:
+        while (found := self._wait()) is not None:
+            partitions, due, partition = found
+            said = f'marking partition {partition.name} of stream "{self.stream}"'
+            if not insist(lambda partition=partition: self._act(partition), said, self._stopped):  # type: ignore[misc]
+                return
+            with self._changed:
+                partitions.mark(due.number)
+                self._changed.notify_all()
+            self._save()
+            empty = ", ".join(partition.empty_before[:10])
+            log.info(
+                'stream "%s": partition %s is done%s%s', self.stream, partition.name,
+                "" if partition.has_rows else ", its rows are not known",
+                f"; {partition.empty_count} without rows before it: {empty}" if empty else "",
+            )  # fmt: skip
+
+    def _wait(self) -> tuple[Partitions, Due, DonePartition] | None:
+        """Return the next partition to be marked, of the query's partitions; None when the service stops."""
+        with self._changed:
+            while not self._stopped.is_set():
+                if (due := self._partitions.due()) is not None:
+                    return self._partitions, due, self._shown(due)
+                self._changed.wait()
+        return None
+
+    def _shown(self, due: Due) -> DonePartition:
+        first, last = due.empty or (0, -1)
+        kept = self._partitions.kept
+        assert kept is not None, "nothing is due before a batch is counted"
+        assert kept.until_us is not None, "nothing is due before a time is known"
+        return DonePartition(
+            stream=self.stream,
+            query=self._named,
+            name=self.name(due.number),
+            start=datetime_of(due.number * self._width_us),
+            end=datetime_of((due.number + 1) * self._width_us),
+            complete_until=datetime_of(kept.until_us),
+            has_rows=due.has_rows,
+            empty_before=tuple(self.name(n) for n in range(first, min(last + 1, first + _NAMES_SHOWN))),
+            empty_count=last + 1 - first,
+        )

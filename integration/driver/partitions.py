@@ -1,0 +1,160 @@
+"""Which partitions of a table are over, and which of them are still to be marked. Pure: no clock, thread or file.
+
+A partition is a number n, the times from n * width to (n + 1) * width. It is passed once the sink is complete until its
+end and the delay. A passed partition that has rows is marked, the smallest first; a partition without rows is passed
+over and named. Rows of a partition below the last marked one are late.
+
+Partitions are counted batch by batch. If batches are missing (a kill between a commit and its report, or a batch
+without a measurement), partitions of that time may have rows that nobody has told of. Such a partition is marked, too,
+and its mark says that its rows are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = ["Due", "Kept", "Partitions"]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What has to survive a crash.
+
+    Attributes:
+        batch_id: the newest counted batch.
+        open: numbers of partitions that have rows and are not marked, sorted.
+        next: every partition before this number is marked or was passed over; None before the first mark.
+        until_us: the sink was complete until this time after the batch, microseconds; None: not known.
+        unsure: first and last number of the partitions whose rows are not known; None: the rows of all are.
+    """
+
+    batch_id: int
+    open: tuple[int, ...] = ()
+    next: int | None = None
+    until_us: int | None = None
+    unsure: tuple[int, int] | None = None
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A partition that is to be marked now.
+
+    Attributes:
+        number: of the partition.
+        has_rows: whether it is known to have rows.
+        empty: first and last number of the partitions since the mark before, which have none; None: there are none.
+    """
+
+    number: int
+    has_rows: bool
+    empty: tuple[int, int] | None = None
+
+
+class Partitions:
+    """The partitions of one query.
+
+    Args:
+        width_us: length of a partition, microseconds.
+        delay_us: time after the end of a partition before it is passed.
+        kept: from before a restart; None: the batches begin with 0.
+
+    >>> hours = Partitions(width_us=10, delay_us=0)
+    >>> hours.report(0, {1: 5, 3: 1}, until_us=25, now_us=0)
+    {}
+    >>> hours.due(), hours.mark(1), hours.due()
+    (Due(number=1, has_rows=True, empty=None), None, None)
+    >>> hours.report(1, {1: 2}, until_us=40, now_us=0)  # two late rows
+    {1: 2}
+    >>> hours.due()
+    Due(number=3, has_rows=True, empty=(2, 2))
+    """
+
+    def __init__(self, width_us: int, delay_us: int, kept: Kept | None = None) -> None:
+        self._width_us, self._delay_us = width_us, delay_us
+        self._batch_id = None if kept is None else kept.batch_id
+        self._open = set() if kept is None else set(kept.open)
+        self._next = None if kept is None else kept.next
+        self._unsure = None if kept is None else kept.unsure
+        self._until_us = None if kept is None else kept.until_us
+        self._acting: int | None = None  # the partition whose mark has begun
+
+    @property
+    def kept(self) -> Kept | None:
+        """The state to begin again from; None before the first batch."""
+        if self._batch_id is None:
+            return None
+        return Kept(self._batch_id, tuple(sorted(self._open)), self._next, self._until_us, self._unsure)
+
+    def report(
+        self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int
+    ) -> dict[int, int]:
+        """Take a committed batch, once.
+
+        Args:
+            batch_id: the batch.
+            rows: number of rows of each partition; None: not measured.
+            until_us: the sink is complete until this time, this batch included; None: not known.
+            now_us: now, by the wall clock; rows from beyond are those of bad clocks.
+
+        Returns:
+            The rows of partitions that were marked before.
+        """
+        if self._batch_id is not None and batch_id <= self._batch_id:
+            return {}
+        missed = batch_id != (0 if self._batch_id is None else self._batch_id + 1) or rows is None
+        if missed:
+            self._miss(rows or {}, now_us)
+        if until_us is not None:
+            self._until_us = until_us if self._until_us is None else max(until_us, self._until_us)
+        self._batch_id = batch_id
+        late = {number: count for number, count in (rows or {}).items() if self._is_late(number)}
+        self._open |= {number for number in rows or {} if number not in late}
+        return late
+
+    @property
+    def _passed(self) -> int | None:
+        """The last passed partition."""
+        return None if self._until_us is None else (self._until_us - self._delay_us) // self._width_us - 1
+
+    def _miss(self, rows: Mapping[int, int], now_us: int) -> None:
+        """Note that partitions may have rows that no report tells of: from the first one that was not passed before."""
+        last = now_us // self._width_us
+        if self._next is not None:
+            first = self._next
+        elif self._passed is not None:
+            first = self._passed + 1
+        else:  # rows of before the first low watermark; nothing says how far back they go
+            first = min([*self._open, *rows], default=last)
+        if self._unsure is not None:
+            first, last = min(first, self._unsure[0]), max(last, self._unsure[1])
+        self._unsure = (first, last) if first <= last else None
+
+    def begins_with_a_gap(self, batch_id: int) -> bool:
+        """Whether batches before this one are missing, and nothing says how old their rows may be."""
+        return self._batch_id == -1 and batch_id > 0 and self._until_us is None
+
+    def _is_late(self, number: int) -> bool:
+        return (self._next is not None and number < self._next) or (self._acting is not None and number <= self._acting)
+
+    def due(self) -> Due | None:
+        """Return the partition to be marked next, None if none is due. It stays due until it is marked."""
+        passed = self._passed
+        if passed is None:
+            return None
+        due = [number for number in self._open if number <= passed]
+        if self._unsure is not None:
+            first = self._unsure[0] if self._next is None else max(self._unsure[0], self._next)
+            if first <= min(self._unsure[1], passed):
+                due.append(first)
+        if not due:
+            return None
+        self._acting = number = min(due)
+        empty = None if self._next is None or self._next >= number else (self._next, number - 1)
+        return Due(number, number in self._open, empty)
+
+    def mark(self, number: int) -> None:
+        """Take that a partition is marked."""
+        self._open.discard(number)
+        self._next, self._acting = number + 1, None
+        if self._unsure is not None and self._unsure[1] <= number:
+            self._unsure = None

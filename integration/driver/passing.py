@@ -1,0 +1,90 @@
+"""Waits for times: how far the sinks of a stream are complete, and who is told when a time is passed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from lowmark.sources.worker import Worker
+from lowmark.watermark import format_time_us
+
+from .insist import insist
+from .stream_run import StreamRun
+
+__all__ = ["Passing", "Wait", "complete_until"]
+
+log = logging.getLogger("lowmark")
+
+
+def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> int | None:
+    """Return up to which time the sinks of all queries on a stream are complete; None: it is not known of one of them.
+
+    The newest run of a query counts, also if the query has ended, because its sink stays as it is.
+
+    Args:
+        runs: of the service, in the order in which they attached.
+        name: the stream's name.
+        query: name or id of one query; None: all of them.
+    """
+    mine = [run for run in runs if run.stream.name == name and query in (None, run.query_name, run.query_id)]
+    newest = {run.query: run for run in mine}.values()
+    known = [run.complete_until_us for run in newest if run.complete_until_us is not None]
+    return min(known) if known and len(known) == len(newest) else None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Somebody waits for a time.
+
+    Attributes:
+        name, query: see `complete_until`.
+        time_us: the time.
+        call: called with the time until which the sink is complete; repeated until it returns.
+    """
+
+    name: str
+    query: str | None
+    time_us: int
+    call: Callable[[int], object]
+
+    def __str__(self) -> str:
+        return f'the function for {format_time_us(self.time_us)} of stream "{self.name}"'
+
+
+class Passing:
+    """The waits of a service. Belongs to its loop; each function is called on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._waits: list[Wait] = []
+        self._stopped = threading.Event()
+
+    def add(self, wait: Wait, runs: Iterable[StreamRun]) -> None:
+        """Take a wait, which may be over already."""
+        self._waits.append(wait)
+        self.look(runs, wait.name)
+
+    def drop(self, wait: Wait) -> None:
+        """Forget a wait."""
+        self._waits = [each for each in self._waits if each is not wait]
+
+    def look(self, runs: Iterable[StreamRun], name: str) -> None:
+        """Call the functions whose time a stream has passed."""
+        mine = [wait for wait in self._waits if wait.name == name]
+        if not mine:
+            return
+        runs = tuple(runs)
+        for wait in mine:
+            until_us = complete_until(runs, name, wait.query)
+            if until_us is not None and until_us >= wait.time_us:
+                self.drop(wait)
+                call = partial(insist, partial(wait.call, until_us), str(wait), self._stopped)
+                Worker("lowmark-passed", call).start()
+
+    def stop(self) -> None:
+        """End all repetitions, and log which functions will not be called any more."""
+        self._stopped.set()
+        for wait in self._waits:
+            log.warning("the service stops before a time is passed: %s is not called", wait)

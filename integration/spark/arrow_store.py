@@ -1,0 +1,116 @@
+"""The files of a checkpoint on another machine, read without Spark: through the file systems of Arrow.
+
+S3, Google's storage and Azure's need no JVM. HDFS is read by Hadoop's own library, ``libhdfs``, which starts a JVM in
+this process and needs an installation of Hadoop. Arrow finds credentials, region and address as the clients of each
+system do, for S3 in ``AWS_ACCESS_KEY_ID``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lowmark.integration.errors import CheckpointUnreadable
+
+from .checkpoint_store import CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
+
+__all__ = ["ArrowStore", "checkpoint_files"]
+
+_MOST_BYTES = 1 << 28
+_AS_ARROW = {"s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
+"""Schemes that Hadoop and Arrow write differently."""
+
+
+def checkpoint_files(checkpoint: str) -> CheckpointFiles:
+    """Return the files of a checkpoint at any place, without a session of Spark.
+
+    Raises:
+        CheckpointUnreadable: the place cannot be reached.
+    """
+    return ArrowStore(checkpoint) if is_elsewhere(checkpoint) else LocalStore(local_path(checkpoint))
+
+
+class ArrowStore:
+    """A checkpoint on S3, HDFS, Google's storage or Azure's.
+
+    Args:
+        checkpoint: the path, as given to `checkpointLocation`.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self._root = checkpoint.rstrip("/")
+        with self._reading(""):
+            from pyarrow import fs
+
+            scheme, _, rest = self._root.partition(":")
+            self._kinds = fs.FileType
+            self._select = fs.FileSelector
+            self._files, self._path = fs.FileSystem.from_uri(f"{_AS_ARROW.get(scheme, scheme)}:{rest}")
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def names(self, folder: str) -> list[str]:
+        with self._reading(folder):
+            chosen = self._select(self._at(folder), allow_not_found=True)
+            return sorted(found.base_name for found in self._files.get_file_info(chosen))
+
+    def read(self, path: str) -> str | None:
+        with self._reading(path):
+            found = self._look_at(path)
+            if found.type != self._kinds.File:
+                return None
+            check_size(found.size)
+            with self._files.open_input_stream(self._at(path)) as file:
+                text: bytes = file.read(_MOST_BYTES + 1)
+            check_size(len(text))
+            return text.decode()
+
+    def exists(self, path: str) -> bool:
+        with self._reading(path):
+            return bool(self._look_at(path).type != self._kinds.NotFound)
+
+    def age_seconds(self, path: str) -> float | None:
+        with self._reading(path):
+            found = self._look_at(path)
+            return None if found.mtime is None else time.time() - found.mtime.timestamp()
+
+    def _look_at(self, path: str) -> Any:
+        return self._files.get_file_info(self._at(path))
+
+    def _at(self, path: str) -> str:
+        return f"{self._path}/{path}".rstrip("/")
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except UnicodeDecodeError:
+            raise
+        except (OSError, ValueError, ArrowException) as failed:
+            fact = f"{path or 'it'} cannot be read ({_in_one_line(failed)})"
+            raise CheckpointUnreadable(self._root, fact, _hint(self._root)) from failed
+
+
+def _in_one_line(failed: BaseException) -> str:
+    return re.sub(r"\s+", " ", str(failed))[:300]
+
+
+def _hint(root: str) -> str:
+    if root.startswith(("hdfs:", "viewfs:")):
+        return (
+            "HDFS is read by Hadoop's libhdfs: set HADOOP_HOME and ARROW_LIBHDFS_DIR, and CLASSPATH to the output of "
+            "`hadoop classpath --glob`."
+        )
+    if root.startswith(("s3:", "s3a:", "s3n:")):
+        return (
+            "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or a role; for a system that is not Amazon's "
+            "also AWS_ENDPOINT_URL."
+        )
+    return "call it where the place can be reached, with credentials for it."

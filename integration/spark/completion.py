@@ -1,0 +1,193 @@
+"""How far a query's sink is complete, read out of its checkpoint alone.
+
+A time T is passed if everything of the query up to T can be read in its sink. Batch N proves this once Spark has
+recorded it in ``commits/N``, because the sink has its rows before. Its entry ``offsets/N`` has two watermarks:
+
+    low       in the heartbeat's offset. All rows up to it were in batch N or before: the service makes it of the
+              reports of batches before N, and of the plan of batch N.
+    in force  ``batchWatermarkMs``. Stateful operators of batch N emit what is over at this watermark: Spark puts the
+              low watermark of batch N into force in batch N + 1.
+
+So a query without state is complete until the low watermark of its newest committed batch. A query with state is
+complete until the watermark in force in that batch, and no further than the low watermark. A batch that was planned and
+not committed proves nothing. ``nextBatchWatermarkMs`` of a commit proves nothing either, because the windows that it
+closes are emitted by the next batch.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.splits.status import format_time_us
+
+from .arrow_store import checkpoint_files
+from .checkpoint_store import CheckpointFiles, batches, is_elsewhere, local_path
+from .offset_log import OffsetEntry
+
+__all__ = ["Completion", "complete_until", "completion", "completions", "of_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How far the sink of a query is complete, for one of its streams.
+
+    Attributes:
+        stream: name of the stream.
+        until_us: the sink has everything up to this time, microseconds since 1970; None: nothing is sure yet.
+        low_watermark_us: the low watermark of the newest committed batch, microseconds; None without one.
+        with_state: whether the query has stateful operators, such as windows.
+        batch_id: the newest committed batch; None before the first.
+        age_seconds: age of this batch's commit, or of the first planned batch before the first commit.
+        planned_batch_id: the newest planned batch, which may be the committed one.
+    """
+
+    stream: str
+    until_us: int | None
+    low_watermark_us: int | None
+    with_state: bool
+    batch_id: int | None
+    age_seconds: float
+    planned_batch_id: int
+
+    def has_passed(self, time_us: int) -> bool:
+        """Whether everything up to a time can be read in the sink.
+
+        >>> Completion("orders", 5_000, 5_000, False, 7, 1.0, 7).has_passed(5_000)
+        True
+        """
+        return self.until_us is not None and self.until_us >= time_us
+
+    @property
+    def why(self) -> str:
+        """What keeps the sink from being complete further, in words."""
+        age = rough_duration_us(max(0, round(self.age_seconds * 1_000_000)))
+        if self.batch_id is None:
+            return f"no batch is committed yet; batch {self.planned_batch_id} was planned {age} ago"
+        parts = [f"the newest committed batch is {self.batch_id}, {age} old"]
+        if self.planned_batch_id > self.batch_id:
+            parts.append(f"batch {self.planned_batch_id} is planned and not committed, so it does not count")
+        if self.low_watermark_us is None:
+            parts.append("there is no low watermark yet")
+        elif self.until_us is None or self.until_us < self.low_watermark_us:
+            low = format_time_us(self.low_watermark_us)
+            parts.append(f"its low watermark is {low}, and windows that it closes are emitted by the next batch")
+        return "; ".join(parts)
+
+
+def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: bool) -> int | None:
+    """Return how far a committed batch makes the sink complete, microseconds; None: nothing is sure.
+
+    Args:
+        low_us: the low watermark in the heartbeat's offset of the batch.
+        in_force_us: the watermark that Spark used in the batch.
+        with_state: whether the query has stateful operators.
+
+    >>> complete_until(20, 10, with_state=False), complete_until(20, 10, with_state=True)
+    (20, 10)
+    >>> complete_until(20, 0, with_state=True)
+    """
+    if not with_state or low_us is None:
+        return low_us
+    return min(low_us, in_force_us) if in_force_us else None
+
+
+def completions(checkpoint: str | os.PathLike[str]) -> list[Completion]:
+    """Return how far the sink of a query is complete, for each of its streams, by name.
+
+    Args:
+        checkpoint: the query's checkpointLocation, on this machine or elsewhere.
+
+    Raises:
+        CheckpointUnreadable: the checkpoint cannot be read, is not there, or is of a query without lowmark.
+    """
+    place = os.fspath(checkpoint)
+    files = checkpoint_files(place)
+    if not is_elsewhere(place) and not local_path(place).is_dir():
+        raise CheckpointUnreadable(place, "there is no such folder", "pass the folder given as checkpointLocation.")
+    return of_files(files)
+
+
+def of_files(files: CheckpointFiles) -> list[Completion]:
+    """Return the same as `completions`, of a checkpoint that is open."""
+    # The commits first: a committed batch is planned, and its state is there.
+    committed = batches(files, "commits")
+    planned = batches(files, "offsets")
+    if not planned:
+        raise CheckpointUnreadable(
+            files.root,
+            "it has no planned batch (no file in offsets/)",
+            "pass the folder given as checkpointLocation, not one above or below it.",
+        )
+    done = committed[0] if committed else None
+    entry = _entry(files, planned[0] if done is None else done)
+    try:
+        heartbeats = sorted(entry.heartbeats.values(), key=lambda offset: offset.stream)
+    except UnreadableHeartbeat as unreadable:
+        raise CheckpointUnreadable(files.root, str(unreadable), "use the lowmark that wrote it.") from unreadable
+    if not heartbeats:
+        raise CheckpointUnreadable(
+            files.root,
+            "it is of a query without lowmark, whose watermark does not say how far its splits are read",
+            "pass the checkpoint of a wrapped query; `lowmark adopt` makes one of it.",
+        )
+    with_state = bool(files.names("state"))
+    in_force_us = None if entry.watermark_ms is None else entry.watermark_ms * 1_000
+    age_seconds = files.age_seconds(f"offsets/{planned[0]}" if done is None else f"commits/{done}") or 0.0
+    return [
+        Completion(
+            stream=offset.stream,
+            until_us=None if done is None else complete_until(offset.low_us, in_force_us, with_state=with_state),
+            low_watermark_us=None if done is None else offset.low_us,
+            with_state=with_state,
+            batch_id=done,
+            age_seconds=age_seconds,
+            planned_batch_id=max(planned[0], -1 if done is None else done),
+        )
+        for offset in heartbeats
+    ]
+
+
+def completion(checkpoint: str | os.PathLike[str], stream: str | None = None) -> Completion:
+    """Return how far the sink of a query is complete, out of its checkpoint: without Spark, service or driver.
+
+    Args:
+        checkpoint: the query's checkpointLocation: a folder of this machine, or an address such as ``s3a://bucket/orders``.
+        stream: the name of a stream; None: the query's only stream, or the one that is furthest behind.
+
+    Raises:
+        CheckpointUnreadable: the checkpoint cannot be read, is not there, is of a query without lowmark, or of a query
+            without a stream of that name.
+
+    >>> completion("/no/such/folder", "orders")
+    Traceback (most recent call last):
+    lowmark.integration.errors.CheckpointUnreadable: checkpoint "/no/such/folder": there is no such folder. Hint: ...
+    """
+    found = completions(checkpoint)
+    if stream is not None and not any(each.stream == stream for each in found):
+        names = ", ".join(f'"{each.stream}"' for each in found)
+        raise CheckpointUnreadable(
+            os.fspath(checkpoint), f'it has no stream "{stream}", but {names}', "pass the name given to wrap or read."
+        )
+    mine = [each for each in found if stream in (None, each.stream)]
+    return min(mine, key=lambda each: (each.until_us is not None, each.until_us or 0))
+
+
+def _entry(files: CheckpointFiles, batch_id: int) -> OffsetEntry:
+    name = f"offsets/{batch_id}"
+    try:
+        text = files.read(name)
+        if text is None:
+            raise CheckpointUnreadable(
+                files.root, f"batch {batch_id} is committed, and {name} is not there", "use a whole checkpoint."
+            )
+        return OffsetEntry.parse(text)
+    except UnicodeDecodeError as failed:
+        raise CheckpointUnreadable(files.root, f"{name} cannot be read (it is not UTF-8)", _OTHER) from failed
+    except UnknownFormat as unknown:
+        raise CheckpointUnreadable(files.root, f"{name} {unknown}", _OTHER) from unknown
+
+
+_OTHER = "this is no entry as Spark writes it; is `lowmark adopt` at work there?"
