@@ -4,8 +4,6 @@ The sensor reads Spark's checkpoint: it needs no Spark and no way to the driver.
 that it asked a run for, so each hour gets one run, in order, also after an outage. CHECKPOINT names the checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -20,7 +18,7 @@ MOST_RUNS = 100  # of one evaluation
 @op
 def report(context: OpExecutionContext) -> None:
     """The job of an hour."""
-    context.log.info(f"the hour from {context.run.tags['hour']} is complete")
+    context.log.info("the hour from %s is complete", context.run.tags["hour"])
 
 
 @job

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from lowmark.integration.console import print_error, print_json, print_lines
@@ -108,17 +108,16 @@ def _wait(
     ask: Callable[[], _Answer], past_us: int, timeout_seconds: float, every_seconds: float
 ) -> tuple[_Answer | None, LowmarkError | None]:
     """Ask until the time is passed or the time-out is over; return the last answer, and the last question's error."""
-    deadline, answer = time.monotonic() + timeout_seconds, None
+    deadline = time.monotonic() + timeout_seconds
+    answer: _Answer | None = None
+    failed: LowmarkError | None = None
     while True:
-        failed = None
         try:
-            answer = ask()
+            answer, failed = ask(), None
         except LowmarkError as error:
             failed = error
-            if answer is None:
-                return None, failed
-        if failed is None and answer is not None and _is_passed(answer, past_us):
-            return answer, None
+        if answer is None or (failed is None and _is_passed(answer, past_us)):
+            return answer, failed
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
             return answer, failed
@@ -163,13 +162,16 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
             at_us = each["run"].get("complete_until_us")  # a service of an earlier version does not know
             until_us.append(at_us)
             if at_us is None or at_us < past_us:
-                why.append(told[id(each)] + _not_yet_committed(each, past_us))
+                why.append(told[id(each)] + _beside(each, past_us))
     return _Answer(_least(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
 
 
-def _not_yet_committed(stream: dict[str, object], past_us: int) -> str:
+def _beside(stream: dict[str, Any], past_us: int) -> str:
+    """What keeps a sink behind, beside the splits."""
+    if stream["run"]["ended"]:
+        return "\n  sink   the query has ended; it goes on from its checkpoint when it is started again"
     low_us = stream["low_watermark_us"]
-    if not isinstance(low_us, int) or low_us < past_us:
+    if low_us is None or low_us < past_us:
         return ""
     return (
         "\n  sink   the low watermark has passed the time; the batch that brings it into the sink is not committed yet"

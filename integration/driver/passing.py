@@ -14,7 +14,7 @@ from lowmark.watermark import format_time_us
 from .insist import insist
 from .stream_run import StreamRun
 
-__all__ = ["Passing", "Wait", "complete_until"]
+__all__ = ["Passing", "Wait", "complete_until", "why_not"]
 
 log = logging.getLogger("lowmark")
 
@@ -33,6 +33,14 @@ def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> i
     newest = {run.query: run for run in mine}.values()
     known = [run.complete_until_us for run in newest if run.complete_until_us is not None]
     return min(known) if known and len(known) == len(newest) else None
+
+
+def why_not(runs: Iterable[StreamRun], name: str, query: str | None) -> str | None:
+    """Say that no query will bring a time; None: one runs, or none has begun yet."""
+    mine = [run for run in runs if run.stream.name == name and query in (None, run.query_name, run.query_id)]
+    if not mine or not all(run.ended for run in mine):
+        return None
+    return "its queries have ended, and go on from their checkpoints when they are started again"
 
 
 @dataclass(frozen=True)

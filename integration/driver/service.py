@@ -14,10 +14,10 @@ import inspect
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -54,7 +54,7 @@ from lowmark.watermark.moment import datetime_of, time_us
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import check, marking, stream_factory, wrap
+from . import check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .desks import Desks
@@ -513,15 +513,18 @@ class LowWatermarkService:
             UnknownStream: nothing was wrapped under that name.
             ServiceStopped: the service was stopped.
         """
-        timeout_seconds = duration_us(timeout, what="timeout") / 1_000_000
-        passed = threading.Event()
-        wait = self._wait(name, time, query, lambda _: passed.set())
-        deadline = monotonic() + timeout_seconds
-        while not passed.wait(min(_LOOK_SECONDS, max(0.0, deadline - monotonic()))):
-            if monotonic() >= deadline:
-                self._call(lambda: self._runs.passing.drop(wait), "end a wait")
-                raise NotComplete(name, format_time_us(wait.time_us), str(self.explain(name, query=query)))
-            self._check_open(f'wait for stream "{name}"')
+        past_us = time_us(time, what="time")
+        deadline = monotonic() + duration_us(timeout, what="timeout") / 1_000_000
+        action = f'wait for stream "{name}"'
+        while True:
+            until_us = self._call(lambda: self._complete_until(name, query), action)
+            if until_us is not None and until_us >= past_us:
+                return
+            if (left_seconds := deadline - monotonic()) <= 0:
+                why = self._call(partial(passing.why_not, self._runs, name, query), action)
+                why = str(self.explain(name, query=query)) if why is None else why
+                raise NotComplete(name, format_time_us(past_us), why)
+            sleep(min(_LOOK_SECONDS, left_seconds))
 
     def when_passed(
         self,
@@ -547,19 +550,18 @@ class LowWatermarkService:
             UnknownStream: nothing was wrapped under that name.
             ServiceStopped: the service was stopped.
         """
-        self._wait(name, time, query, lambda until_us: call(datetime_of(until_us)))
-
-    def _wait(self, name: str, time: str | dt.datetime, query: str | None, call: Callable[[int], object]) -> Wait:
-        self._check_open(f'wait for stream "{name}"')
-        wait = Wait(name, query, time_us(time, what="time"), call)
+        wait = Wait(name, query, time_us(time, what="time"), lambda until_us: call(datetime_of(until_us)))
 
         def add() -> None:
-            if not self._runs.streams.named(name):
-                raise UnknownStream(name, self._standing.names())
+            self._complete_until(name, query)  # which knows the stream
             self._runs.passing.add(wait, self._runs)
 
         self._call(add, f'wait for stream "{name}"')
-        return wait
+
+    def _complete_until(self, name: str, query: str | None) -> int | None:
+        if not self._runs.streams.named(name):
+            raise UnknownStream(name, self._standing.names())
+        return passing.complete_until(self._runs, name, query)
 
     def mark_done(
         self,
@@ -732,7 +734,7 @@ class LowWatermarkService:
     def _close_door_after_queries(self) -> None:
         """Answer the queries of a failed service until each query has ended with the service's error."""
         while any(query.active for query in self._queries):
-            time.sleep(_LOOK_SECONDS)
+            sleep(_LOOK_SECONDS)
         self._close_door()
 
     def _close_door(self) -> None:

@@ -106,7 +106,7 @@ def _hint(root: str) -> str:
     if root.startswith(("hdfs:", "viewfs:")):
         return (
             "HDFS is read by Hadoop's libhdfs: set HADOOP_HOME and ARROW_LIBHDFS_DIR, and CLASSPATH to the output of "
-            "`hadoop classpath --glob`."
+            "`hadoop classpath --glob`; or call lowmark.completion(..., spark=spark) in a session that reaches it."
         )
     if root.startswith(("s3:", "s3a:", "s3n:")):
         return (

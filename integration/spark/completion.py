@@ -18,14 +18,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.splits.status import format_time_us
 
 from .arrow_store import checkpoint_files
-from .checkpoint_store import CheckpointFiles, batches, is_elsewhere, local_path
+from .checkpoint_store import CheckpointFiles, HadoopStore, batches, is_elsewhere, local_path
 from .offset_log import OffsetEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["Completion", "complete_until", "completion", "completions", "of_files"]
 
@@ -94,16 +98,19 @@ def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: b
     return min(low_us, in_force_us) if in_force_us else None
 
 
-def completions(checkpoint: str | os.PathLike[str]) -> list[Completion]:
+def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
     """Return how far the sink of a query is complete, for each of its streams, by name.
 
     Args:
         checkpoint: the query's checkpointLocation, on this machine or elsewhere.
+        spark: as in `completion`.
 
     Raises:
         CheckpointUnreadable: the checkpoint cannot be read, is not there, or is of a query without lowmark.
     """
     place = os.fspath(checkpoint)
+    if spark is not None:
+        return of_files(HadoopStore(spark, place))
     files = checkpoint_files(place)
     if not is_elsewhere(place) and not local_path(place).is_dir():
         raise CheckpointUnreadable(place, "there is no such folder", "pass the folder given as checkpointLocation.")
@@ -150,12 +157,15 @@ def of_files(files: CheckpointFiles) -> list[Completion]:
     ]
 
 
-def completion(checkpoint: str | os.PathLike[str], stream: str | None = None) -> Completion:
+def completion(
+    checkpoint: str | os.PathLike[str], stream: str | None = None, *, spark: SparkSession | None = None
+) -> Completion:
     """Return how far the sink of a query is complete, out of its checkpoint: without Spark, service or driver.
 
     Args:
         checkpoint: the query's checkpointLocation: a folder of this machine, or an address such as ``s3a://bucket/orders``.
         stream: the name of a stream; None: the query's only stream, or the one that is furthest behind.
+        spark: a session that reads the checkpoint as its queries do; None: it is read without Spark.
 
     Raises:
         CheckpointUnreadable: the checkpoint cannot be read, is not there, is of a query without lowmark, or of a query
@@ -165,7 +175,7 @@ def completion(checkpoint: str | os.PathLike[str], stream: str | None = None) ->
     Traceback (most recent call last):
     lowmark.integration.errors.CheckpointUnreadable: checkpoint "/no/such/folder": there is no such folder. Hint: ...
     """
-    found = completions(checkpoint)
+    found = completions(checkpoint, spark=spark)
     if stream is not None and not any(each.stream == stream for each in found):
         names = ", ".join(f'"{each.stream}"' for each in found)
         raise CheckpointUnreadable(

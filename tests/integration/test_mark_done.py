@@ -294,6 +294,10 @@ def test_wait_until_and_when_passed_speak_once_the_sink_has_the_rows(
     wait_until(lambda: len(called) == 1, "the call", seconds=20)
     assert called[0] >= at
     assert len(tries) == 3
+    query.stop()
+    service.wait_until("orders", at, timeout="0s")
+    with pytest.raises(NotComplete, match="its queries have ended"):
+        service.wait_until("orders", at + dt.timedelta(hours=1), timeout="0s")
 
 
 def test_arguments_that_do_not_fit_are_refused(service: LowWatermarkService, feed: Feed) -> None:

@@ -101,7 +101,7 @@ def test_a_marking_that_is_added_to_a_running_query_begins_where_the_sink_stands
 def test_random_streams_with_crashes_lose_no_partition() -> None:
     for draw in range(300):
         rng = random.Random(f"{seed()}-{draw}")
-        saved = Kept(-1, until_us=0)
+        saved: Kept | None = Kept(-1, until_us=0)
         hours, committed, acts = Partitions(10, 0, saved), dict[int, set[int]](), list[tuple[int, int]]()
         until = 0
         for batch in range(40):

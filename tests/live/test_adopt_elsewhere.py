@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from lowmark import adopt, leave
+from lowmark import adopt, completion, leave
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnwritable
 from lowmark.integration.spark.checkpoint_store import HadoopStore
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.integration.feed import Feed, start
+from tests.integration.feed import Feed, start, us
 from tests.integration.test_adopted_queries import COUNTED, PHASES, counted_windows, expected_windows, in_turns, native
+from tests.integration.test_completion import Written
 from tests.live.hdfs_server import hdfs_server
 from tests.live.s3_server import s3a
 from tests.sparks import since
@@ -74,6 +75,23 @@ def test_windows_in_turns(spark: SparkSession, request: pytest.FixtureRequest, p
     rows, dropped = in_turns(spark, feed, counted_windows, checkpoint, through=spark)
     assert sorted(rows) == expected_windows(COUNTED)
     assert dropped == [1, 0, 0, 0, 0]
+
+
+@BOTH
+def test_how_far_the_sink_is_complete_is_read_there(
+    spark: SparkSession, request: pytest.FixtureRequest, place: str, tmp_path: Path
+) -> None:
+    checkpoint = f"{request.getfixturevalue(place)}/complete"
+    written, store = Written(tmp_path / "cp", with_state=True), HadoopStore(spark, checkpoint)
+    written.plan(9, 200, in_force=100)
+    written.commit(9)
+    (written.folder / "state/0/1.delta").write_text("state")
+    for file in written.folder.rglob("*"):
+        if file.is_file():
+            store.write(str(file.relative_to(written.folder)), file.read_text())
+    found = completion(checkpoint, "orders", spark=spark)
+    assert (found.until_us, found.batch_id) == (us(100), 9)
+    assert found.age_seconds < 600
 
 
 @BOTH
