@@ -1,4 +1,4 @@
-"""An Airflow sensor that waits, without a worker, until a query's sink is complete up to the end of the data interval.
+"""An Airflow 3 sensor that waits, without a worker, until a query's sink is complete to the end of the data interval.
 
     with DAG("report", schedule="@hourly", ...):
         CompleteSensor(task_id="orders", checkpoint="s3a://bucket/orders", stream="orders") >> report
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow.sensors.base import BaseSensorOperator
+from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from lowmark import LowmarkError, completion
 
