@@ -1,0 +1,78 @@
+"""The process that `test_marking` kills: minute windows of a skewed stream, whose ten-minute partitions are marked."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.driver.marking import DonePartition
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.live import driven
+from tests.live.driven import STREAM, Driven, main, write_windows
+from tests.live.servers import wait_until
+
+PARTITION_US = 600_000_000
+
+
+@dataclass(frozen=True)
+class Config(driven.Config):
+    last: str = ""  # the partition whose mark ends the drain
+
+    @property
+    def feed(self) -> Path:
+        return Path(self.folder, "feed")
+
+    @property
+    def marks(self) -> Path:
+        return Path(self.folder, "marks")
+
+
+class MarkingQuery(Driven[Config]):
+    def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
+        self.config.marks.mkdir(exist_ok=True)
+        rows = spark.readStream.schema("split string, us long").option("maxFilesPerTrigger", 3)
+        events = service.wrap(
+            rows.json(str(self.config.feed)).select("split", F.timestamp_micros("us").alias("ts")),
+            name=STREAM,
+            event_time="ts",
+            split="split",
+            splits=["fast", "slow"],
+            strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds"),
+        )
+        counted = events.groupBy(F.window("ts", "1 minute").alias("w"), "split").count()
+        shown = counted.select("split", F.unix_micros("w.start").alias("us"), "count", F.col("w.start").alias("at"))
+        return service.mark_done(
+            shown, name=STREAM, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
+        )
+
+    def mark(self, partition: DonePartition) -> None:
+        """Keep what a reader of the output sees now."""
+        start_us = int(partition.start.timestamp()) * 1_000_000
+        seen = [[*window] for window in self.config.emitted() if start_us <= window[0][1] < start_us + PARTITION_US]
+        part = self.config.marks / f".{time.time_ns()}"
+        part.write_text(json.dumps({**partition.to_json(), "start_us": start_us, "seen": seen}))
+        part.rename(self.config.marks / f"{time.time_ns()}.json")
+
+    def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
+        def marked() -> bool:
+            names = {json.loads(file.read_text())["partition"] for file in self.config.marks.glob("*.json")}
+            if not query.isActive:
+                query.awaitTermination()  # which raises
+            return self.config.last in names
+
+        wait_until(marked, f"the mark of {self.config.last}", seconds=150)
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        rows = [((split, start), n) for split, start, n, _ in frame.collect()]
+        write_windows(self.config.output / f"{batch_id:06}.json", rows)
+
+
+if __name__ == "__main__":
+    main(MarkingQuery, Config)
