@@ -67,6 +67,7 @@ class Reports:
                 run.written |= offset.token == run.token
                 self._plans.tie(run, run.sources_in(progress, index))
                 run.report(progress, index, planned_at_us=planned_at_us, now_us=self._runs.clock.now_us())
+                run.complete(progress, offset.low_us)
                 self._mark(run, progress)
         if len(run.watermarks.splits) > known:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first

@@ -611,6 +611,7 @@ class LowWatermarkService:
         width_us = duration_us(partition, what="partition")
         if width_us == 0:
             raise WrapRefused(name, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
+        act: Callable[[DonePartition], object]
         if success_files is not None:
             act = marking.success_files(self._spark, os.fspath(success_files))
         elif post is not None:

@@ -338,11 +338,16 @@ class StreamRun:
 
         if self._take_whole(change, f"the report of batch {progress.batch_id}"):
             self._took(progress, sources, measured(), now_us)
-            self._complete(progress, heartbeat)
 
-    def _complete(self, progress: Progress, heartbeat: int) -> None:
-        """Take the time that a batch proves: Spark tells of a batch after it has recorded the batch as committed."""
-        low_us = dict(progress.heartbeats())[heartbeat].low_us
+    def complete(self, progress: Progress, low_us: int | None) -> None:
+        """Take the time that a reported batch proves: Spark tells of a batch after it has recorded it as committed.
+
+        Args:
+            progress: the batch's progress event.
+            low_us: the low watermark in the heartbeat's offset of the batch.
+        """
+        if self.last_batch_id != progress.batch_id:
+            return  # the report was not taken
         until_us = complete_until(low_us, progress.watermark_us, with_state=bool(progress.state_operators))
         if until_us is not None and (self.complete_until_us is None or until_us > self.complete_until_us):
             self.complete_until_us = until_us

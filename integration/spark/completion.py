@@ -171,7 +171,7 @@ def completion(
         CheckpointUnreadable: the checkpoint cannot be read, is not there, is of a query without lowmark, or of a query
             without a stream of that name.
 
-    >>> completion("/no/such/folder", "orders")
+    >>> completion("/no/such/folder", "orders")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     lowmark.integration.errors.CheckpointUnreadable: checkpoint "/no/such/folder": there is no such folder. Hint: ...
     """

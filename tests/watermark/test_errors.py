@@ -13,6 +13,7 @@ from lowmark.watermark import (
     InvalidReshard,
     InvalidSplitId,
     InvalidStrategy,
+    InvalidTime,
     InvalidWatermark,
     LowmarkError,
     StaleRun,
@@ -29,6 +30,12 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         InvalidDuration("idleness", "'1 month'", "a month has no fixed length", "use weeks or days."),
         ValueError,
         "idleness: '1 month' is not a duration: a month has no fixed length. Hint: use weeks or days.",
+    ),
+    (
+        InvalidTime("--past", "'10:00'", "it has no time zone"),
+        ValueError,
+        "--past: '10:00' is not a time: it has no time zone. Hint: write the zone behind the time, as "
+        '"2026-11-23T10:00Z" or "2026-11-23T11:00+01:00".',
     ),
     (
         InvalidStrategy("with_idleness", "0s", "more than 0", "leave it out to keep the default."),
