@@ -34,8 +34,10 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
     (
         InvalidTime("--past", "'10:00'", "it has no time zone"),
         ValueError,
-        "--past: '10:00' is not a time: it has no time zone. Hint: write the zone behind the time, as "
-        '"2026-11-23T10:00Z" or "2026-11-23T11:00+01:00".',
+        (
+            "--past: '10:00' is not a time: it has no time zone. Hint: write the zone behind the time, as "
+            '"2026-11-23T10:00Z" or "2026-11-23T11:00+01:00".'
+        ),
     ),
     (
         InvalidStrategy("with_idleness", "0s", "more than 0", "leave it out to keep the default."),
