@@ -10,6 +10,7 @@
     ├── ServiceDiffers       (ValueError)        a session's service runs already, made with other arguments
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── NotComplete          (TimeoutError)      a time that a sink has not passed when the wait for it is over
+    ├── MarkRefused          (ValueError)        a split that cannot be left out, or taken back, by hand
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
     ├── ServiceUnreachable   (ConnectionError)   no answer comes from a service's address
     │   └── ServiceFailed                        the service answers with an error
@@ -59,6 +60,7 @@ __all__ = [
     "FolderRefused",
     "JournalRefused",
     "MalformedMessage",
+    "MarkRefused",
     "MetricsUnavailable",
     "NoEventTime",
     "NoService",
@@ -201,6 +203,15 @@ class NotComplete(LowmarkError, TimeoutError):
     why: str  # what holds the low watermark
     _fact = 'stream "{stream}" has not passed {time}: {why}'
     _hint = "wait longer; what is said above would move it."
+
+
+class MarkRefused(LowmarkError, ValueError):
+    """A split that cannot be left out by hand, or taken back, with the reason and the remedy."""
+
+    stream: str  # the stream's name
+    fact: str  # the fault, one sentence without its full stop
+    hint: str  # the remedy
+    _fact = 'stream "{stream}": {fact}'
 
 
 class ServiceStopped(LowmarkError, RuntimeError):

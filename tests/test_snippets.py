@@ -103,7 +103,11 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("from lowmark.sources.kinesis import", "tests/live/test_read_kinesis.py::test_what_the_page_shows")
     ],
     "metrics.md": [("*/5 * * * *  lowmark check", Unrun("its commands are checked below"))],
-    "operating.md": [("lowmark status ", LOOKS), ("lowmark adopt /path/of/checkpoint", ADOPTS)],
+    "operating.md": [
+        ("lowmark status ", LOOKS),
+        ("lowmark idle orders ", "tests/integration/test_by_hand.py::test_the_command_line_marks_and_takes_back"),
+        ("lowmark adopt /path/of/checkpoint", ADOPTS),
+    ],
     "page.md": [
         ("lowmark page ", SERVES),
         ("LowWatermarkService(spark, page_port=8466)", Unrun("the tutorial's program has the same argument")),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK_EXIT_CODES", "check"]
 
+_BY_HAND_SHOWN = 10
 _MOVING, _STUCK, _UNREACHABLE = 0, 1, 2
 CHECK_EXIT_CODES = (
     "Exit codes: 0 every low watermark moves or nothing waits for it, 1 one is stuck while rows wait or its query has "
@@ -94,7 +95,7 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
     from lowmark.watermark.duration import rough_duration_us
     from lowmark.watermark.printable import printable
 
-    beside = "".join(f"; {printable(each)}" for each in (*_clocks(stream), *_left_alone(stream)))
+    beside = "".join(f"; {printable(each)}" for each in (*_clocks(stream), *_by_hand(stream), *_left_alone(stream)))
     if word == "failed":
         return f", {printable(stream['why'])}"
     if word not in ("stuck", "silent", "waiting", "standing"):
@@ -116,6 +117,13 @@ def _clocks(stream: dict[str, Any]) -> list[str]:
 
     clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
     return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
+
+
+def _by_hand(stream: dict[str, Any]) -> list[str]:
+    """The splits that a person has left out."""
+    splits = stream.get("by_hand", [])  # an earlier version of the service has none
+    more = [f"{len(splits) - _BY_HAND_SHOWN:,} more splits are left out by hand"] if splits[_BY_HAND_SHOWN:] else []
+    return [f"split {name} is {why}" for name, why in splits[:_BY_HAND_SHOWN]] + more
 
 
 def _left_alone(stream: dict[str, Any]) -> list[str]:

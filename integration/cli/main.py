@@ -28,6 +28,7 @@ from lowmark.integration.console import print_lines, show_traceback
 
 from .adopt import adopt, leave
 from .audit import audit
+from .by_hand import active, idle
 from .check import CHECK_EXIT_CODES, check
 from .common import EXIT_CODES, Commands
 from .demo import demo
@@ -81,6 +82,8 @@ for command, what, exit_codes in (
     (check, "Tell by the exit code whether low watermarks move.", CHECK_EXIT_CODES),
     (wait, "End when the sink is complete up to a time, for schedulers.", WAIT_EXIT_CODES),
     (watermark, "Say how far a sink is complete, out of its checkpoint alone.", EXIT_CODES),
+    (idle, "Leave splits out of the low watermark by hand.", EXIT_CODES),
+    (active, "Take `lowmark idle` back.", EXIT_CODES),
     (grafana, "Write the Grafana dashboards and the alert rules into a folder.", EXIT_CODES),
     (serve, "Run a coordinator that several applications share.", EXIT_CODES),
     (forget, "Let a job go on without a query that is gone for good.", EXIT_CODES),

@@ -16,6 +16,8 @@ from lowmark.integration.transport.driver_rpc import (
     GuideRequest,
     HeartbeatReply,
     HeartbeatRequest,
+    MarkReply,
+    MarkRequest,
     PlannedReply,
     PlannedRequest,
     StatusReply,
@@ -105,3 +107,7 @@ class Answers:
             streams=[run_json(run) for run in runs],
             explanations=[in_words(run.status, run.others) for run in runs],
         )
+
+    def mark(self, request: MarkRequest) -> MarkReply:
+        """Leave splits out by hand, or take that back."""
+        return self._on_loop(lambda: self._desks.by_hand.take(request), "mark splits by hand")

@@ -9,6 +9,7 @@ from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import NotifyNewLowWatermark
 
+from .by_hand import ByHand
 from .cooperation import Cooperation
 from .ending_queries import EndingQueries
 from .heartbeats import Heartbeats
@@ -38,6 +39,7 @@ class Desks:
         reports: takes the progress of finished batches.
         heartbeats: answers heartbeat readers.
         events: takes the events of Spark's listener.
+        by_hand: takes what persons say about splits.
     """
 
     def __init__(
@@ -56,3 +58,4 @@ class Desks:
         self.reports = Reports(self.runs, self.plans)
         self.heartbeats = Heartbeats(self.runs, self.reports, self.ending)
         self.events = ListenerEvents(self.runs, self.reports, self.ending)
+        self.by_hand = ByHand(self.runs)

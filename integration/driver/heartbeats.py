@@ -15,6 +15,10 @@ from .stream_run import StreamRun
 __all__ = ["Heartbeats"]
 
 
+_LISTEN_US = 1_000_000
+"""An idle query's reader asks so often, because a person may have left a split out meanwhile."""
+
+
 class Heartbeats:
     """The conversations with heartbeat readers.
 
@@ -69,12 +73,13 @@ class Heartbeats:
         ends = run is not None and (request.available_now or run.available_now)
         return run is not None and ends and self._runs.cooperation.worth_waiting(run)
 
-    def _wake_at_us(self, run: StreamRun, now_us: int) -> int | None:
-        """When an idle query's reader must ask again, monotonic microseconds; None: never."""
+    def _wake_at_us(self, run: StreamRun, now_us: int) -> int:
+        """When an idle query's reader must ask again, monotonic microseconds."""
         wake_at_us = self._runs.cooperation.wake_at_us(run, run.watermarks.wake_at_us(now_us))
+        listen_us = now_us + _LISTEN_US
         if wake_at_us is None or (run.stream.withholds and wake_at_us <= now_us):
-            return None  # the second case: only a batch can settle this silence, because polls show nothing
-        return self._runs.clock.to_monotonic_us(wake_at_us)
+            wake_at_us = listen_us  # the second case: only a batch can settle this silence, because polls show nothing
+        return self._runs.clock.to_monotonic_us(min(wake_at_us, listen_us))
 
     def _own_time(self, monotonic_us: int | None) -> int:
         clock = self._runs.clock

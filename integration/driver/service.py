@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import (
+    MarkRefused,
     NotComplete,
     ServiceStopped,
     StreamNameTaken,
@@ -34,9 +35,7 @@ from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark import versions, workers
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.transport.driver_rpc import (
-    Server,
-)
+from lowmark.integration.transport.driver_rpc import MarkRequest, Server
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import prefer_own_python
@@ -54,7 +53,7 @@ from lowmark.watermark.moment import datetime_of, time_us
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import check, marking, passing, stream_factory, wrap
+from . import by_hand, check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .desks import Desks
@@ -198,6 +197,7 @@ class LowWatermarkService:
             guide=answers.guide,
             planned=answers.planned,
             status=answers.status,
+            mark=answers.mark,
         )
         self._metrics = None
         self._page: PageServer | None = None
@@ -649,6 +649,39 @@ class LowWatermarkService:
             return {} if made is None else dict(made.late_rows)
 
         return self._call(look, f'count late rows of stream "{name}"')
+
+    def mark_idle(self, name: str, split: str, *, until: str | dt.timedelta | dt.datetime | None = None) -> None:
+        """Leave a split out of the minimum by hand, in every running query on a stream.
+
+        The low watermark goes on without the split from the next batch on, and the rows of the split below the low
+        watermark are late. The mark is written with the offset of that batch, so it outlives restarts and kills.
+
+        Args:
+            name: the stream's name.
+            split: the split's name, as a status gives it.
+            until: how long, such as "1 hour", or a time with a zone; None: until the split's next row, in a batch that
+                is planned after this call.
+
+        Raises:
+            MarkRefused: no query runs on such a stream, no split has that name, or the time is over or has no zone.
+            InvalidDuration: `until` is no length of time.
+            ServiceStopped: the service was stopped.
+        """
+        self._mark(by_hand.request(name, split, idle=True, until=until))
+
+    def mark_active(self, name: str, split: str) -> None:
+        """Take `mark_idle` back: the low watermark waits for the split again. A split without a mark stays as it is.
+
+        Raises:
+            MarkRefused: no query runs on such a stream, or no split has that name.
+            ServiceStopped: the service was stopped.
+        """
+        self._mark(by_hand.request(name, split, idle=False))
+
+    def _mark(self, request: MarkRequest) -> None:
+        reply = self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
+        if reply.fact:
+            raise MarkRefused(request.stream, reply.fact, reply.hint)
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.

@@ -28,10 +28,11 @@ from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import NotifyNewLowWatermark, StreamStatus, format_duration_us
+from lowmark.watermark import NotifyNewLowWatermark, SplitId, StreamStatus, format_duration_us
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
 from lowmark.watermark.splits.status import utc
 from lowmark.watermark.splits.stream import SplitWatermarks
+from lowmark.watermark.splits.view import names_of
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
@@ -273,6 +274,10 @@ class StreamRun:
             return status
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
 
+    def named_splits(self) -> Mapping[str, SplitId]:
+        """All known splits by the names that a status gives them. O(n log n)."""
+        return {name: split for split, name in names_of(self.watermarks.splits, self.stream.name_of).items()}
+
     @property
     def query(self) -> str | None:
         """The query's name, else its id; None until known."""
@@ -398,10 +403,16 @@ class StreamRun:
         assert isinstance(self.splits, PlannedSplits), "a wrapped stream has no planner of ours"
         return self._take(self.splits.plan(planned, now_us), now_us)
 
-    def hear(self, event: Event, now_us: int) -> None:
-        """Take an event that follows from the reader's question, as a whole: an empty poll, or passed time."""
+    def hear(self, event: Event, now_us: int, what: str = "the question of its heartbeat") -> None:
+        """Take an event as a whole that comes between batches: an empty poll, passed time, a person's mark.
+
+        Args:
+            event: the event.
+            now_us: now, on the service's clock.
+            what: names the event for people.
+        """
         if not self.broken:
-            self._take_whole(partial(self.handle, event, now_us), "the question of its heartbeat")
+            self._take_whole(partial(self.handle, event, now_us), what)
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         """Give the watermarks an event, and log effects that people should know of."""

@@ -313,6 +313,11 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         labels=_QUERY_LABELS,
     )
     clocks = [GaugeMetricFamily(m.name, m.help, labels=_SPLIT_LABELS) for m in CLOCK_GAUGES]
+    by_hand = InfoMetricFamily(
+        "lowmark_left_out_by_hand",
+        "The splits that a person has left out of the low watermark, each with the person and the end.",
+        labels=_QUERY_LABELS,
+    )
     source = GaugeMetricFamily(
         "lowmark_source",
         "What the enumerator, the planner and the readers of a source of ours count, by their own names.",
@@ -332,12 +337,14 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         for clock in run.status.wrong_clocks:
             for of_clock, gauge in zip(CLOCK_GAUGES, clocks, strict=True):
                 _add(gauge, (*labels, _text(clock.split)), of_clock.value(clock))
+        for split, why in run.status.by_hand[:_MAX_SPLITS_SHOWN]:
+            by_hand.add_metric(labels, {"split": _text(split), "why": _text(why)})
         name = run.status.holder
         if run.status.cause is not None:
             cause.add_metric(labels, {"cause": run.status.cause.value, "split": "" if name is None else _text(name)})
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, *alignment, *clocks, states, holder, cause, source]
+    return [*families, *alignment, *clocks, states, holder, cause, by_hand, source]
 
 
 def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:

@@ -93,6 +93,11 @@ STATES = tuple(state.value for state in SplitState)
 
 GAUGES = (
     _Of(
+        "lowmark_left_out_by_hand_splits",
+        "Splits that a person has left out of the low watermark.",
+        lambda r: len(r.status.by_hand),
+    ),
+    _Of(
         "lowmark_low_watermark_timestamp_seconds",
         "Low watermark, event time, Unix seconds. Absent while there is none.",
         lambda r: _seconds(r.status.low_watermark_us),
@@ -125,7 +130,8 @@ GAUGES = (
     ),
     _Of(
         "lowmark_last_heartbeat_timestamp_seconds",
-        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks once per batch.",
+        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks once per batch, and about "
+        "each second while no row comes.",
         lambda r: _seconds(r.asked_at_us),
     ),
     _Of(

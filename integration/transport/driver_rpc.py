@@ -8,6 +8,7 @@ socket in a directory that only its user can enter.
     Guide       the planner of a source of ours asks how far it may read, before it plans a batch
     Planned     the planner reports its plan
     Status      the command line asks for the status of every stream
+    Mark        the command line leaves splits out by hand, or takes that back
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 
 import grpc
 import msgspec
-from lowmark.integration.errors import ServiceFailed, ServiceStopped, ServiceUnreachable
+from lowmark.integration.errors import MarkRefused, ServiceFailed, ServiceStopped, ServiceUnreachable
 from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.integration.process.sockets import target
@@ -31,6 +32,9 @@ __all__ = [
     "GuideRequest",
     "HeartbeatReply",
     "HeartbeatRequest",
+    "MarkReply",
+    "MarkRequest",
+    "Marked",
     "PlannedReply",
     "PlannedRequest",
     "Server",
@@ -154,6 +158,53 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explanations: list[str]
 
 
+class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A person leaves splits out of the minimum, or takes that back.
+
+    Attributes:
+        stream: the stream's name.
+        splits: names of its splits, as a status gives them.
+        by: the person's name.
+        idle: leave out; False: take back.
+        for_us: for how long, microseconds.
+        until_us: until when instead, microseconds since the epoch; both None: until the split's next row.
+    """
+
+    stream: str
+    splits: list[str]
+    by: str
+    idle: bool
+    for_us: int | None = None
+    until_us: int | None = None
+
+
+class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A split of one query after a `MarkRequest`.
+
+    Attributes:
+        query: name or id of the query.
+        split: the split's name.
+        why: the person and the end, if the split is left out by hand now; None: the split is not.
+    """
+
+    query: str
+    split: str
+    why: str | None
+
+
+class MarkReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to `MarkRequest`.
+
+    Attributes:
+        marked: the splits in each running query.
+        fact, hint: why nothing was marked, and the remedy; empty: all is well.
+    """
+
+    marked: list[Marked]
+    fact: str = ""
+    hint: str = ""
+
+
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -164,6 +215,7 @@ HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply)
 GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)
 PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply, CODEC)
 STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
+MARK = Method(_SERVICE, "Mark", MarkRequest, MarkReply)
 
 
 class Server:
@@ -172,7 +224,7 @@ class Server:
     Args:
         address: ``unix:/path/of/socket``.
         heartbeat: answers heartbeat requests; may be called from several threads at once.
-        guide, planned, status: answer the other requests, likewise.
+        guide, planned, status, mark: answer the other requests, likewise; a server without `mark` has no such method.
     """
 
     def __init__(
@@ -183,6 +235,7 @@ class Server:
         guide: Callable[[GuideRequest], Guidance],
         planned: Callable[[PlannedRequest], PlannedReply],
         status: Callable[[StatusRequest], StatusReply],
+        mark: Callable[[MarkRequest], MarkReply] | None = None,
     ) -> None:
         self.address = address
         self._server = grpc.server(
@@ -194,6 +247,8 @@ class Server:
             PLANNED.name: _handler(PLANNED, planned),
             STATUS.name: _handler(STATUS, status),
         }
+        if mark is not None:
+            handlers[MARK.name] = _handler(MARK, mark)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
         self._server.add_insecure_port(target(address))
         self._server.start()
@@ -227,6 +282,17 @@ class Client:
 
     def status(self, request: StatusRequest) -> StatusReply:
         return self._call(STATUS, request, "ask for the status")
+
+    def mark(self, request: MarkRequest) -> MarkReply:
+        """Mark splits by hand.
+
+        Raises:
+            MarkRefused: the service knows no such stream or split, or the time is over.
+        """
+        reply = self._call(MARK, request, f"mark splits of stream {request.stream}")
+        if reply.fact:
+            raise MarkRefused(request.stream, reply.fact, reply.hint)
+        return reply
 
     def close(self) -> None:
         self._channel.close()

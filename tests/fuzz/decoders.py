@@ -44,6 +44,7 @@ from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import LowmarkError, SplitState, TaskId, WatermarkStrategy, duration_us
 from lowmark.watermark.protocol import LeaseRenewed, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits import snapshot
+from lowmark.watermark.splits.by_hand import Mark
 from lowmark.watermark.splits.events import SplitsDiscovered, Tick
 from lowmark.watermark.splits.snapshot import StreamSnapshot
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -118,6 +119,7 @@ SNAPSHOTS = [
     ),
     StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, young_since_us=-(2**63)),
     StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, lost=(2**40, -(2**63))),
+    StreamSnapshot(5, {"a": (SplitState.IDLE, 9)}, by_hand={"a": Mark("anna", 7, 2**62)}),
 ]
 
 
@@ -148,6 +150,7 @@ TAILS = [
     [[], [[7, "first"]], [[7, [14], None]], [], 5, [3, 2**62], []],
     [["a"], [], [], [], None, None, []],
     [["a", "b"], [], [], [["a", 7_000], ["b", 2**62]], None, None, [0, 9]],
+    [["a", "b"], [], [], [], None, None, [], [["a", "anna", 3, 2**62], ["b", "anna", 4, None]]],
     [["a"], []],
 ]
 STATES = [0, 1, 2, 3, 4, 0x80, 0x81, 0x82, 0x83, 0x84, 5, 0xFF]

@@ -2,7 +2,8 @@
 
 The definition has no timers and no queue: of every split it knows the last delivery, the reported backlog, the pauses
 and the parents, and of the stream the time up to which it was read, and the microseconds between or shortly before
-deliveries that count as silence of the others. States and the low watermark follow.
+deliveries that count as silence of the others; and until when a person leaves a split out. States and the low watermark
+follow.
 
 Three more laws: a repeated event has no effects; the splits of an event commute; a crash at any moment changes no
 published value. The last law holds for strategies without idleness and grace, whose timers begin anew by design; with
@@ -28,6 +29,8 @@ from lowmark.watermark.splits.events import (
     SplitReturnedLate,
     SplitsDiscovered,
     SplitsFinished,
+    SplitsMarkedActive,
+    SplitsMarkedIdle,
     SplitsPaused,
     SplitsRemoved,
     SplitsResharded,
@@ -72,6 +75,7 @@ class Split:
     parents: set[str] = field(default_factory=set)  # of a silent child
     left_us: list[int] = field(default_factory=list)  # watermarks of removed parents
     waits: bool = False
+    by_hand: tuple[int, int | None] | None = None  # since when and until when a person leaves it out
 
     def read_again(self, at_us: int) -> None:
         """End a time without reads, which does not count as silence."""
@@ -175,9 +179,18 @@ class Definition:
             for name, rows in event.backlog_rows.items():
                 split = self.splits[str(name)]
                 split.backlog_rows = rows
-                if rows > 0 and split.state is IDLE:
-                    split.state, split.silent_since_us = split.live, now_us
-                    self.stir(now_us)
+                if rows > 0 and split.state is IDLE and split.by_hand is None:
+                    self.wake(split, now_us)
+
+    def wake(self, split: Split, now_us: int) -> None:
+        split.state, split.silent_since_us, split.by_hand = split.live, now_us, None
+        self.stir(now_us)
+
+    def mark(self, name: str, now_us: int, until_us: int | None) -> None:
+        split = self.splits.get(name)
+        if split is not None and split.state is not FINISHED and (until_us is None or until_us > now_us):
+            split.by_hand, split.stopped_at_us = (now_us, until_us), None
+            split.idle()
 
     def plan(self, event: BatchPlanned, now_us: int) -> None:
         """Apply a plan: a claim counts as a delivery, every plan updates the backlog, and the batch is not read yet."""
@@ -203,10 +216,17 @@ class Definition:
             split.silent_since_us = planned_us if split.state is IDLE else max(split.silent_since_us, planned_us)
         if watermark_us is not None:
             split.watermark_us = max(watermark_us, watermark_us if split.watermark_us is None else split.watermark_us)
-        if split.state is PENDING or (split.state is IDLE and news):
+        if split.by_hand is not None:
+            since_us, until_us = split.by_hand
+            if until_us is None and planned_us > since_us:
+                split.by_hand, split.state = None, split.live
+        elif split.state is PENDING or (split.state is IDLE and news):
             split.state = split.live
 
     def decide(self, now_us: int) -> None:
+        for split in self.splits.values():
+            if split.by_hand is not None and split.by_hand[1] is not None and split.by_hand[1] <= now_us:
+                self.wake(split, now_us)
         if self.timeout_us is not None and self.read_until_us is not None:
             for split in self.splits.values():
                 timed = split.state in (PENDING, ACTIVE) and not split.waits and not (split.backlog_rows or 0) > 0
@@ -389,7 +409,8 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     @rule(name=splits)
     def finish(self, name: str) -> None:
-        self.definition.discover(name, self.now_us).state = FINISHED
+        split = self.definition.discover(name, self.now_us)
+        split.state, split.by_hand = FINISHED, None
         self.handle(SplitsFinished((name,)))
 
     @rule(parents=st.sets(splits, min_size=1, max_size=2), children=st.sets(splits, min_size=1, max_size=2))
@@ -423,6 +444,19 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def remove(self, name: str) -> None:
         self.definition.remove(name)
         self.handle(SplitsRemoved((name,)))
+
+    @rule(name=splits, for_us=st.sampled_from((None, None, 0, 3, TIMEOUT_US, 1_000)))
+    def mark_idle(self, name: str, for_us: int | None) -> None:
+        until_us = None if for_us is None else self.now_us + for_us
+        self.definition.mark(name, self.now_us, until_us)
+        self.handle(SplitsMarkedIdle((name,), "anna", until_us))
+
+    @rule(name=splits)
+    def mark_active(self, name: str) -> None:
+        split = self.definition.splits.get(name)
+        if split is not None and split.by_hand is not None:
+            self.definition.wake(split, self.now_us)
+        self.handle(SplitsMarkedActive((name,), "bert"))
 
     @rule()
     def crash(self) -> None:
@@ -458,6 +492,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
                 assert expected.stands_at_us(name) == self.watermarks._lineage.inherited_us(name), name
         assert silent.keys() == set(self.watermarks._lineage.children)
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
+        assert {n for n, s in expected.splits.items() if s.by_hand is not None} == {n for n, _ in status.by_hand}
         assert expected.silent == (self.watermarks.silent_since_us is not None) == (status.silent_since is not None)
         self.watermarks._coalescer._check()
 
@@ -484,6 +519,10 @@ events = st.one_of(
     st.builds(SplitsFinished, st.lists(splits, max_size=1).map(tuple)),
     st.builds(SplitsPaused, st.lists(splits, max_size=1).map(tuple)),
     st.builds(SplitsResumed, st.lists(splits, max_size=1).map(tuple)),
+    st.builds(
+        SplitsMarkedIdle, st.lists(splits, max_size=2).map(tuple), st.just("anna"), st.none() | st.integers(0, 20)
+    ),
+    st.builds(SplitsMarkedActive, st.lists(splits, max_size=1).map(tuple), st.just("bert")),
     st.builds(BatchReported, st.integers(0, 9), st.integers(0, 100), reports),
     st.just(Tick()),
 )

@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 from lowmark.watermark import CorruptSnapshot, SplitState
+from lowmark.watermark.splits.by_hand import Mark
 from lowmark.watermark.splits.snapshot import StreamSnapshot, decode, encode
 
 STATES = list(SplitState)
@@ -26,9 +27,14 @@ BOUNDED = StreamSnapshot(5, {"a": (SplitState.ACTIVE, 5), "b": (SplitState.IDLE,
 WEIGHED = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, bounds_us={7: 9_000, 8: 1}, bound_rows={8: 2**63 - 1})
 YOUNG = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, young_since_us=-1)
 LOST = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, lost=(3, 2**62))
+MARKED = StreamSnapshot(
+    5,
+    {7: (SplitState.IDLE, 5), 8: (SplitState.IDLE, None)},
+    by_hand={8: Mark("anna", -(2**63), None), 7: Mark("Jürgen\n", 3, 2**63 - 1)},
+)
 EVERY = {
     "numbers": NUMBERS, "names": NAMES, "empty": EMPTY, "resharded": RESHARDED, "bounded": BOUNDED, "young": YOUNG,
-    "lost": LOST, "weighed": WEIGHED,
+    "lost": LOST, "weighed": WEIGHED, "marked": MARKED,
 }  # fmt: skip
 
 
@@ -131,9 +137,9 @@ def test_contents_that_make_no_sense_are_refused_whatever_their_checksum(data: b
         decode(data)
 
 
-@pytest.mark.parametrize("parts", [0, 2, 6, 8])
+@pytest.mark.parametrize("parts", [0, 2, 6, 9])
 def test_contents_of_another_number_of_parts_are_refused_with_both_numbers(parts: int) -> None:
     body = struct.pack("<B?qI", 1, False, 0, 0) + json.dumps([[]] * parts).encode()
     data = struct.pack("<4sBII", b"LWMK", 1, len(body), zlib.crc32(body)) + zlib.compress(body)
-    with pytest.raises(CorruptSnapshot, match=f"it has {parts} parts, this version reads 7"):
+    with pytest.raises(CorruptSnapshot, match=f"it has {parts} parts, this version reads 8"):
         decode(data)

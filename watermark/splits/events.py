@@ -238,6 +238,33 @@ class SplitsRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitsMarkedIdle:
+    """A person leaves these splits out of the minimum. Unknown and finished splits are ignored.
+
+    A marked split is IDLE. Rows that wait in it do not bring it back; rows that are read bring it back only if
+    ``until_us`` is None. A later mark of a split takes the place of an earlier one.
+
+    Attributes:
+        splits: their ids.
+        by: the name of the person, for people.
+        until_us: when the mark ends by itself; a moment that is over marks no split. None: with the first row of the
+            split in a batch that is planned afterwards.
+    """
+
+    splits: tuple[SplitId, ...]
+    by: str
+    until_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsMarkedActive:
+    """A person takes the marks of these splits back: they take part again. Splits without a mark are ignored."""
+
+    splits: tuple[SplitId, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportLost:
     """A batch is over and will never be reported, because its query was killed right after the batch.
 
@@ -263,6 +290,8 @@ Event = (
     | SplitsPaused
     | SplitsResumed
     | SplitsRemoved
+    | SplitsMarkedIdle
+    | SplitsMarkedActive
     | ReportLost
     | Tick
 )

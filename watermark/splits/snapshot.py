@@ -4,7 +4,8 @@
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
             JSON (ids if names; names; ancestry: child, parents, smallest watermark of removed parents; split and bound;
             when the young stream began; the batch whose report was lost, and when the loss was known; for each
-            bound in turn the number of rows from which it was found)
+            bound in turn the number of rows from which it was found; only if a person left splits out: split, person,
+            since when, and until when)
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -27,10 +28,11 @@ from lowmark.watermark.moment import INT64
 from lowmark.watermark.packed import MOST_BYTES, pack, unpack
 from lowmark.watermark.state import SplitId, SplitState, split_order
 
+from .by_hand import Mark
 from .lineage import Ancestry
 
 VERSION = 1
-_PARTS = 7  # of the JSON
+_PARTS = (7, 8)  # of the JSON
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -61,6 +63,7 @@ class StreamSnapshot:
         lost: the batch whose report was lost, and when the loss was known, microseconds since the epoch; None: the
             stream waits for no lost report.
         bound_rows: about how many rows each bound was found from; missing: not known.
+        by_hand: the marks of splits that a person left out; these splits are IDLE.
     """
 
     low_us: int | None = None
@@ -71,6 +74,7 @@ class StreamSnapshot:
     young_since_us: int | None = None
     lost: tuple[int, int] | None = None
     bound_rows: Mapping[SplitId, int] = field(default_factory=dict)
+    by_hand: Mapping[SplitId, Mark] = field(default_factory=dict)
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:
@@ -87,6 +91,9 @@ def encode(snapshot: StreamSnapshot) -> bytes:
     bounds = [[split, snapshot.bounds_us[split]] for split in sorted(snapshot.bounds_us, key=split_order)]
     rows = [snapshot.bound_rows.get(split, 0) for split, _ in bounds]
     tail = [ids if named else [], names, ancestry, bounds, snapshot.young_since_us, snapshot.lost, rows]
+    marks = [(split, snapshot.by_hand[split]) for split in sorted(snapshot.by_hand, key=split_order)]
+    if marks:
+        tail.append([[split, mark.by, mark.since_us, mark.until_us] for split, mark in marks])
     text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
     body = b"".join(
@@ -128,9 +135,9 @@ def decode(data: bytes) -> StreamSnapshot:
     states = body[at + width : at + width + count]
     try:
         tail = json.loads(body[at + width + count :])
-        if len(tail) != _PARTS:
-            raise CorruptSnapshot(f"it has {len(tail)} parts, this version reads {_PARTS}", len(data))
-        named, names, ancestry_rows, bounds, young_since_us, lost, rows = tail
+        if len(tail) not in _PARTS:
+            raise CorruptSnapshot(f"it has {len(tail)} parts, this version reads {_PARTS[-1]}", len(data))
+        named, names, ancestry_rows, bounds, young_since_us, lost, rows, *marks = tail
         ids.extend(named)
         kind_of_ids = str if kind == _KIND_NAMES else int
         _check(len(set(ids)) == len(ids) and all(type(split) is kind_of_ids for split in ids))
@@ -150,9 +157,15 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(all(type(split) in (str, int) for split in (child, *parents)))
             _check(parents or left_us is not None)  # parents that were removed have left something
             _check(left_us is None or (type(left_us) is int and left_us in INT64))
+        by_hand = {split: Mark(*mark) for split, *mark in (marks[0] if marks else ())}
+        for split, mark in by_hand.items():
+            _check(splits[split][0] is SplitState.IDLE and isinstance(mark.by, str))
+            moments = (mark.since_us, mark.since_us if mark.until_us is None else mark.until_us)
+            _check(all(type(us) is int and us in INT64 for us in moments))
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         low_us = low_us if low_known else None
-        return StreamSnapshot(low_us, splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows)
+        kept = (splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows, by_hand)
+        return StreamSnapshot(low_us, *kept)
     except CorruptSnapshot:
         raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -129,7 +129,7 @@ class StreamStatus:
         why: why the low watermark stands, one sentence.
         since: since when the low watermark has stood there, UTC.
         next: the event that would move the low watermark, one sentence.
-        left_out: idle splits, by name, each with the reason.
+        left_out: idle splits, by name, each with the reason; first those that a person left out.
         splits: every split by name.
         states: number of splits by state; every state is there.
         counts: rows of all batches.
@@ -147,6 +147,7 @@ class StreamStatus:
         newest_us: largest event time of all rows, rows beyond the future guard included; None: not measured.
         fastest_us: the largest watermark of a split so far, microseconds since the epoch.
         wrong_clocks: up to ten splits that sent rows beyond the future guard, those with most rows first.
+        by_hand: splits that a person left out, by name, each with the person and the end.
     """
 
     name: str
@@ -172,6 +173,7 @@ class StreamStatus:
     newest_us: int | None = None
     fastest_us: int | None = None
     wrong_clocks: tuple[WrongClock, ...] = ()
+    by_hand: tuple[tuple[str, str], ...] = ()
 
     @property
     def clocks_beside(self) -> tuple[WrongClock, ...]:

@@ -36,6 +36,7 @@ from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import ProgressiveIdleness, WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .by_hand import Mark, Marks
 from .cause import unusable_times
 from .coalescer import Coalescer
 from .cohort import Cohort
@@ -50,6 +51,8 @@ from .events import (
     SplitReturnedLate,
     SplitsDiscovered,
     SplitsFinished,
+    SplitsMarkedActive,
+    SplitsMarkedIdle,
     SplitsPaused,
     SplitsRemoved,
     SplitsResharded,
@@ -117,6 +120,7 @@ class SplitWatermarks:
         self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
         self._cohort: Cohort | None = None  # has the numbers of its splits, until it is dissolved
         self._last_column: SplitColumn | None = None  # the newest column, perhaps the first of a cohort
+        self._by_hand = Marks()  # every marked split is IDLE
         self._lost: tuple[int, int] | None = None  # the batch whose report was lost, and when the loss was known
         self._epoch = 0
         self._kind: type | None = None  # of split ids: int or str, one per stream
@@ -161,17 +165,12 @@ class SplitWatermarks:
                 self._plan(event, now_us)
             case Polled(until_us):
                 self._read(until_us)
-            case SplitsFinished(splits):
-                self._finish(splits, now_us)
-            case SplitsPaused(splits):
-                self._pause(splits, now_us)
-            case SplitsResumed(splits):
-                self._resume(splits, now_us)
-            case SplitsRemoved(splits):
-                self._remove(splits)
             case ReportLost(batch_id):
                 self._lost, self._material = (batch_id, now_us), True
+            case _:
+                self._signal(event, now_us)
         self._end_loss()
+        self._end_marks(now_us)
         self._leave_quiet_out(now_us)
         self._let_inherit(now_us)
         return self._effects(now_us)
@@ -195,9 +194,7 @@ class SplitWatermarks:
                 moments.append(silent_us)
         if self._lost is not None:
             moments.append(self._lost[1] + self._grace_us + 1)
-        grace_us = self._grace.next_deadline_us()
-        if grace_us is not None:
-            moments.append(grace_us)
+        moments += [us for us in (self._grace.next_deadline_us(), self._by_hand.next_us) if us is not None]
         delay_us = self._strategy.all_idle_delay_us
         if delay_us is not None and self._coalescer.all_idle:
             low_us = self._coalescer.low_us
@@ -298,6 +295,7 @@ class SplitWatermarks:
             moved_at_us=self._moved_at_us,
             history=self._history,
             cohort=self._cohort,
+            by_hand=self._by_hand,
             bounds=self._bounds,
             idle_timeout_us=None if self._idleness is None else self._idleness.timeout_us,
         )
@@ -349,6 +347,11 @@ class SplitWatermarks:
         """The names that came with the snapshot these watermarks were restored from; empty otherwise."""
         return dict(self._names)
 
+    @property
+    def by_hand(self) -> Mapping[SplitId, Mark]:
+        """The splits that a person has left out, each with the mark."""
+        return self._by_hand
+
     # -- restart
 
     def snapshot(self, names: Mapping[SplitId, str] | None = None) -> bytes:
@@ -365,7 +368,8 @@ class SplitWatermarks:
         young_since_us = self._idleness.young_since_us if splits and self._idleness is not None else None
         ancestry = self._lineage.ancestry
         low_us = self.low_watermark_us
-        return encode(StreamSnapshot(low_us, splits, names, ancestry, bounds_us, young_since_us, self._lost, rows))
+        kept = (low_us, splits, names, ancestry, bounds_us, young_since_us, self._lost, rows, self._by_hand)
+        return encode(StreamSnapshot(*kept))
 
     @classmethod
     def restore(
@@ -388,6 +392,7 @@ class SplitWatermarks:
         made._coalescer = made._new_coalescer(saved.low_us)
         made._lineage = Lineage(made._coalescer, saved.ancestry)
         made._names, made._lost = dict(saved.names), saved.lost
+        made._by_hand = Marks(saved.by_hand)
         if strategy.adaptive is not None:
             made._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us, saved.bound_rows)
         if strategy.progressive is not None and saved.splits:  # without a mark of youth the stream is old
@@ -397,7 +402,9 @@ class SplitWatermarks:
         for split, (state, watermark_us) in saved.splits.items():
             made._kind = type(split)
             made._coalescer.assign(split, state=state, watermark_us=watermark_us)
-            made._records[split] = SplitRecord(now_us, f"{state.value} before the restart")
+            mark = saved.by_hand.get(split)
+            why = f"{state.value} before the restart" if mark is None else str(mark)
+            made._records[split] = SplitRecord(now_us, why)
             if watermark_us is not None:
                 made._tally.saw(watermark_us)
             made._start_timers(split, now_us)
@@ -407,6 +414,23 @@ class SplitWatermarks:
         return made
 
     # -- events
+
+    def _signal(self, event: Event, now_us: int) -> None:
+        """Take an event about the states of single splits."""
+        match event:
+            case SplitsFinished(splits):
+                self._finish(splits, now_us)
+            case SplitsPaused(splits):
+                self._pause(splits, now_us)
+            case SplitsResumed(splits):
+                self._resume(splits, now_us)
+            case SplitsRemoved(splits):
+                self._remove(splits)
+            case SplitsMarkedIdle():
+                self._mark(event, now_us)
+            case SplitsMarkedActive(splits, by):
+                for split in splits:
+                    self._take_back(split, f"taken back by {by}", now_us)
 
     def _discover(self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, now_us: int) -> None:
         new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
@@ -580,7 +604,7 @@ class SplitWatermarks:
                 self._idleness.heard_all((split, cohort.heard_us(split)) for split in cohort)
 
     def _deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
-        """Apply the report of one split. The split becomes active, unless the report is old news."""
+        """Apply the report of one split. The split becomes active, unless the report is old news, or by hand."""
         record, before = self._records[split], self._lineage.state(split)
         if before is SplitState.FINISHED:
             return  # a late report of a split that is finished for good
@@ -601,8 +625,14 @@ class SplitWatermarks:
         elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
             record.pending_since_us = now_us
             self._time_grace(split)
-        if before is SplitState.IDLE and not news:
+        mark = self._by_hand.get(split)
+        if mark is not None and mark.ends_with(event.planned_at_us):
+            self._material |= self._by_hand.drop(split)
+        elif mark is not None or (before is SplitState.IDLE and not news):
             self._coalescer.idle(split)
+            if mark is not None:
+                self._stop_timers(split)
+                return
         if before is SplitState.ACTIVE:
             return  # the state did not change
         self._note(split, before, why)
@@ -626,8 +656,10 @@ class SplitWatermarks:
 
     def _wake(self, split: SplitId, why: str, now_us: int) -> None:
         """Wake an idle split with rows waiting, so that it holds before these rows are read."""
-        if self._lineage.watermark_us(split) is None and self._strategy.grace_us is not None:
-            return  # left out by a grace set by the user: only rows of the split bring it back
+        if split in self._by_hand or (
+            self._lineage.watermark_us(split) is None and self._strategy.grace_us is not None
+        ):
+            return  # left out by a person, or by a grace set by the user: only rows of the split bring it back
         self._coalescer.wake(split)
         self._records[split].pending_since_us = now_us
         self._start_timers(split, now_us)
@@ -641,6 +673,7 @@ class SplitWatermarks:
         for split in splits:
             before = self._lineage.state(split)
             self._material |= self._coalescer.finish(split)
+            self._by_hand.drop(split)
             self._stop_timers(split)
             self._note(split, before, "every row of it was processed")
 
@@ -675,11 +708,48 @@ class SplitWatermarks:
                 self._stop_timers(split)
                 del self._records[split]
                 self._tally.forget(split)
+                self._by_hand.drop(split)
                 if self._bounds is not None:
                     self._bounds.forget(split)
                 self._backlog_rows.pop(split, None)
                 self._before.pop(split, None)
                 self._material = True
+
+    # -- splits left out by hand
+
+    def _mark(self, event: SplitsMarkedIdle, now_us: int) -> None:
+        self._dissolve()
+        mark = Mark(event.by, now_us, event.until_us)
+        known = [split for split in dict.fromkeys(event.splits) if split in self._coalescer]
+        for split in known if event.until_us is None or event.until_us > now_us else ():
+            before = self._lineage.state(split)
+            if before is SplitState.FINISHED or not self._by_hand.put(split, mark):
+                continue
+            self._coalescer.resume(split)  # alignment holds back only splits that take part
+            self._coalescer.idle(split)
+            self._stop_timers(split)
+            self._note(split, before, str(mark))
+            self._records[split].why = str(mark)  # also of a split that was idle before
+            self._material = True
+
+    def _end_marks(self, now_us: int) -> None:
+        for split in self._by_hand.over(now_us):
+            self._take_back(split, f"the time is over in which it was {self._by_hand[split]}", now_us)
+
+    def _take_back(self, split: SplitId, why: str, now_us: int) -> None:
+        """End a mark: the split takes part again, and is timed from now on."""
+        if not self._by_hand.drop(split):
+            return
+        self._material = True
+        self._coalescer.wake(split)
+        self._records[split].pending_since_us = now_us
+        self._start_timers(split, now_us)
+        self._stir(now_us)
+        self._note(split, SplitState.IDLE, why)
+        low_us, own_us = self._coalescer.low_us, self._lineage.watermark_us(split)
+        if low_us is not None and own_us is not None and own_us < low_us:
+            self._late.append(SplitReturnedLate(split, low_us - own_us, None))
+            self._tally.returned_late += 1
 
     # -- a lost report
 
@@ -786,7 +856,7 @@ class SplitWatermarks:
             before, after = self._before[split], self._lineage.state(split)
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
-        effects += self._late
+        effects += sorted(self._late, key=lambda late: split_order(late.split))
         # ``AllIdle.ADVANCE`` follows the time up to which the sources were read, because later rows are not known yet.
         advance = None if self._lost is not None else self._coalescer.advance(self._read_until_us)
         if advance:

@@ -10,6 +10,7 @@ from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .by_hand import Mark
 from .cause import cause_of, unusable_times
 from .coalescer import Coalescer
 from .cohort import Cohort
@@ -52,6 +53,7 @@ class View:
         moved_at_us: when the low watermark rose last, or began.
         history: who held it.
         cohort: has the numbers of its splits while it is there.
+        by_hand: the splits that a person left out.
         bounds: the bounds of the splits, where each has its own.
         idle_timeout_us: the idle timeout of the moment, None where there is none.
     """
@@ -71,6 +73,7 @@ class View:
     moved_at_us: int | None
     history: History[SplitId]
     cohort: Cohort | None
+    by_hand: Mapping[SplitId, Mark]
     bounds: AdaptiveBounds | None = None
     idle_timeout_us: int | None = None
 
@@ -79,7 +82,8 @@ class View:
         coalescer, tally = self.coalescer, self.tally
         holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
         shown, idle = self._shown(limit), self._idle(limit)
-        names = _names(dict.fromkeys([*shown, *idle, *stripped, *(() if holder is None else (holder,))]), name_of)
+        marked = sorted(self.by_hand, key=split_order)
+        names = names_of({*shown, *idle, *marked, *stripped, *(() if holder is None else (holder,))}, name_of)
         hold = self._hold(holder, names, now_us)
         cause, why, what_next = cause_of(hold, unusable_times(tally.counts, tally.newest_us, coalescer.low_us))
         return StreamStatus(
@@ -110,6 +114,7 @@ class View:
             ),
             silent_since=utc(self.silent_since_us),
             cause=cause,
+            by_hand=tuple((names[split], str(self.by_hand[split])) for split in marked),
             newest_us=tally.newest_us,
             fastest_us=tally.fastest_us,
             wrong_clocks=tuple(
@@ -128,7 +133,7 @@ class View:
         if self.lineage.states[SplitState.IDLE] == 0:
             return []
         idle = (split for split, state, _ in self.lineage.standings() if state is SplitState.IDLE)
-        return sorted(idle, key=split_order)[:limit]
+        return sorted(idle, key=lambda split: (split not in self.by_hand, split_order(split)))[:limit]
 
     def _split(self, split: SplitId) -> SplitStatus:
         state, record = self.lineage.state(split), self.records[split]
@@ -219,7 +224,7 @@ def _wrong_clock(name: str, future: FutureTally) -> WrongClock:
     return WrongClock(name, future.rows, utc(future.since_us), utc(future.last_us))
 
 
-def _names(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:
+def names_of(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:
     """The name of every split; two splits of one name are told apart by their ids."""
     names: dict[SplitId, str] = {}
     taken: set[str] = set()

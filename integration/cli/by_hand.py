@@ -1,0 +1,102 @@
+"""`lowmark idle` and `lowmark active`: leave splits out of the minimum by hand, and take that back.
+
+Only the service's own socket takes such a request, in a folder that only its user can enter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from lowmark.integration.console import print_json, print_lines
+
+from .common import Connect, Debug, Json
+
+if TYPE_CHECKING:
+    from lowmark.integration.transport.driver_rpc import MarkRequest
+
+__all__ = ["active", "idle"]
+
+_Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]
+_Splits = Annotated[
+    list[str], typer.Argument(help="Names of splits, as `lowmark status` shows them.", show_default=False)
+]
+
+
+def idle(
+    name: _Stream,
+    splits: _Splits,
+    *,
+    how_long: Annotated[
+        str | None, typer.Option("--for", help='How long, such as 1h or "90 minutes".', show_default=False)
+    ] = None,
+    until_it_speaks: Annotated[
+        bool, typer.Option("--until-it-speaks", help="Until the split's next row instead.")
+    ] = False,
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Leave splits out of the low watermark by hand: known to be dead, and an hour has to close now.
+
+    What such a split still sends below the low watermark is late. The mark is written with the offset of the next
+    batch, outlives restarts and kills, and ends by itself, or with `lowmark active`.
+    """
+    from lowmark.integration.driver.by_hand import user
+    from lowmark.integration.transport.driver_rpc import MarkRequest
+    from lowmark.watermark import duration_us
+
+    if (how_long is None) is not until_it_speaks:
+        raise typer.BadParameter("pass either --for or --until-it-speaks, so that the mark ends by itself.")
+    for_us = None if how_long is None else duration_us(how_long, what="--for")
+    _mark(MarkRequest(name, splits, user(), idle=True, for_us=for_us), connect, as_json=as_json)
+
+
+def active(
+    name: _Stream,
+    splits: _Splits,
+    *,
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Take `lowmark idle` back: the low watermark waits for the splits again."""
+    from lowmark.integration.driver.by_hand import user
+    from lowmark.integration.transport.driver_rpc import MarkRequest
+
+    _mark(MarkRequest(name, splits, user(), idle=False), connect, as_json=as_json)
+
+
+def _mark(request: MarkRequest, connect: str | None, *, as_json: bool) -> None:
+    """Mark splits in the only service that has the stream.
+
+    Raises:
+        MarkRefused: several services have the stream, or the service refuses.
+        NoService, UnknownStream, ServiceUnreachable: see `ask`.
+    """
+    import msgspec
+    from lowmark.integration.errors import MarkRefused, NoService
+    from lowmark.integration.process import sockets
+    from lowmark.integration.transport.driver_rpc import Client
+
+    from .status import ask
+
+    services, _ = ask(request.stream, connect, limit=0)
+    if not services:
+        raise NoService(tuple(map(str, sockets.folders())))
+    addresses = [address for address, _ in services]
+    if len(addresses) > 1:
+        fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"
+        raise MarkRefused(request.stream, fact, "pass --connect with one of them.")
+    client = Client(addresses[0])
+    try:
+        reply = client.mark(request)
+    finally:
+        client.close()
+    if as_json:
+        marked = [msgspec.structs.asdict(each) for each in reply.marked]
+        print_json({"address": addresses[0], "stream": request.stream, "marked": marked})
+        return
+    for each in reply.marked:
+        now = "takes part again" if each.why is None else f"is {each.why}"
+        print_lines(f"lowmark: from the next batch on split {each.split} {now} (query {each.query})")

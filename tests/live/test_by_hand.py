@@ -1,0 +1,88 @@
+"""A split that a person leaves out stays left out after the driver was killed, and its next row brings it back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.integration.feed import Feed
+from tests.integration.test_cli import run
+from tests.live import by_hand_driver
+from tests.live.driven import Config
+from tests.live.servers import wait_until
+from tests.live.torture import Driver
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+class World:
+    """A driver, its feed, and a person at the command line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = Config(str(folder))
+        self.feed = Feed(cast("Any", None), by_hand_driver.feed_of(self.config))
+        self.path = folder / "config.json"
+        self.config.write(self.path)
+        self.log = folder / "log"
+        self.lives = 0
+
+    @property
+    def address(self) -> Path:
+        return Path(self.config.folder, "address")
+
+    def start(self) -> Driver:
+        self.address.unlink(missing_ok=True)
+        self.config.started.unlink(missing_ok=True)
+        driver = Driver("by_hand_driver", "run", self.config, self.log)
+        wait_until(lambda: self.config.started.exists() or not driver.alive(), "the start of the query", seconds=120)
+        return driver
+
+    def lowmark(self, *arguments: str) -> str:
+        done = run(*arguments, "--connect", self.address.read_text())
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        """The status of the stream; without splits until its query has asked for the first time."""
+        done = run("status", "orders", "--json", "--connect", self.address.read_text())
+        services = json.loads(done.stdout).get("services", [])
+        return cast("dict[str, Any]", services[0]["streams"][0]) if services else {"splits": {}, "by_hand": []}
+
+    def await_windows(self, *expected: tuple[str, int]) -> None:
+        wait_until(
+            lambda: {window for window, _ in self.config.emitted()} == set(expected), f"windows {expected}", seconds=60
+        )
+
+
+def test_a_dead_split_stays_left_out_over_a_kill_until_it_speaks(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.feed.put(("a", 1, 0), ("dead", 1, 0))
+    driver = world.start()
+    try:
+        world.feed.put(("a", 1, 30))
+        wait_until(lambda: world.status()["splits"].get("dead", {}).get("state") == "active", "the splits", seconds=60)
+        assert world.config.emitted() == []
+
+        said = world.lowmark("idle", "orders", "dead", "--until-it-speaks")
+        assert "left out by hand by" in said
+        assert "until it speaks" in said
+        world.await_windows(("a", 0), ("dead", 0))  # nothing else came: the reader of a quiet query listens
+
+        driver.kill()
+        driver = world.start()
+        world.feed.put(("a", 1, 60))
+        world.await_windows(("a", 0), ("dead", 0), ("a", 30))
+        ((name, why),) = world.status()["by_hand"]
+        assert (name, why.startswith("left out by hand by ")) == ("dead", True)
+        assert "left out by hand" in world.lowmark("check", "orders")
+
+        world.feed.put(("dead", 1, 70), ("a", 1, 90))
+        wait_until(lambda: world.status()["splits"]["dead"]["state"] == "active", "the end of the mark", seconds=60)
+        assert world.status()["by_hand"] == []
+        world.feed.put(("a", 1, 120))
+        world.await_windows(("a", 0), ("dead", 0), ("a", 30), ("a", 60))  # the low watermark waits at 70 again
+    finally:
+        driver.kill()

@@ -1,0 +1,134 @@
+"""Splits that a person leaves out of the minimum, case by case; tests/laws has them in random histories."""
+
+from __future__ import annotations
+
+from lowmark.watermark import NotifyNewLowWatermark, SplitState, WatermarkStrategy, explain
+from lowmark.watermark.splits.events import (
+    BatchPlanned,
+    BatchReported,
+    Effect,
+    Event,
+    SplitReturnedLate,
+    SplitsFinished,
+    SplitsMarkedActive,
+    SplitsMarkedIdle,
+    SplitsPaused,
+    SplitStateChanged,
+    Tick,
+)
+from lowmark.watermark.splits.stream import SplitWatermarks
+
+S = 1_000_000
+ACTIVE, PAUSED, IDLE, FINISHED = SplitState.ACTIVE, SplitState.PAUSED, SplitState.IDLE, SplitState.FINISHED
+
+
+class World:
+    """A stream whose split b is a minute behind."""
+
+    def __init__(self, strategy: WatermarkStrategy | None = None) -> None:
+        self.strategy = WatermarkStrategy() if strategy is None else strategy
+        self.coordinator = SplitWatermarks(self.strategy, job_id="j", source_id="s", task_id="t")
+        self.batch = -1
+        self.report(1, a=60 * S, b=0)
+
+    def report(self, now_s: float, **watermarks_us: int) -> list[Effect]:
+        self.batch += 1
+        return self.take(BatchReported(self.batch, round(now_s * S), watermarks_us), now_s)
+
+    def take(self, event: Event, now_s: float) -> list[Effect]:
+        return self.coordinator.handle(event, round(now_s * S))
+
+    def restart(self, now_s: float) -> None:
+        names = {"job_id": "j", "source_id": "s", "task_id": "t"}
+        data = self.coordinator.snapshot()
+        self.coordinator = SplitWatermarks.restore(data, self.strategy, now_us=round(now_s * S), **names)
+
+    def state(self, split: str = "b") -> SplitState:
+        return self.coordinator.status(0).splits[split].state
+
+    @property
+    def low_us(self) -> int | None:
+        return self.coordinator.low_watermark_us
+
+
+def test_the_low_watermark_goes_on_without_the_split_and_the_effects_say_who_said_so() -> None:
+    world = World()
+    changed, low = world.take(SplitsMarkedIdle(("b",), "anna", 100 * S), 2)
+    why = "left out by hand by anna until 1970-01-01 00:01:40.000 UTC"
+    assert changed == SplitStateChanged("b", ACTIVE, IDLE, why)
+    assert isinstance(low, NotifyNewLowWatermark)
+    assert low.new_low_watermark == 60 * S
+    status = world.coordinator.status(2)
+    assert status.by_hand == status.left_out == (("b", why),)
+    assert f"left out: b, {why}" in explain(status)
+
+
+def test_rows_do_not_end_a_mark_that_has_a_time_and_the_time_does() -> None:
+    world = World()
+    world.take(SplitsMarkedIdle(("b",), "anna", 100 * S), 2)
+    world.report(3, a=70 * S, b=10 * S)
+    world.report(4, b=11 * S)
+    assert (world.state(), world.low_us) == (IDLE, 70 * S)
+    assert world.coordinator.status(4).splits["b"].late_reports == 2
+    assert world.coordinator.wake_at_us(5 * S) == 100 * S
+    assert world.take(Tick(), 99.9) == []
+    changed, late = world.take(Tick(), 100)
+    assert isinstance(changed, SplitStateChanged)
+    assert late == SplitReturnedLate("b", 59 * S, None)
+    assert (world.state(), world.low_us, world.coordinator.holder) == (ACTIVE, 70 * S, "b")
+
+
+def test_the_first_row_after_the_mark_ends_a_mark_without_a_time() -> None:
+    world = World()
+    world.take(SplitsMarkedIdle(("b",), "anna"), 2)
+    world.report(1.9, b=5 * S)  # planned before the mark
+    assert world.state() is IDLE
+    world.restart(3)
+    assert world.coordinator.status(3).by_hand == (("b", "left out by hand by anna until it speaks"),)
+    world.report(4, b=6 * S)
+    assert (world.state(), dict(world.coordinator.by_hand), world.low_us) == (ACTIVE, {}, 60 * S)
+
+
+def test_waiting_rows_do_not_end_a_mark_and_a_claim_about_the_next_row_does() -> None:
+    world = World()
+    world.take(SplitsMarkedIdle(("b",), "anna"), 2)
+    world.take(BatchReported(7, 3 * S, {"a": 61 * S}, backlog_rows={"b": 9}), 3)
+    assert world.state() is IDLE
+    world.take(BatchPlanned(4 * S, {"b": 8 * S}), 4)
+    assert world.state() is ACTIVE
+
+
+def test_a_mark_is_taken_back_and_the_silence_counts_anew() -> None:
+    world = World(WatermarkStrategy(idle_timeout_us=10 * S))
+    world.take(SplitsMarkedIdle(("b",), "anna", 1_000 * S), 2)
+    for now_s in range(3, 30, 3):
+        world.report(now_s, a=60 * S)
+    changed, _ = world.take(SplitsMarkedActive(("b",), "bert"), 30)
+    assert changed == SplitStateChanged("b", IDLE, ACTIVE, "taken back by bert")
+    world.report(33, a=60 * S)
+    assert world.state() is ACTIVE
+    for now_s in range(36, 60, 3):
+        world.report(now_s, a=60 * S)
+    assert world.state() is IDLE
+    assert world.take(SplitsMarkedActive(("b",), "bert"), 60) == []
+
+
+def test_a_mark_leaves_out_what_alignment_pauses_and_what_was_idle_before() -> None:
+    world = World()
+    world.take(SplitsPaused(("b",)), 2)
+    world.take(SplitsMarkedIdle(("b",), "anna", 100 * S), 3)
+    assert world.state() is IDLE
+    world.take(SplitsMarkedIdle(("b",), "bert"), 4)
+    assert world.coordinator.status(4).by_hand == (("b", "left out by hand by bert until it speaks"),)
+
+
+def test_a_mark_of_an_unknown_a_finished_or_a_late_kind_changes_nothing() -> None:
+    world = World()
+    world.take(SplitsFinished(("a",)), 2)
+    epoch = world.coordinator.epoch
+    for event in (SplitsMarkedIdle(("a", "zzz"), "anna"), SplitsMarkedIdle(("b",), "anna", 3 * S)):
+        assert world.take(event, 3) == []
+    assert (world.coordinator.epoch, world.state("a"), world.state("b")) == (epoch, FINISHED, ACTIVE)
+    world.take(SplitsMarkedIdle(("b",), "anna"), 3)
+    world.take(SplitsFinished(("b",)), 4)
+    assert not world.coordinator.by_hand

@@ -1,0 +1,88 @@
+"""Splits that a person has left out of the minimum: by whom, and until when.
+
+A split that is left out by hand is IDLE, and neither rows that wait in it nor, before its time is over, rows that are
+read bring it back. So the hour of a dead device can close without another strategy and without a restart. The mark is a
+part of the snapshot, and survives what the snapshot survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lowmark.watermark.state import SplitId, split_order
+
+from .status import format_time_us
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One split's mark.
+
+    Attributes:
+        by: the person who left it out.
+        since_us: when, on the clock of ``handle``, microseconds since the epoch.
+        until_us: when the mark ends, likewise; None: with the first row of a batch that was planned after ``since_us``.
+
+    >>> print(Mark("anna", 0, None)); print(Mark("anna", 0, 3_600_000_000))
+    left out by hand by anna until it speaks
+    left out by hand by anna until 1970-01-01 01:00:00.000 UTC
+    """
+
+    by: str
+    since_us: int
+    until_us: int | None
+
+    def ends_with(self, planned_at_us: int) -> bool:
+        """Whether rows of a batch that was planned at this moment end the mark."""
+        return self.until_us is None and planned_at_us > self.since_us
+
+    def __str__(self) -> str:
+        ends = "it speaks" if self.until_us is None else format_time_us(self.until_us)
+        return f"left out by hand by {self.by} until {ends}"
+
+
+class Marks(Mapping[SplitId, Mark]):
+    """The marks of a stream.
+
+    Args:
+        marks: the marks of an earlier run.
+
+    >>> marks = Marks({"a": Mark("anna", 0, 10), "b": Mark("anna", 0, None)})
+    >>> marks.next_us, marks.over(9), marks.over(10)
+    (10, [], ['a'])
+    """
+
+    def __init__(self, marks: Mapping[SplitId, Mark] | None = None) -> None:
+        self._marks = {} if marks is None else dict(marks)
+
+    def __getitem__(self, split: SplitId) -> Mark:
+        return self._marks[split]
+
+    def __iter__(self) -> Iterator[SplitId]:
+        return iter(self._marks)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def put(self, split: SplitId, mark: Mark) -> bool:
+        """Mark a split, in place of an earlier mark. Returns whether that was news."""
+        news = self._marks.get(split) != mark
+        self._marks[split] = mark
+        return news
+
+    def drop(self, split: SplitId) -> bool:
+        """Forget the mark of a split. Returns whether there was one."""
+        return self._marks.pop(split, None) is not None
+
+    @property
+    def next_us(self) -> int | None:
+        """When the first mark ends by time; None: no mark does."""
+        return min((mark.until_us for mark in self._marks.values() if mark.until_us is not None), default=None)
+
+    def over(self, now_us: int) -> list[SplitId]:
+        """The splits whose time is over, sorted."""
+        return sorted(
+            (s for s, mark in self._marks.items() if mark.until_us is not None and mark.until_us <= now_us),
+            key=split_order,
+        )
