@@ -79,10 +79,10 @@ def test_a_dead_split_stays_left_out_over_a_kill_until_it_speaks(tmp_path: Path)
         assert (name, why.startswith("left out by hand by ")) == ("dead", True)
         assert "left out by hand" in world.lowmark("check", "orders")
 
-        world.feed.put(("dead", 1, 70), ("a", 1, 90))
+        world.feed.put(("dead", 1, 75), ("a", 1, 90))
         wait_until(lambda: world.status()["splits"]["dead"]["state"] == "active", "the end of the mark", seconds=60)
         assert world.status()["by_hand"] == []
         world.feed.put(("a", 1, 120))
-        world.await_windows(("a", 0), ("dead", 0), ("a", 30), ("a", 60))  # the low watermark waits at 70 again
+        world.await_windows(("a", 0), ("dead", 0), ("a", 30), ("a", 60))  # the low watermark waits at 75 again
     finally:
         driver.kill()
