@@ -4,46 +4,52 @@ Importing this package imports no Spark, reads no clock and starts nothing. It e
 and connectors need: ``WatermarkStrategy`` says how a watermark is made, ``StreamStatus`` is the status of a stream.
 Other names are imported from their modules: ``splits.stream`` has the watermarks of one stream's splits (events in,
 effects out), ``tasks.coordinator`` the coordinator of many tasks, ``protocol`` its messages.
+
+Names are imported at their first use, because Spark waits for a process of each stream, which needs few of them.
 """
 
-from .duration import duration_us, format_duration_us
-from .errors import (
-    CorruptSnapshot,
-    DisagreeingGroup,
-    DuplicateSplit,
-    FinishedSplit,
-    InvalidDuration,
-    InvalidMessage,
-    InvalidReshard,
-    InvalidSplitId,
-    InvalidStrategy,
-    InvalidTime,
-    InvalidWatermark,
-    LowmarkError,
-    StaleRun,
-    TaskNotAway,
-    TooManyTasks,
-    UnknownSplit,
-    UnknownTask,
-)
-from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, WatermarkOutput
-from .protocol import (
-    LowWatermarkListener,
-    NotifyNewLowWatermark,
-    TaskId,
-)
-from .splits.status import (
-    Cause,
-    HolderSpell,
-    SplitStatus,
-    StreamStatus,
-    WrongClock,
-    explain,
-    format_time_us,
-    to_json,
-)
-from .state import AllIdle, SplitId, SplitState
-from .strategy import TimestampAssigner, WatermarkStrategy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .duration import duration_us, format_duration_us
+    from .errors import (
+        CorruptSnapshot,
+        DisagreeingGroup,
+        DuplicateSplit,
+        FinishedSplit,
+        InvalidDuration,
+        InvalidMessage,
+        InvalidReshard,
+        InvalidSplitId,
+        InvalidStrategy,
+        InvalidTime,
+        InvalidWatermark,
+        LowmarkError,
+        StaleRun,
+        TaskNotAway,
+        TooManyTasks,
+        UnknownSplit,
+        UnknownTask,
+    )
+    from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, WatermarkOutput
+    from .protocol import (
+        LowWatermarkListener,
+        NotifyNewLowWatermark,
+        TaskId,
+    )
+    from .splits.status import (
+        Cause,
+        HolderSpell,
+        SplitStatus,
+        StreamStatus,
+        WrongClock,
+        explain,
+        format_time_us,
+        to_json,
+    )
+    from .state import AllIdle, SplitId, SplitState
+    from .strategy import TimestampAssigner, WatermarkStrategy
 
 __all__ = [
     "AllIdle",
@@ -86,3 +92,52 @@ __all__ = [
     "format_time_us",
     "to_json",
 ]
+
+_LATER = {
+    "duration": ("duration_us", "format_duration_us"),
+    "errors": (
+        "CorruptSnapshot",
+        "DisagreeingGroup",
+        "DuplicateSplit",
+        "FinishedSplit",
+        "InvalidDuration",
+        "InvalidMessage",
+        "InvalidReshard",
+        "InvalidSplitId",
+        "InvalidStrategy",
+        "InvalidTime",
+        "InvalidWatermark",
+        "LowmarkError",
+        "StaleRun",
+        "TaskNotAway",
+        "TooManyTasks",
+        "UnknownSplit",
+        "UnknownTask",
+    ),
+    "generator": ("BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput"),
+    "protocol": (
+        "LowWatermarkListener",
+        "NotifyNewLowWatermark",
+        "TaskId",
+    ),
+    "splits.status": (
+        "Cause",
+        "HolderSpell",
+        "SplitStatus",
+        "StreamStatus",
+        "WrongClock",
+        "explain",
+        "format_time_us",
+        "to_json",
+    ),
+    "state": ("AllIdle", "SplitId", "SplitState"),
+    "strategy": ("TimestampAssigner", "WatermarkStrategy"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
