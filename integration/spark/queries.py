@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
+from lowmark.sources.spark import register_class
 
 from . import forgotten, logical_plan, native_state
 from .available_now import AvailableNow, Told
@@ -145,7 +146,7 @@ class Queries:
         """Listen to a session's queries; every session has its own listener bus and its own registry of sources."""
         if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
             return
-        spark.dataSource.register(HeartbeatSource)
+        register_class(spark, HeartbeatSource)
         available_now = AvailableNow(spark, self._available_now)
 
         def begin(event: JavaObject) -> None:

@@ -1,7 +1,17 @@
 """Sources for Spark: the only room of sources that imports pyspark."""
 
 from .naming import named_reader
-from .source import Binding, Recorder, Recording, SourceStreamReader, bound_source, load, prefer_own_python, register
+from .source import (
+    Binding,
+    Recorder,
+    Recording,
+    SourceStreamReader,
+    bound_source,
+    load,
+    prefer_own_python,
+    register,
+    register_class,
+)
 
 __all__ = [
     "Binding",
@@ -13,4 +23,5 @@ __all__ = [
     "named_reader",
     "prefer_own_python",
     "register",
+    "register_class",
 ]

@@ -44,6 +44,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from . import startup
 from .briefly import briefly, saying_briefly
 from .naming import named_reader
 from .options import FORMATS, FormatOptions
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "prefer_own_python",
     "register",
+    "register_class",
 ]
 
 log = logging.getLogger("lowmark")
@@ -171,13 +173,38 @@ def prefer_own_python(spark: SparkSession) -> None:
     Spark takes `python3` from the PATH, which is another Python if a user runs `.venv/bin/python app.py`. In Spark
     Connect, the server decides.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if _is_connect(spark):
         return
     context = spark.sparkContext
     if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:
         return
     named = context.getConf().get("spark.pyspark.python")  # only spark-submit uses this setting by itself
     context.pythonExec = sys.executable if named is None else named
+
+
+def register_class(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a data source known to a session. Its Python processes start as `startup/sitecustomize.py` describes.
+
+    Args:
+        spark: the session.
+        source: the class; it names its format.
+    """
+    if _is_connect(spark):
+        spark.dataSource.register(source)
+        return
+    environment = spark.sparkContext.environment  # Spark copies it for each function and class that it takes
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([*startup.__path__, *([before] if before else [])])
+    try:
+        spark.dataSource.register(source)
+    finally:
+        del environment["PYTHONPATH"]
+        if before is not None:
+            environment["PYTHONPATH"] = before
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def register(spark: SparkSession) -> None:
@@ -190,7 +217,7 @@ def register(spark: SparkSession) -> None:
     """
     prefer_own_python(spark)
     for format_name in FORMATS:
-        spark.dataSource.register(_format_source(format_name))
+        register_class(spark, _format_source(format_name))
 
 
 def _format_source(format_name: str) -> type[DataSource]:
@@ -220,7 +247,7 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
     """
     prefer_own_python(spark)
     format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
-    spark.dataSource.register(bound_source(binding, format_name))
+    register_class(spark, bound_source(binding, format_name))
     return named_reader(spark, "source", binding.name).format(format_name).load()
 
 
