@@ -37,10 +37,10 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz failpoints torture wheel java jars servers clean again sparks versions
+.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench bench-quick bench-compare fuzz failpoints torture wheel java jars servers clean again sparks versions
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
 
 venv: .venv/.installed ## the Python environment, in .venv
 	@:
@@ -83,6 +83,12 @@ pictures: .venv/.installed ## the pictures of the pages, drawn anew
 
 bench: java .venv/.installed-test jars $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) ## native Spark against lowmark, as a table and as JSON
 	@$(spark_bin)/python -m tests.bench $(BENCH_ARGS)
+
+bench-quick: ## the same in five minutes: the rows that a change is most likely to spoil
+	@$(MAKE) --no-print-directory bench BENCH_ARGS=--quick
+
+bench-compare: .venv/.installed-test ## A=old.json B=new.json: the rows that got worse beyond their spread
+	@$(bin)/python -m tests.bench.compare $(A) $(B)
 
 screenshots: java .venv/.installed-test ## the pictures of docs/pictures, of the real page
 	@tests/live/provide chromium

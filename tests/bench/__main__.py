@@ -8,19 +8,21 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from . import backfill, core, grpc, kafka, kinesis, many, pravega, scan, small, throughput, transports
+from . import backfill, core, grpc, kafka, kinesis, many, pravega, scan, small, start, throughput, transports
 from .live import session
 from .measure import Row, Spread
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results"
 Part = Callable[["SparkSession", "LowWatermarkService", Path], list[Row]]
-PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
+PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
     "scan": (
         lambda *given: scan.run(*given, rows=5_000_000, rounds=6),
         lambda *given: scan.run(*given, rows=20_000, rounds=1, warm=0),
@@ -38,6 +40,10 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
     "small": (
         lambda *given: small.run(*given, batches=100, warm_chunks=3),
         lambda *given: small.run(*given, batches=10, warm_chunks=0),
+    ),
+    "start": (
+        lambda *given: start.run(*given, pairs=9, crowd=20),
+        lambda *given: start.run(*given, pairs=1, crowd=2),
     ),
     "many": (
         lambda *given: many.run(*given, batches=20, tasks=1_000, rounds=3),
@@ -80,13 +86,24 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
         lambda *given: grpc.run(given[-1], streams=20, applications=2, seconds=4),
     ),
 }
+QUICK: dict[str, Part] = {  # the rows that a change is most likely to spoil, in five minutes
+    "core": lambda *given: core.run(given[-1], sizes=[10, 1_024], pairs=3, singles=500),
+    "start": lambda *given: start.run(*given, pairs=5, crowd=8),
+    "small": lambda *given: small.run(*given, batches=50, warm_chunks=2),
+    "scan": lambda *given: scan.run(*given, rows=1_000_000, rounds=4),
+}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: tiny inputs, figures without meaning")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help=f"five minutes: {', '.join(QUICK)}")
+    how.add_argument("--smoke", action="store_true", help="tiny inputs, figures without meaning")
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be repeated")
     given = parser.parse_args(arguments)
+    if given.quick and (more := {*(given.only or ())} - QUICK.keys()):
+        parser.error(f"--quick has no part {', '.join(sorted(more))}")
+    parts = QUICK if given.quick else {name: part[given.smoke] for name, part in PARTS.items()}
     from lowmark.integration import LowWatermarkService
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM must end the broker, too
@@ -99,10 +116,10 @@ def main(arguments: list[str]) -> int:
         session(Path(folder)) as spark,
         LowWatermarkService(spark) as service,
     ):
-        for name in given.only or PARTS:
+        for name in given.only or parts:
             print(f"{time.monotonic() - began:5.0f} s  {name}", file=sys.stderr, flush=True)
             try:
-                rows += PARTS[name][1 if given.quick else 0](spark, service, Path(folder))
+                rows += parts[name](spark, service, Path(folder))
             except Exception as failed:  # noqa: BLE001  # the row stays in the table, the other parts still run
                 traceback.print_exc()
                 rows.append(Row(name, f"failed: {type(failed).__name__}: {failed}"[:200], "", None, None))
@@ -110,11 +127,14 @@ def main(arguments: list[str]) -> int:
     header = {
         "at": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "quick": given.quick,
+        "smoke": given.smoke,
         "seconds": round(time.monotonic() - began),
         "cores": os.cpu_count(),
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
+        "commit": _commit(),
+        "packages": {name: version(name) for name in ("pyspark", "pyarrow", "numpy", "grpcio", "confluent-kafka")},
         "machine": platform.machine(),
         "records": scan.RECORDS,
     }
@@ -123,11 +143,18 @@ def main(arguments: list[str]) -> int:
     return 1 if lost else 0
 
 
+def _commit() -> str:
+    """The commit that was measured, with a sign of changes on top; "" outside of a repository."""
+    told = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(told, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def keep(header: dict[str, object], rows: list[Row]) -> None:
     RESULTS.mkdir(exist_ok=True)
     stamp = str(header["at"]).replace(":", "").replace("+0000", "")
     kept = {**header, "rows": [{**asdict(row), "met": row.met} for row in rows]}
-    (RESULTS / f"{stamp}{'-quick' if header['quick'] else ''}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    how = next((f"-{each}" for each in ("quick", "smoke") if header[each]), "")
+    (RESULTS / f"{stamp}{how}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def show(header: dict[str, object], rows: list[Row]) -> None:
@@ -141,7 +168,7 @@ def show(header: dict[str, object], rows: list[Row]) -> None:
             section = row.section
             table.add_section()
             table.add_row(f"[bold]{section}")
-        met = "" if row.met is None else "quick" if header["quick"] else "yes" if row.met else "NO"
+        met = "" if row.met is None else "smoke" if header["smoke"] else "yes" if row.met else "NO"
         bound = "" if row.bound is None else str(row.bound)
         table.add_row(
             f"  {row.what}", row.unit, _number(row.native), _number(row.wrapped), _spread(row.ratio, 2),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 import pytest
 
+from tests.bench.compare import compare
 from tests.bench.measure import Bound, Row
 
 
@@ -47,3 +51,33 @@ def test_a_lost_split_misses_the_bound() -> None:
 def test_pairs_of_different_number_are_an_error() -> None:
     with pytest.raises(ValueError, match="shorter"):
         row([100, 100], [100], Bound(1.4, "ratio"))
+
+
+def kept(seen: Row) -> dict[str, Any]:
+    return {**asdict(seen), "met": seen.met}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worse"),
+    [
+        ([120, 121, 122], [130, 131, 132], True),
+        ([130, 131, 132], [120, 121, 122], False),
+        ([120, 121, 132], [130, 131, 135], False),  # the median now is one of the figures of before
+        ([120, 121, 122], [119, 131, 132], False),  # the median of before is one of the figures now
+        ([120, 121, 122], [140, 141, 151], True),
+    ],
+)
+def test_a_row_got_worse_beyond_its_spread(before: list[float], after: list[float], worse: bool) -> None:
+    old, new = (kept(row([100, 100, 100], each, Bound(9, "ratio"))) for each in (before, after))
+    lines, rows = compare([old], [new, {**new, "what": "not measured before"}])
+
+    assert (len(lines), rows) == (int(worse), 1)
+
+
+@pytest.mark.parametrize(("before", "after", "worse"), [(20, 19, 1), (20, 20, 0), (19, 18, 0)])
+def test_a_row_without_pairs_got_worse_if_its_bound_was_met(before: float, after: float, worse: int) -> None:
+    old, new = (
+        kept(Row("many", "begun", "queries", None, each, bound=Bound(20, "wrapped"))) for each in (before, after)
+    )
+
+    assert len(compare([old], [new])[0]) == worse

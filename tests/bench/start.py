@@ -1,0 +1,129 @@
+"""The start of a query: from `start()` to the end of its first batch, and the Python process that a stream starts.
+
+Wall time of a start depends on other load of the machine. Processor time and memory of the process do not, so the table
+has them, too. The queries of a crowd start at once; each must have a first batch.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration import LowWatermarkService
+from lowmark.sources.files import FileSource
+
+from .live import data_batches, progress
+from .measure import Bound, Row
+from .scan import SPLITS, STRATEGY, TIME, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ROWS = 1_000
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+PATIENCE_SECONDS = 240.0
+
+Define = Callable[[str], "DataFrame"]
+
+
+def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pairs: int, crowd: int) -> list[Row]:
+    file = write(spark, f"{SPLITS}, {TIME}", ROWS, folder / "start")
+    schema = spark.read.parquet(str(file)).schema
+
+    def files() -> DataFrame:
+        return spark.readStream.schema(schema).parquet(str(file.parent))
+
+    defines: dict[str, Define] = {
+        "native": lambda _: files().withWatermark("ts", "10 seconds"),
+        "wrapped": lambda name: service.wrap(files(), name=name, event_time="ts", split="partition", strategy=STRATEGY),
+        "read": lambda name: service.read(FileSource(str(file), event_time="ts"), name=name, strategy=STRATEGY),
+    }
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    took: dict[str, list[float]] = {side: [] for side in defines}
+    processes: dict[str, list[tuple[float, float]]] = {side: [] for side in defines}
+    for turn in range(pairs + 1):  # the first turn warms up, and starts what a session starts once
+        for side, define in defines.items():
+            df, before = define(f"start {side}"), _runners(jvm)
+            began = time.perf_counter()
+            query = _start(df, folder)
+            _await_first(query, began + PATIENCE_SECONDS)
+            if turn:
+                took[side].append((time.perf_counter() - began) * 1000)
+                processes[side] += [_cost(pid) for pid in _runners(jvm) - before]
+            query.stop()
+    section = f"start of a query on {ROWS:,} rows in a file"
+    rows = [
+        Row.pairs(section, f"{side}: start() to the end of the first batch", "ms", took["native"], took[side],
+                  bound=Bound(bound, "added"))
+        for side, bound in {"wrapped": 500, "read": 1_000}.items()
+    ]  # fmt: skip
+    for side in ("wrapped", "read"):
+        seconds, private = zip(*processes[side], strict=True)
+        what = f"{side}: the stream's Python process"
+        rows += [
+            Row(section, f"{what}, processor time", "ms", None, statistics.median(seconds) * 1000),
+            Row(section, f"{what}, private memory", "MB", None, statistics.median(private), bound=Bound(50, "at most")),
+        ]
+    return rows + (_crowd(defines, folder, crowd) if crowd else [])
+
+
+def _crowd(defines: dict[str, Define], folder: Path, crowd: int) -> list[Row]:
+    took, begun = dict[str, float](), dict[str, int]()
+    for side in ("native", "wrapped"):
+        dfs = [defines[side](f"crowd {n}") for n in range(crowd)]
+        began = time.perf_counter()
+        queries = [_start(df, folder) for df in dfs]
+        begun[side] = sum(_await_first(query, began + PATIENCE_SECONDS) for query in queries)
+        took[side] = (time.perf_counter() - began) * 1000
+        for query in queries:
+            query.stop()
+    section = f"{crowd} queries that start at once"
+    return [
+        Row(section, "queries with a first batch", "queries", begun["native"], begun["wrapped"],
+            bound=Bound(crowd, "wrapped")),
+        Row.pairs(section, "until all have a first batch", "ms", [took["native"]], [took["wrapped"]]),
+    ]  # fmt: skip
+
+
+def _start(df: DataFrame, folder: Path) -> StreamingQuery:
+    writer: Any = df.writeStream.format("noop").option("checkpointLocation", str(folder / uuid.uuid4().hex))
+    started: StreamingQuery = writer.start()
+    return started
+
+
+def _await_first(query: StreamingQuery, until: float) -> bool:
+    """Wait for the first batch with rows; False if the query ended without one."""
+    while not data_batches(progress(query)):
+        if not query.isActive or time.perf_counter() > until:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _runners(jvm: int) -> set[int]:
+    """The readers' processes that a JVM started."""
+    found = set[int]()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == jvm and RUNNER in (place / "cmdline").read_text():
+                found.add(int(place.name))
+        except OSError:
+            continue  # ended in the meantime
+    return found
+
+
+def _cost(pid: int) -> tuple[float, float]:
+    """Processor time in seconds and private memory in MB."""
+    place = Path("/proc") / str(pid)
+    spent = (place / "stat").read_text().rsplit(")", 1)[1].split()
+    private = [
+        int(line.split()[1]) for line in (place / "smaps_rollup").read_text().splitlines() if line.startswith("Private")
+    ]
+    return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK"), sum(private) / 1024
