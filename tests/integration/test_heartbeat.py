@@ -22,7 +22,7 @@ from lowmark.integration.transport.driver_rpc import (
     StatusReply,
     StatusRequest,
 )
-from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
+from lowmark.integration.transport.heartbeat import COLUMNS, HeartbeatOffset, HeartbeatReader
 from lowmark.sources.planning.peer import Guidance
 
 from tests.integration.feed import ZERO, us
@@ -247,6 +247,20 @@ def test_a_message_of_another_shape_is_refused(address: str) -> None:
     client.close()
     channel.close()
     server.stop()
+
+
+def test_its_row_is_the_row_that_spark_makes_of_a_tuple(reader: HeartbeatReader) -> None:
+    from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType, TimestampType
+    from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+    kinds = (TimestampType(), BooleanType(), IntegerType())
+    schema = StructType([StructField(name, kind) for name, kind in zip(COLUMNS, kinds, strict=True)])
+    source: Any = None  # Spark names it in errors
+    rows = reader.readBetweenOffsets(reader.initialOffset(), HeartbeatOffset("orders", us(5)).to_json())
+    (ours,) = records_to_arrow_batches(rows, 10, schema, source)
+    ours.validate(full=True)
+
+    assert [ours] == [*records_to_arrow_batches(iter([(ZERO + dt.timedelta(seconds=15), True, 0)]), 10, schema, source)]
 
 
 IN_ITS_PROCESS = """
