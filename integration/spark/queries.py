@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
-from lowmark.sources.spark import register_class
+from lowmark.sources.spark.source import register_class
 
 from . import forgotten, logical_plan, native_state
 from .available_now import AvailableNow, Told

@@ -10,7 +10,6 @@ from .source import (
     load,
     prefer_own_python,
     register,
-    register_class,
 )
 
 __all__ = [
@@ -23,5 +22,4 @@ __all__ = [
     "named_reader",
     "prefer_own_python",
     "register",
-    "register_class",
 ]

@@ -6,6 +6,7 @@ has them, too. The queries of a crowd start at once; each must have a first batc
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import statistics
 import time
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from lowmark.integration import LowWatermarkService
 from lowmark.sources.files import FileSource
 
-from .live import data_batches, progress
+from tests.live.servers import wait_until
+
+from .live import Batch, data_batches, progress, spent_ms
 from .measure import Bound, Row
 from .scan import SPLITS, STRATEGY, TIME, write
 
@@ -50,11 +53,12 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pair
     for turn in range(pairs + 1):  # the first turn warms up, and starts what a session starts once
         for side, define in defines.items():
             df, before = define(f"start {side}"), _runners(jvm)
-            began = time.perf_counter()
+            began = time.time()
             query = _start(df, folder)
-            _await_first(query, began + PATIENCE_SECONDS)
+            first = _first(query)
+            assert first is not None, query.exception()
             if turn:
-                took[side].append((time.perf_counter() - began) * 1000)
+                took[side].append((first - began) * 1000)
                 processes[side] += [_cost(pid) for pid in _runners(jvm) - before]
             query.stop()
     section = f"start of a query on {ROWS:,} rows in a file"
@@ -77,10 +81,10 @@ def _crowd(defines: dict[str, Define], folder: Path, crowd: int) -> list[Row]:
     took, begun = dict[str, float](), dict[str, int]()
     for side in ("native", "wrapped"):
         dfs = [defines[side](f"crowd {n}") for n in range(crowd)]
-        began = time.perf_counter()
+        began = time.time()
         queries = [_start(df, folder) for df in dfs]
-        begun[side] = sum(_await_first(query, began + PATIENCE_SECONDS) for query in queries)
-        took[side] = (time.perf_counter() - began) * 1000
+        ends = [end for query in queries if (end := _first(query)) is not None]
+        begun[side], took[side] = len(ends), (max(ends) - began) * 1000
         for query in queries:
             query.stop()
     section = f"{crowd} queries that start at once"
@@ -97,13 +101,18 @@ def _start(df: DataFrame, folder: Path) -> StreamingQuery:
     return started
 
 
-def _await_first(query: StreamingQuery, until: float) -> bool:
-    """Wait for the first batch with rows; False if the query ended without one."""
-    while not data_batches(progress(query)):
-        if not query.isActive or time.perf_counter() > until:
-            return False
-        time.sleep(0.005)
-    return True
+def _first(query: StreamingQuery) -> float | None:
+    """Wait for the first batch with rows, and return when it ended, in seconds of the epoch; None: the query ended."""
+
+    def found() -> list[Batch]:
+        return data_batches(progress(query))
+
+    wait_until(lambda: found() or not query.isActive, "a first batch", seconds=PATIENCE_SECONDS)
+    if not found():
+        return None
+    first = found()[0]
+    began = dt.datetime.fromisoformat(first["timestamp"].replace("Z", "+00:00"))
+    return began.timestamp() + spent_ms([first], "triggerExecution") / 1000
 
 
 def _runners(jvm: int) -> set[int]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pyspark
 import pytest
-from lowmark.sources.spark import register_class, startup
+from lowmark.sources.spark import startup
+from lowmark.sources.spark.source import register_class
 from pyspark.sql.datasource import DataSource
 
 INSTALLED = Path(pyspark.__file__).parent
