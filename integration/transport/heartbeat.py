@@ -57,7 +57,8 @@ FORMAT = "lowmark_heartbeat"
 # `row` is always 0. As a column it keeps the optimizer from folding the nulls in place of the user's columns.
 COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")
 _SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
-_ARROW = pa.schema(list(zip(COLUMNS, (pa.timestamp("us", tz="UTC"), pa.bool_(), pa.int32()), strict=True)))
+_KINDS: tuple[pa.DataType, ...] = (pa.timestamp("us", tz="UTC"), pa.bool_(), pa.int32())
+_ARROW = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, _KINDS, strict=True)])
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
 _RETRY_US = 1_000_000
 _IS_ASKED_FOR_LIMITS = hasattr(_SimpleStreamReaderWrapper, "getDefaultReadLimit")  # since Spark 4.2

@@ -33,7 +33,7 @@ def _run_next() -> None:
     sys.path[:] = [entry for entry in sys.path if entry != here]
     ours = sys.modules.pop("sitecustomize")
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as missing:
         if missing.name != "sitecustomize":
             raise
