@@ -33,7 +33,9 @@ class World:
 
     def report(self, now_s: float, **watermarks_us: int) -> list[Effect]:
         self.batch += 1
-        return self.take(BatchReported(self.batch, round(now_s * S), watermarks_us), now_s)
+        return self.take(
+            BatchReported(self.batch, round(now_s * S), dict[int | str, int](watermarks_us.items())), now_s
+        )
 
     def take(self, event: Event, now_s: float) -> list[Effect]:
         return self.coordinator.handle(event, round(now_s * S))

@@ -856,7 +856,8 @@ class SplitWatermarks:
             before, after = self._before[split], self._lineage.state(split)
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
-        effects += sorted(self._late, key=lambda late: split_order(late.split))
+        late = sorted(self._late, key=lambda each: split_order(each.split))
+        effects += [*late]
         # ``AllIdle.ADVANCE`` follows the time up to which the sources were read, because later rows are not known yet.
         advance = None if self._lost is not None else self._coalescer.advance(self._read_until_us)
         if advance:
