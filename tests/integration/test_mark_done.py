@@ -71,9 +71,9 @@ class Marks:
         if self.raises:
             self.raises -= 1
             raise ZeroDivisionError("on purpose")
-        self.marks.append(mark)
         if self._table is not None:  # what a reader of the table sees at this moment
-            self.rows.append(sum(table.count_rows() for table in [ds.dataset(self._table / mark.name)]))
+            self.rows.append(ds.dataset(self._table / mark.name).count_rows())
+        self.marks.append(mark)  # last, because a test waits for it
 
     @property
     def names(self) -> list[str]:
