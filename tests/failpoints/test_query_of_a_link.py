@@ -37,4 +37,4 @@ def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_
         wait_until(lambda: member.failed is not None, "the link has ended", seconds=20)
         feed.put(("a", 2, 200))
         wait_until(lambda: not ran.query.isActive, "the query has ended", seconds=60)
-    assert "the thread lowmark-member was ended by an error: MemoryError: in the middle" in str(ran.query.exception())
+    assert "the thread lowmark-client was ended by an error: MemoryError: in the middle" in str(ran.query.exception())

@@ -234,6 +234,7 @@ ZERO_IN_THE_DEMO = {
     "Late reports and returns, A": "every split is within its bound, and the slowest live one holds the low watermark",
     "Late reports and returns, B": "the silent split is silent for good, and all are known from the first batch",
     "Queries failed, A": "no query fails",
+    "Splits by state, B": "nobody leaves a split out by hand",
     "Collection of these metrics, C": "the service's thread lives",
     "Batches not measured, A": "its foreachBatch runs an action in every batch",
     "Batches, B": "the same",

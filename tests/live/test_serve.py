@@ -168,11 +168,11 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
     address = f"unix:{folder}/c.sock"
     program = (
         "import sys\n"
-        "from lowmark.integration.coordinator.client import Member\n"
+        "from lowmark.integration.coordinator.client import CoordinatorClient\n"
         "from tests.integration.serving import task\n"
-        f"member = Member({address!r})\n"
-        "member.register(task(0))\n"
-        "member.report(task(0), 10)\n"
+        f"client = CoordinatorClient({address!r})\n"
+        "client.register(task(0))\n"
+        "client.report(task(0), 10)\n"
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
