@@ -121,7 +121,7 @@ class RedisStreams(SimpleSource[SourceSplit]):
         return {name: position_of(entries[0][0]) if entries else None for name, entries in found.items()}
 
     def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
-        """The position after so many entries: positions are no rows here, so Redis counts them."""
+        """Return the position after a number of entries. Redis counts the entries, because positions are not rows."""
         count, last = self.counted(split, end.position, max(1, rows))
         return position_of(last) + 1 if count >= max(1, rows) else end.position
 
@@ -150,8 +150,8 @@ class RedisStreams(SimpleSource[SourceSplit]):
     def check_trimmed(self, split: SourceSplit) -> None:
         """Fail if entries may have been deleted before they were read, which XTRIM and XADD with MAXLEN do.
 
-        The range begins at an entry or after the last read one. Entries go from the head, so while it is there, all
-        are. Keep the last read entry: trim with MINID, and the id of an entry that was read.
+        The range begins at an entry or after the last read one. Redis trims the oldest entries first, so an entry at
+        the begin proves that the range is whole. Keep the last read entry: trim with MINID and the id of a read entry.
         """
         around = entry_of(max(0, split.start - 1)), entry_of(split.start)
         if not self.ask(f"read {split.split_id}", lambda client: client.xrange(split.split_id, *around, count=1)):
@@ -179,7 +179,7 @@ class RedisStreams(SimpleSource[SourceSplit]):
 
     @staticmethod
     def each(client: Any, names: Sequence[str], question: Callable[[Any, str], Any]) -> dict[str, Any]:
-        """Ask one question about each stream, all of them in one go."""
+        """Ask the same question about each stream, in one request."""
         with client.pipeline(transaction=False) as pipe:
             for name in names:
                 question(pipe, name)

@@ -39,7 +39,7 @@
 Spark carries only the text of an error out of a Python worker, so each text is complete: what happened, where,
 the expectation, and a hint. Errors survive pickling.
 
-One file, because users look up all errors that they may catch in one list.
+One file, because users look for an error in one list.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def fields_of(found: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def faults(glossary: Glossary, texts: Mapping[str, str]) -> list[str]:
-    """What names of these files do against the glossary."""
+    """Return the names in these files that contradict the glossary, in words."""
     said, used, has = [], defaultdict(set), defaultdict(set)
     senses = {word: [row for row in glossary.classes if word in re.findall(r"\w+", row)] for word in WORDS}
     said += [f"{word}: it has no meaning in the glossary" for word in WORDS if not senses[word]]

@@ -5,8 +5,8 @@ end and the delay. A passed partition that has rows is marked, the smallest firs
 over and named. Rows of a partition below the last marked one are late.
 
 Partitions are counted batch by batch. If batches are missing (a kill between a commit and its report, or a batch
-without a measurement), partitions of that time may have rows that nobody has told of. Such a partition is marked, too,
-and its mark says that its rows are not known.
+without a measurement), partitions of that time may have rows that no report names. The mark of
+such a partition says that the rows are not known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Due", "Kept", "Partitions"]
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What has to survive a crash.
+    """The state that a crash must not take away.
 
     Attributes:
         batch_id: the newest counted batch.

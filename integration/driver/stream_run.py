@@ -9,7 +9,7 @@ A run takes a report, a plan or a poll as a whole or not at all. After an error 
 after a restart, from the state in its last answer and the changes taken since. Then it takes the same change once more.
 A second error ends the query.
 
-One file, because a report is taken as a whole or not at all, so all that it changes is in one object.
+One file, because a report changes the whole run or nothing, so one object holds the state of the run.
 """
 
 from __future__ import annotations

@@ -219,6 +219,6 @@ def _judge(
 
 
 def _package(module: str) -> str:
-    """Return the name under which the package of a module is installed, as far as this Python knows it."""
+    """Return the installed package that has a module; the name of the module if this Python has no such package."""
     top = module.partition(".")[0]
     return importlib.metadata.packages_distributions().get(top, [top])[0]

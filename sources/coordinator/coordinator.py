@@ -20,7 +20,7 @@ Locks: the gateway is called on the coordinator's thread. A caller with a lock t
 
 Source: `org.apache.flink.runtime.source.coordinator.SourceCoordinator`, FLIP-27; FLINK-22133.
 
-One file, because an action, its failure and the restoring share one queue and one snapshot.
+One file, because actions, failures and the restore share a queue and a snapshot.
 """
 
 from __future__ import annotations

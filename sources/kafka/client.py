@@ -4,7 +4,7 @@ Every question goes to all partitions at once. If a broker is away, the question
 the allowed time is over; then the error names the brokers and the question. A client must not be used after a fork:
 clients are made on first use and closed with their owner.
 
-One file, because every question shares one client, its renewal and its patience.
+One file, because all questions share a client, its renewal and patience.
 """
 
 from __future__ import annotations

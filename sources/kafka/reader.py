@@ -8,7 +8,7 @@ read.
 Fetches fit the range, because librdkafka reads ahead, by default a megabyte or 100,000 records of every partition: a
 range of 500 records would cost two hundred times its own size.
 
-One file, because one consumer reads all ranges, so records, ends and errors come out of one call.
+One file, because a consumer returns records, ends and errors of all ranges by the same call.
 """
 
 from __future__ import annotations

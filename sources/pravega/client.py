@@ -7,7 +7,7 @@ batch. Questions are repeated until `give_up_seconds` are over; errors that wait
 the classes beneath it (`ControllerImpl`, `SegmentMetadataClient`, `SegmentInputStream`), which give bytes, ask many
 segments at once, and know predecessors. These classes are the same in 0.12 and 0.13.
 
-One file, because every question shares one connection, its tokens and its patience.
+One file, because all questions share a connection, tokens and patience.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an error of Pravega's Java client means, by the names of the exceptions in its text.
+"""Tells kinds of errors of Pravega's Java client by the exception names in the text of an error.
 
 The names are the protocol, because the client wraps its errors in each other and in a controller's texts. This table
 has all of them.

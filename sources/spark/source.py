@@ -192,7 +192,7 @@ def register_class(spark: SparkSession, source: type[DataSource]) -> None:
     if _is_connect(spark):
         spark.dataSource.register(source)
         return
-    environment = spark.sparkContext.environment  # Spark copies it for each function and class that it takes
+    environment = spark.sparkContext.environment  # Spark copies the environment at each registration
     before = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([*startup.__path__, *([before] if before else [])])
     try:

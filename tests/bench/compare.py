@@ -1,4 +1,4 @@
-"""Says which rows of one result got worse in another, beyond their spread.
+"""Compares two results of the benchmark, and lists the rows that got worse beyond their spread.
 
     python -m tests.bench.compare OLD.json NEW.json
 

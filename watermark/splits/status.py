@@ -2,7 +2,7 @@
 
 The reasons are data too, so that the page, the CLI and the log give the same reasons.
 
-One file, because every field, its text and its JSON are said beside each other.
+One file, because a field stands beside its text and JSON.
 """
 
 from __future__ import annotations
