@@ -5,9 +5,9 @@ because Spark starts a process for each stream and waits for it.
 """
 
 import logging
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lowmark.watermark.first_use import at_first_use
 from lowmark.watermark.log_record import escape_record
 
 from .api import (
@@ -93,21 +93,16 @@ __all__ = [
     "read_slices",
 ]
 
-_LATER = {
-    "coordinator": ("FailoverPolicy", "ReaderGateway", "SourceCoordinator", "SourceFailed", "SuppressRestarts"),
-    "hybrid": ("DeferredSource", "HybridSource"),
-    "kit.discovery": ("DiscoveringEnumerator",),
-    "kit.patience": ("Patience",),
-    "kit.simple": ("SimpleSource",),
-    "kit.unanswered": ("SourceUnavailable",),
-    "reading.slices": ("read_slices",),
-    "testing": ("SourceBroken", "check_source"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
-        if name in names:
-            found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "coordinator": ("FailoverPolicy", "ReaderGateway", "SourceCoordinator", "SourceFailed", "SuppressRestarts"),
+        "hybrid": ("DeferredSource", "HybridSource"),
+        "kit.discovery": ("DiscoveringEnumerator",),
+        "kit.patience": ("Patience",),
+        "kit.simple": ("SimpleSource",),
+        "kit.unanswered": ("SourceUnavailable",),
+        "reading.slices": ("read_slices",),
+        "testing": ("SourceBroken", "check_source"),
+    },
+)

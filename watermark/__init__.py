@@ -8,8 +8,9 @@ effects out), ``tasks.coordinator`` the coordinator of many tasks, ``protocol`` 
 Names are imported at their first use, because Spark waits for a process of each stream, which needs few of them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .first_use import at_first_use
 
 if TYPE_CHECKING:
     from .duration import duration_us, format_duration_us
@@ -93,51 +94,46 @@ __all__ = [
     "to_json",
 ]
 
-_LATER = {
-    "duration": ("duration_us", "format_duration_us"),
-    "errors": (
-        "CorruptSnapshot",
-        "DisagreeingGroup",
-        "DuplicateSplit",
-        "FinishedSplit",
-        "InvalidDuration",
-        "InvalidMessage",
-        "InvalidReshard",
-        "InvalidSplitId",
-        "InvalidStrategy",
-        "InvalidTime",
-        "InvalidWatermark",
-        "LowmarkError",
-        "StaleRun",
-        "TaskNotAway",
-        "TooManyTasks",
-        "UnknownSplit",
-        "UnknownTask",
-    ),
-    "generator": ("BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput"),
-    "protocol": (
-        "LowWatermarkListener",
-        "NotifyNewLowWatermark",
-        "TaskId",
-    ),
-    "splits.status": (
-        "Cause",
-        "HolderSpell",
-        "SplitStatus",
-        "StreamStatus",
-        "WrongClock",
-        "explain",
-        "format_time_us",
-        "to_json",
-    ),
-    "state": ("AllIdle", "SplitId", "SplitState"),
-    "strategy": ("TimestampAssigner", "WatermarkStrategy"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
-        if name in names:
-            found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "duration": ("duration_us", "format_duration_us"),
+        "errors": (
+            "CorruptSnapshot",
+            "DisagreeingGroup",
+            "DuplicateSplit",
+            "FinishedSplit",
+            "InvalidDuration",
+            "InvalidMessage",
+            "InvalidReshard",
+            "InvalidSplitId",
+            "InvalidStrategy",
+            "InvalidTime",
+            "InvalidWatermark",
+            "LowmarkError",
+            "StaleRun",
+            "TaskNotAway",
+            "TooManyTasks",
+            "UnknownSplit",
+            "UnknownTask",
+        ),
+        "generator": ("BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput"),
+        "protocol": (
+            "LowWatermarkListener",
+            "NotifyNewLowWatermark",
+            "TaskId",
+        ),
+        "splits.status": (
+            "Cause",
+            "HolderSpell",
+            "SplitStatus",
+            "StreamStatus",
+            "WrongClock",
+            "explain",
+            "format_time_us",
+            "to_json",
+        ),
+        "state": ("AllIdle", "SplitId", "SplitState"),
+        "strategy": ("TimestampAssigner", "WatermarkStrategy"),
+    },
+)

@@ -39,10 +39,10 @@ def idle(
 ) -> None:
     """Leave splits out of the low watermark by hand: known to be dead, and an hour has to close now.
 
-    What such a split still sends below the low watermark is late. The mark is written with the offset of the next
+    Rows that the split sends below the low watermark are late. The mark is written with the offset of the next
     batch, outlives restarts and kills, and ends by itself, or with `lowmark active`.
     """
-    from lowmark.integration.driver.by_hand import user
+    from lowmark.integration.process.user import user
     from lowmark.integration.transport.driver_rpc import MarkRequest
     from lowmark.watermark import duration_us
 
@@ -61,7 +61,7 @@ def active(
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
     """Take `lowmark idle` back: the low watermark waits for the splits again."""
-    from lowmark.integration.driver.by_hand import user
+    from lowmark.integration.process.user import user
     from lowmark.integration.transport.driver_rpc import MarkRequest
 
     _mark(MarkRequest(name, splits, user(), idle=False), connect, as_json=as_json)

@@ -34,7 +34,7 @@ class _Answer:
     """How far everything that is waited for is complete, and what holds it.
 
     Attributes:
-        until_us: the smallest time of all sinks, None: nothing is sure of one of them.
+        until_us: the smallest time of all sinks; None: the time of a sink is not known.
         why: who holds it, in words, a part for each sink that is behind the time.
     """
 
@@ -129,20 +129,21 @@ def _is_passed(answer: _Answer, past_us: int) -> bool:
 
 
 def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _Answer:
-    from lowmark.integration.spark.completion import completion
+    from lowmark.integration.spark.completion import completion, least_us
 
     found = [(each, completion(each, name)) for each in checkpoints]
     why = [f"{place}: {each.stream}: {each.why}" for place, each in found if not each.has_passed(past_us)]
-    return _Answer(_least([each.until_us for _, each in found]), why)
+    return _Answer(least_us(each.until_us for _, each in found), why)
 
 
 def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer:
-    """Ask every service that has the stream, on this machine; a query that has ended counts as it left its sink.
+    """Ask every service that has the stream, on this machine; an ended query counts with the time that its sink had.
 
     Raises:
         NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
     """
     from lowmark.integration.errors import ServiceUnreachable
+    from lowmark.integration.spark.completion import least_us
     from lowmark.integration.verdict import newest
 
     from .common import SHOWN
@@ -163,11 +164,11 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
             until_us.append(at_us)
             if at_us is None or at_us < past_us:
                 why.append(told[id(each)] + _beside(each, past_us))
-    return _Answer(_least(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
+    return _Answer(least_us(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
 
 
 def _beside(stream: dict[str, Any], past_us: int) -> str:
-    """What keeps a sink behind, beside the splits."""
+    """Return the words for a cause that lies in the sink and not in a split; empty without such a cause."""
     if stream["run"]["ended"]:
         return "\n  sink   the query has ended; it goes on from its checkpoint when it is started again"
     low_us = stream["low_watermark_us"]
@@ -176,8 +177,3 @@ def _beside(stream: dict[str, Any], past_us: int) -> str:
     return (
         "\n  sink   the low watermark has passed the time; the batch that brings it into the sink is not committed yet"
     )
-
-
-def _least(until_us: list[int | None]) -> int | None:
-    known = [each for each in until_us if each is not None]
-    return min(known) if known and len(known) == len(until_us) else None

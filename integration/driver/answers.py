@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from lowmark.integration.errors import MarkRefused
 from lowmark.integration.run_status import run_json
 from lowmark.integration.transport.driver_rpc import (
     GuideRequest,
@@ -110,4 +111,7 @@ class Answers:
 
     def mark(self, request: MarkRequest) -> MarkReply:
         """Leave splits out by hand, or take that back."""
-        return self._on_loop(lambda: self._desks.by_hand.take(request), "mark splits by hand")
+        try:
+            return MarkReply(self._on_loop(lambda: self._desks.by_hand.take(request), "mark splits by hand"))
+        except MarkRefused as refused:
+            return MarkReply([], refused.fact, refused.hint)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import getpass
-import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
 
 from lowmark.integration.errors import MarkRefused
-from lowmark.integration.transport.driver_rpc import Marked, MarkReply, MarkRequest
+from lowmark.integration.process.user import user
+from lowmark.integration.transport.driver_rpc import Marked, MarkRequest
 from lowmark.watermark import SplitId, duration_us, format_duration_us
 from lowmark.watermark.moment import INT64, us_of
 from lowmark.watermark.names import unfit_character
@@ -19,7 +18,7 @@ from lowmark.watermark.splits.events import SplitsMarkedActive, SplitsMarkedIdle
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["ByHand", "request", "user"]
+__all__ = ["ByHand", "request"]
 
 _NAMES_COMPARED = 10_000
 _NEAREST = 3
@@ -49,14 +48,6 @@ def request(
     return MarkRequest(stream, [split], user(), idle, for_us=for_us)
 
 
-def user() -> str:
-    """The name of the user of this process, else the number."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        return f"user {os.getuid()}"
-
-
 class ByHand:
     """Takes what persons say about splits. Belongs to the loop of the service.
 
@@ -67,14 +58,12 @@ class ByHand:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
-    def take(self, request: MarkRequest) -> MarkReply:
-        """Mark splits in every running query on a stream; the reply names them, or has the reason of a refusal."""
-        try:
-            return MarkReply(self._take(request))
-        except MarkRefused as refused:
-            return MarkReply([], refused.fact, refused.hint)
+    def take(self, request: MarkRequest) -> list[Marked]:
+        """Mark splits in every running query on a stream, and return them.
 
-    def _take(self, request: MarkRequest) -> list[Marked]:
+        Raises:
+            MarkRefused: there is no such query or split, or the time is over.
+        """
         name, now_us = request.stream, self._runs.clock.now_us()
         if (unfit := unfit_character(request.by)) is not None or not request.by:
             fact = f"the name of the person is {request.by!a}, which holds {unfit or 'nothing'}"

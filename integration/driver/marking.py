@@ -1,9 +1,9 @@
 """Marks partitions of a table as done, beside the query that writes them.
 
 A measurement stands on the rows that the query writes: `observe` collects the numbers of their partitions. Each
-committed batch brings these numbers and how far the sink is complete (`Partitions`). What is not marked yet is kept in
-the checkpoint, ``lowmark/done-<hash>``, written after each batch and each mark. Marks are made one by one on a thread
-of their own, so the query never waits for them.
+committed batch brings these numbers and how far the sink is complete (`Partitions`). The checkpoint keeps the
+partitions that are not marked yet, in ``lowmark/done-<hash>``, written after each batch and each mark. A separate
+thread makes one mark after the other, so the query never waits for a mark.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,7 @@ from lowmark.integration.spark.queries import RunningQuery
 from lowmark.integration.transport.observed import decode_sketch
 from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
+from lowmark.watermark import duration_us
 from lowmark.watermark.moment import datetime_of
 
 from .insist import insist
@@ -36,7 +38,7 @@ from .partitions import Due, Kept, Partitions
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["DonePartition", "Marking", "poster", "success_files"]
+__all__ = ["DonePartition", "Marking", "marking_of"]
 
 log = logging.getLogger("lowmark")
 
@@ -86,7 +88,7 @@ class DonePartition:
         }
 
 
-def poster(address: str) -> Callable[[DonePartition], None]:
+def _poster(address: str) -> Callable[[DonePartition], None]:
     """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error."""
 
     def post(partition: DonePartition) -> None:
@@ -98,7 +100,7 @@ def poster(address: str) -> Callable[[DonePartition], None]:
     return post
 
 
-def success_files(spark: SparkSession, folder: str) -> Callable[[DonePartition], None]:
+def _success_files(spark: SparkSession, folder: str) -> Callable[[DonePartition], None]:
     """Return a function that writes ``_SUCCESS`` into a partition's folder, on any of Hadoop's file systems.
 
     A partition that may have no rows gets the file only if its folder is there.
@@ -110,6 +112,43 @@ def success_files(spark: SparkSession, folder: str) -> Callable[[DonePartition],
             store.write(f"{partition.name}/_SUCCESS", "")
 
     return write
+
+
+def marking_of(
+    spark: SparkSession,
+    stream: str,
+    time: str,
+    partition: str | timedelta,
+    layout: str,
+    delay: str | timedelta,
+    *,
+    success_files: str | os.PathLike[str] | None,
+    call: Callable[[DonePartition], object] | None,
+    post: str | None,
+) -> Marking:
+    """Return the marking that the arguments of `LowWatermarkService.mark_done` describe.
+
+    Raises:
+        WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
+        InvalidDuration: `partition` or `delay` is no duration.
+    """
+    acts = [
+        *([] if success_files is None else [_success_files(spark, os.fspath(success_files))]),
+        *([] if call is None else [call]),
+        *([] if post is None else [_poster(post)]),
+    ]
+    if len(acts) != 1:
+        fact = f"mark_done has {len(acts)} ways to mark a partition, expected one"
+        raise WrapRefused(stream, fact, "pass success_files=, call= or post=.")
+    width_us = duration_us(partition, what="partition")
+    if width_us == 0:
+        raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
+    try:
+        datetime_of(0).strftime(layout)
+    except ValueError as unfit:
+        fact = f"layout {layout!r:.80} is none that strftime takes ({unfit})"
+        raise WrapRefused(stream, fact, 'pass layout="dt=%Y-%m-%d/hour=%H".') from unfit
+    return Marking(stream, time, width_us, duration_us(delay, what="delay"), layout, acts[0])
 
 
 class Marking:
@@ -267,7 +306,7 @@ class Marking:
 
     def _first_kept(self, query: RunningQuery) -> Kept:
         """Write the file of a query that has none, and return its content."""
-        done, until_us = query.farewells.newest_commit()
+        done, until_us = query.farewells.newest_commit(self.stream)
         unsure = None
         if done is not None and until_us is not None:  # rows of before this marking
             now_us = time.time_ns() // 1_000

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from lowmark.integration.spark.completion import least_us
 from lowmark.sources.worker import Worker
 from lowmark.watermark import format_time_us
 
@@ -20,7 +21,7 @@ log = logging.getLogger("lowmark")
 
 
 def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> int | None:
-    """Return up to which time the sinks of all queries on a stream are complete; None: it is not known of one of them.
+    """Return the time until which the sinks of all queries on a stream are complete; None if it is not known.
 
     The newest run of a query counts, also if the query has ended, because its sink stays as it is.
 
@@ -29,18 +30,20 @@ def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> i
         name: the stream's name.
         query: name or id of one query; None: all of them.
     """
-    mine = [run for run in runs if run.stream.name == name and query in (None, run.query_name, run.query_id)]
-    newest = {run.query: run for run in mine}.values()
-    known = [run.complete_until_us for run in newest if run.complete_until_us is not None]
-    return min(known) if known and len(known) == len(newest) else None
+    newest = {run.query: run for run in _of_stream(runs, name, query)}
+    return least_us(run.complete_until_us for run in newest.values())
 
 
 def why_not(runs: Iterable[StreamRun], name: str, query: str | None) -> str | None:
     """Say that no query will bring a time; None: one runs, or none has begun yet."""
-    mine = [run for run in runs if run.stream.name == name and query in (None, run.query_name, run.query_id)]
+    mine = _of_stream(runs, name, query)
     if not mine or not all(run.ended for run in mine):
         return None
     return "its queries have ended, and go on from their checkpoints when they are started again"
+
+
+def _of_stream(runs: Iterable[StreamRun], name: str, query: str | None) -> list[StreamRun]:
+    return [run for run in runs if run.stream.name == name and query in (None, run.query_name, run.query_id)]
 
 
 @dataclass(frozen=True)

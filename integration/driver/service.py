@@ -22,13 +22,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import (
-    MarkRefused,
     NotComplete,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
     UnknownStream,
-    WrapRefused,
 )
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
@@ -604,27 +602,9 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         self._check_open(f'mark partitions of stream "{name}"')
-        ways = [each for each in (success_files, call, post) if each is not None]
-        if len(ways) != 1:
-            fact = f"mark_done has {len(ways)} ways to mark a partition, expected one"
-            raise WrapRefused(name, fact, "pass success_files=, call= or post=.")
-        width_us = duration_us(partition, what="partition")
-        if width_us == 0:
-            raise WrapRefused(name, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
-        act: Callable[[DonePartition], object]
-        if success_files is not None:
-            act = marking.success_files(self._spark, os.fspath(success_files))
-        elif post is not None:
-            act = marking.poster(post)
-        else:
-            assert call is not None, "one way is given"
-            act = call
-        try:
-            datetime_of(0).strftime(layout)
-        except ValueError as unfit:
-            fact = f"layout {layout!r:.80} is none that strftime takes ({unfit})"
-            raise WrapRefused(name, fact, 'pass layout="dt=%Y-%m-%d/hour=%H".') from unfit
-        made = marking.Marking(name, time, width_us, duration_us(delay, what="delay"), layout, act)
+        made = marking.marking_of(
+            self._spark, name, time, partition, layout, delay, success_files=success_files, call=call, post=post
+        )
         observed = made.observe(df, counts=versions.observes_splits(df.sparkSession))
 
         def add() -> Marking | None:
@@ -679,9 +659,7 @@ class LowWatermarkService:
         self._mark(by_hand.request(name, split, idle=False))
 
     def _mark(self, request: MarkRequest) -> None:
-        reply = self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
-        if reply.fact:
-            raise MarkRefused(request.stream, reply.fact, reply.hint)
+        self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.

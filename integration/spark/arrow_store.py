@@ -15,11 +15,10 @@ from typing import Any
 
 from lowmark.integration.errors import CheckpointUnreadable
 
-from .checkpoint_store import CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
+from .checkpoint_store import MOST_BYTES, CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
 
 __all__ = ["ArrowStore", "checkpoint_files"]
 
-_MOST_BYTES = 1 << 28
 _AS_ARROW = {"s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
 """Schemes that Hadoop and Arrow write differently."""
 
@@ -66,7 +65,7 @@ class ArrowStore:
                 return None
             check_size(found.size)
             with self._files.open_input_stream(self._at(path)) as file:
-                text: bytes = file.read(_MOST_BYTES + 1)
+                text: bytes = file.read(MOST_BYTES + 1)
             check_size(len(text))
             return text.decode()
 

@@ -105,8 +105,8 @@ class FarewellFiles:
         """
         self._store.write(f"lowmark/{name}", text)
 
-    def newest_commit(self) -> tuple[int | None, int | None]:
-        """Return the newest committed batch, and the time until which it makes the sink complete, microseconds.
+    def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
+        """Return the newest committed batch, and until when the sink has everything of a stream, microseconds.
 
         Raises:
             CheckpointUnreadable: the checkpoint cannot be read.
@@ -115,7 +115,7 @@ class FarewellFiles:
         if not committed:
             return None, None
         found = completion.of_files(self._store)
-        return committed[0], min((each.until_us for each in found if each.until_us is not None), default=None)
+        return committed[0], next((each.until_us for each in found if each.stream == stream), None)
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
         """Return the first offset of a Kafka source, which the progress event of the first batch lacks.

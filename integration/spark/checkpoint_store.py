@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "MOST_BYTES",
     "CheckpointFiles",
     "CheckpointStore",
     "HadoopStore",
@@ -42,7 +43,7 @@ __all__ = [
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end
-_MOST_BYTES = 1 << 28  # an entry of the offset log has the states of all streams, a backup has four entries
+MOST_BYTES = 1 << 28  # an entry of the offset log has the states of all streams, a backup has four entries
 
 
 class CheckpointFiles(Protocol):
@@ -143,7 +144,7 @@ class LocalStore:
             file = PurePosixPath(path)
             try:
                 with self._inside(file.parent) as folder, _opened(_open(file.name, os.O_RDONLY, folder), "rb") as found:
-                    read: bytes = found.read(_MOST_BYTES + 1)
+                    read: bytes = found.read(MOST_BYTES + 1)
             except FileNotFoundError:
                 return None
             check_size(len(read))
@@ -254,8 +255,8 @@ def _check_name(name: str) -> None:
 
 def check_size(size_bytes: int) -> None:
     """Raise OSError for a file that is larger than any file of a checkpoint."""
-    if size_bytes > _MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")
+    if size_bytes > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
 
 
 def _why(failed: OSError) -> str:

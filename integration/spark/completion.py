@@ -17,6 +17,7 @@ closes are emitted by the next batch.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from .offset_log import OffsetEntry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Completion", "complete_until", "completion", "completions", "of_files"]
+__all__ = ["Completion", "complete_until", "completion", "completions", "least_us", "of_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Completion:
 
     @property
     def why(self) -> str:
-        """What keeps the sink from being complete further, in words."""
+        """Return in words why the sink is not complete further."""
         age = rough_duration_us(max(0, round(self.age_seconds * 1_000_000)))
         if self.batch_id is None:
             return f"no batch is committed yet; batch {self.planned_batch_id} was planned {age} ago"
@@ -96,6 +97,16 @@ def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: b
     if not with_state or low_us is None:
         return low_us
     return min(low_us, in_force_us) if in_force_us else None
+
+
+def least_us(times_us: Iterable[int | None]) -> int | None:
+    """Return the time until which several sinks are all complete; None if one sink's time is not known.
+
+    >>> least_us([20, 10]), least_us([20, None]), least_us([])
+    (10, None, None)
+    """
+    known = list(times_us)
+    return None if None in known else min((us for us in known if us is not None), default=None)
 
 
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:

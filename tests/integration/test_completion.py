@@ -19,6 +19,8 @@ import pytest
 from lowmark.integration import LowWatermarkService, completion
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
+from lowmark.integration.spark.checkpoint import FarewellFiles
+from lowmark.integration.spark.checkpoint_store import LocalStore
 from lowmark.integration.spark.offset_log import OffsetEntry, next_watermark_ms
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
@@ -106,6 +108,19 @@ def test_the_stream_that_is_furthest_behind_counts_unless_one_is_named(tmp_path:
     assert completion(written.folder, "orders").until_us == us(100)
     with pytest.raises(CheckpointUnreadable, match='no stream "order", but "clicks", "orders"'):
         completion(written.folder, "order")
+
+
+def test_partitions_are_marked_by_what_the_sink_has_of_their_own_stream(tmp_path: Path) -> None:
+    written = Written(tmp_path / "cp")
+    written.plan(0, None)
+    lines = (written.folder / "offsets/0").read_text()
+    other = json.dumps(HeartbeatOffset("clicks", us(50), "token", 1).to_json())
+    (written.folder / "offsets/0").write_text(f"{lines}\n{other}")
+    written.commit(0)
+    files = FarewellFiles(None, str(written.folder))  # type: ignore[arg-type]  # the store below needs no session
+    vars(files)["_store"] = LocalStore(written.folder)
+    assert files.newest_commit("clicks") == (0, us(50))
+    assert files.newest_commit("orders") == (0, None)
 
 
 def native(folder: Path) -> None:
@@ -403,7 +418,7 @@ def test_whatever_is_passed_can_be_read_at_every_moment(
 
 
 def other_rules(checkpoint: Path) -> dict[str, int]:
-    """What rules that are wrong would say."""
+    """Return the times that wrong rules would give, by the name of the rule."""
     planned = max(int(file.name) for file in (checkpoint / "offsets").iterdir())
     commits = (
         [int(file.name) for file in (checkpoint / "commits").glob("*")] if (checkpoint / "commits").is_dir() else []

@@ -857,7 +857,7 @@ class SplitWatermarks:
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         late = sorted(self._late, key=lambda each: split_order(each.split))
-        effects += [*late]
+        effects.extend(late)
         # ``AllIdle.ADVANCE`` follows the time up to which the sources were read, because later rows are not known yet.
         advance = None if self._lost is not None else self._coalescer.advance(self._read_until_us)
         if advance:
