@@ -137,6 +137,20 @@ def test_windows_are_marked_after_they_are_emitted(
     assert marks.rows == [4, 2, 2]
 
 
+def test_names_with_quotes_are_marked(service: LowWatermarkService, feed: Feed, tmp_path: Path) -> None:
+    stream, column = 'or"d`e\\rs 2', "t`s\"'"
+    events = service.wrap(
+        feed.df, name=stream, event_time="ts", split="split", strategy=STRATEGY, splits=["fast", "slow"]
+    )
+    marks = Marks()
+    rows = service.mark_done(events.withColumn(column, F.col("ts")), name=stream, time=column, call=marks)
+    query = write(rows.drop(column), tmp_path)
+    put(feed, query, ("fast", 1, hour(0.5)), ("slow", 1, hour(0.5)))
+    put(feed, query, ("fast", 1, hour(1.5)), ("slow", 1, hour(1.5)))
+    marks.await_names(0)
+    assert [mark.stream for mark in marks.marks] == [stream]
+
+
 def test_a_mark_that_fails_is_repeated_and_the_next_one_waits(
     service: LowWatermarkService, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
