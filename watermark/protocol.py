@@ -103,6 +103,8 @@ class ReplyLowWatermark:
             that time is unknown.
         patience_us: how long others must deliver after its last rows before it is left out as IDLE, microseconds, more
             than 0; None: it is left out at once.
+        complete_until_us: the sink of its query has everything up to this time, microseconds of event time; None: not
+            known. It decides nothing here: it is kept for those who wait for all sinks of a job.
     """
 
     job_id: str
@@ -116,6 +118,7 @@ class ReplyLowWatermark:
     sequence: int = 0
     silent_us: int | None = None
     patience_us: int | None = None
+    complete_until_us: int | None = None
 
     @property
     def task(self) -> TaskId:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.console import RenderableType
 
-__all__ = ["ask", "explain", "status"]
+__all__ = ["ask", "ask_coordinator", "explain", "status"]
 
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
 _HANGS = "DEADLINE_EXCEEDED"
@@ -70,7 +70,7 @@ def status(
         from .show_coordinator import show_coordinator, status_json
 
         files = tls_ca, token_file, tls_cert, tls_key
-        answer = _ask_coordinator(coordinator, name, connect, files, most)
+        answer = ask_coordinator(coordinator, name, connect, files, most)
         if as_json:
             print_json(status_json(coordinator, answer))
         else:
@@ -134,7 +134,7 @@ def explain(
         from .show_coordinator import explanations
 
         files = tls_ca, token_file, tls_cert, tls_key
-        said = explanations(_ask_coordinator(coordinator, name, connect, files, SHOWN).coordinator, coordinator)
+        said = explanations(ask_coordinator(coordinator, name, connect, files, SHOWN).coordinator, coordinator)
         if as_json:
             print_json({"coordinator": coordinator, **said})
         else:
@@ -236,7 +236,7 @@ def _told_of(silent: ServiceUnreachable) -> str:
     return f"the service at {silent.address} is there and does not answer: its driver hangs, or is stopped"
 
 
-def _ask_coordinator(
+def ask_coordinator(
     address: str,
     name: str | None,
     connect: str | None,

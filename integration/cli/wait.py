@@ -13,16 +13,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from lowmark.integration.console import print_error, print_json, print_lines
 from lowmark.watermark import LowmarkError
 
-from .common import Connect, Debug, Json, Name
+from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, TlsCert, TlsKey, TokenFile
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.messages import StatusAnswer
 
 __all__ = ["WAIT_EXIT_CODES", "wait"]
 
+_NO_TASK = "no query is registered at the coordinator"
 _PASSED, _NOT_PASSED, _NOBODY = 0, 1, 2
 WAIT_EXIT_CODES = (
     "Exit codes: 0 the time is passed, 1 it is not passed at the time-out, 2 nobody can be asked, 130 interrupted."
@@ -55,6 +60,15 @@ def wait(
         ),
     ] = None,
     stream: Annotated[str | None, typer.Option(help="The stream's name, like NAME.", show_default=False)] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="With --coordinator: the queries of this job; else of every job.", show_default=False),
+    ] = None,
+    coordinator: AtCoordinator = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Annotated[str, typer.Option(help="How long to wait; 0 seconds: ask once.")] = "1 hour",
     every: Annotated[str, typer.Option(help="How often to ask.")] = "10 seconds",
     connect: Connect = None,
@@ -66,17 +80,28 @@ def wait(
     from lowmark.watermark.moment import time_us
     from lowmark.watermark.printable import printable
 
+    from .status import ask_coordinator
+
     if name is not None and stream is not None and name != stream:
         raise typer.BadParameter("NAME and --stream name two streams; pass one of them")
-    if checkpoint and connect is not None:
-        raise typer.BadParameter("--connect asks a service and --checkpoint a checkpoint; pass one of them")
+    if sum((bool(checkpoint), connect is not None, coordinator is not None)) > 1:
+        raise typer.BadParameter("--connect, --checkpoint and --coordinator ask different places; pass one of them")
+    if job is not None and coordinator is None:
+        raise typer.BadParameter("--job needs --coordinator, because a coordinator knows the queries of a job")
     name = stream if name is None else name
     past_us = time_us(past, what="--past")
     timeout_seconds = duration_us(timeout, what="--timeout") / 1_000_000
     every_seconds = max(duration_us(every, what="--every") / 1_000_000, 0.01)
 
-    def ask() -> _Answer:
-        return _of_checkpoints(checkpoint, name, past_us) if checkpoint else _of_services(name, connect, past_us)
+    if checkpoint:
+        ask = partial(_of_checkpoints, checkpoint, name, past_us)
+    elif coordinator is not None:
+        files = tls_ca, token_file, tls_cert, tls_key
+        ask = partial(
+            _of_coordinator, partial(ask_coordinator, coordinator, name, None, files, SHOWN), name, job, past_us
+        )
+    else:
+        ask = partial(_of_services, name, connect, past_us)
 
     def end(code: int, answer: _Answer, error: str | None) -> None:
         if as_json:
@@ -146,7 +171,6 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
     from lowmark.integration.spark.completion import least_us
     from lowmark.integration.verdict import newest
 
-    from .common import SHOWN
     from .status import ask
 
     hung: list[str] = []
@@ -165,6 +189,26 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
             if at_us is None or at_us < past_us:
                 why.append(told[id(each)] + _beside(each, past_us))
     return _Answer(least_us(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
+
+
+def _of_coordinator(question: Callable[[], StatusAnswer], name: str | None, job: str | None, past_us: int) -> _Answer:
+    """Look at the sinks of all queries that a coordinator knows, also of queries that are away.
+
+    Raises:
+        CoordinatorUnreachable, UnknownStream: see `ask_coordinator`; no query of that job is registered for the stream.
+    """
+    from lowmark.integration.errors import UnknownStream
+    from lowmark.integration.spark.completion import least_us
+
+    from .show_coordinator import sink_in_words
+
+    known = question().coordinator.sources
+    sources = [source for source in known if job in (None, source.job_id)]
+    if job is not None and not sources:
+        raise UnknownStream(f"{job}/{name or '*'}", tuple(f"{each.job_id}/{each.source_id}" for each in known))
+    behind = [each for each in sources if each.complete_until_us is None or each.complete_until_us < past_us]
+    why = [sink_in_words(each) for each in behind]
+    return _Answer(least_us(each.complete_until_us for each in sources), why or ([] if sources else [_NO_TASK]))
 
 
 def _beside(stream: dict[str, Any], past_us: int) -> str:

@@ -158,6 +158,7 @@ class CoordinatorClient:
         next_wanted_us: int | None = None,
         heard_us: int | None = None,
         patience_us: int | None = None,
+        complete_until_us: int | None = None,
     ) -> None:
         """Report the low watermark of a task from now on; see `ReplyLowWatermark`. Returns at once.
 
@@ -176,6 +177,7 @@ class CoordinatorClient:
                 left_out,
                 next_wanted_us,
                 patience_us=patience_us,
+                complete_until_us=complete_until_us,
             )
         )
         say = partial(
@@ -186,6 +188,7 @@ class CoordinatorClient:
             next_wanted_us=next_wanted_us,
             heard_us=heard_us,
             patience_us=patience_us,
+            complete_until_us=complete_until_us,
         )
         self._holdings.report(task, say)
         self._hand_over(lambda: say(self._state))

@@ -124,6 +124,7 @@ class _Mine:
     reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
     heard_us: int | None = None  # when the task last had rows
     patience_us: int | None = None  # how long the task may have no rows
+    complete_until_us: int | None = None  # the sink of its query has everything up to this time
     unsaid: bool = False  # whether the newest report was not sent yet
     asked_us: int | None = None  # timestamp of the open question
     sequence: int = 0
@@ -192,12 +193,13 @@ class ClientState:
         next_wanted_us: int | None = None,
         heard_us: int | None = None,
         patience_us: int | None = None,
+        complete_until_us: int | None = None,
     ) -> None:
         """Set a task's answer from now on; ignored for a task that has ended."""
         mine = self._tasks.get(task)
         if mine is not None and not mine.ending:
             mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
-            mine.heard_us, mine.patience_us = heard_us, patience_us
+            mine.heard_us, mine.patience_us, mine.complete_until_us = heard_us, patience_us, complete_until_us
             self._dirty[task] = None
 
     def end(self, task: TaskId) -> None:
@@ -363,7 +365,7 @@ class ClientState:
             said.append(
                 ReplyLowWatermark(
                     *(*task.parts, asked_us, low_us, token, left_out, wanted_us),
-                    *(mine.sequence, silent_us, mine.patience_us),
+                    *(mine.sequence, silent_us, mine.patience_us, mine.complete_until_us),
                 )
             )
             mine.unsaid, mine.asked_us = False, None

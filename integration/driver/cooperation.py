@@ -117,6 +117,7 @@ class Cooperation:
             next_wanted_us=next_us,
             heard_us=run.watermarks.heard_us if run.shares else None,  # a group does not use it
             patience_us=run.watermarks.patience_us if run.shares else None,
+            complete_until_us=run.complete_until_us,
         )
         return run.shares and run.share(self._others.low_us(task), self._now_us())
 

@@ -45,6 +45,7 @@ class Coordinating(Protocol):
         next_wanted_us: int | None = None,
         heard_us: int | None = None,
         patience_us: int | None = None,
+        complete_until_us: int | None = None,
     ) -> None:
         """Report a task's low watermark, and when it had rows; see `ReplyLowWatermark`."""
         ...
@@ -103,6 +104,7 @@ class OwnGroups:
         next_wanted_us: int | None = None,
         heard_us: int | None = None,  # noqa: ARG002  # a group does not wait for a silent member
         patience_us: int | None = None,  # noqa: ARG002
+        complete_until_us: int | None = None,  # noqa: ARG002  # the service itself answers for its sinks
     ) -> None:
         """Count a report at once, and announce a cap when one is due."""
         group, now_us = self._group_of[task], self._now_us()

@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from lowmark.integration import LowWatermarkService, completion
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.checkpoint import FarewellFiles
@@ -24,15 +26,17 @@ from lowmark.integration.spark.checkpoint_store import LocalStore
 from lowmark.integration.spark.offset_log import OffsetEntry, next_watermark_ms
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.watermark import WatermarkStrategy, format_time_us
+from lowmark.watermark import TaskId, WatermarkStrategy, format_time_us
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, us
 from tests.integration.log import Log, LogSource
+from tests.integration.serving import private_folder, serving
 from tests.integration.test_cli import call
 from tests.integration.test_metrics import FakeRun
 from tests.integration.test_page import reply
+from tests.live.servers import wait_until
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 BATCHES = [
@@ -281,6 +285,45 @@ def test_wait_asks_running_services_and_names_the_holder(monkeypatch: pytest.Mon
     code, _, err = call("wait", "orders", "--past", at(100))
     assert code == 2
     assert "no lowmark service" in err
+
+
+def test_wait_asks_a_coordinator_for_the_sinks_of_a_whole_job(tmp_path: Path) -> None:
+    first, second = TaskId("billing", "orders", "q1"), TaskId("billing", "orders", "q2")
+    other = TaskId("shipping", "orders", "q3")
+    with (
+        private_folder() as folder,
+        serving(Door(f"unix:{folder}/c.sock"), journal=tmp_path / "journal") as address,
+        CoordinatorClient(address) as one,
+        CoordinatorClient(address) as two,
+    ):
+        here = ["--coordinator", address, "--timeout", "0s"]
+        assert call("wait", "orders", *here, "--past", at(1))[0] == 2, "no such stream yet"
+
+        def until(client: CoordinatorClient, task: TaskId, seconds: int) -> None:
+            client.report(task, us(200), complete_until_us=us(seconds))
+            wait_until(lambda: sink(task) == us(seconds), f"the sink of {task}")
+
+        def sink(task: TaskId) -> int | None:
+            known = {each.task: each for source in ask_status(address).coordinator.sources for each in source.tasks}
+            return known[task].complete_until_us if task in known else None
+
+        one.register(first, expected_tasks=2)
+        one.register(other)
+        until(one, first, 90)
+        until(one, other, 10)
+        code, out, _ = call("wait", "orders", "--job", "billing", *here, "--past", at(1))
+        assert code == 1
+        assert "the sinks of 1 of 2 expected tasks are not known" in out
+        two.register(second, expected_tasks=2)
+        until(two, second, 50)
+        assert call("wait", "orders", "--job", "billing", *here, "--past", at(50))[0] == 0
+        code, out, _ = call("wait", "orders", "--job", "billing", *here, "--past", at(51))
+        assert code == 1
+        assert "the sink of task q2 is the last" in out
+        assert call("wait", "orders", *here, "--past", at(11))[0] == 1, "shipping's sink is behind"
+        code, _, err = call("wait", "orders", "--job", "bills", *here, "--past", at(11))
+        assert (code, 'no stream "bills/orders"' in err) == (2, True)
+        assert call("wait", "orders", "--job", "billing", "--past", at(50))[0] == 2, "--job needs a coordinator"
 
 
 # -- real queries, at every moment

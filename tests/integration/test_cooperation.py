@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.access import Door
-from lowmark.watermark import DisagreeingGroup, WatermarkStrategy
+from lowmark.watermark import DisagreeingGroup, WatermarkStrategy, format_time_us
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.feed import Feed, Ran, seconds, start, windows
+from tests.integration.feed import Feed, Ran, seconds, start, us, windows
 from tests.integration.serving import private_folder, serving
+from tests.integration.test_cli import call
 from tests.live.servers import wait_until
 from tests.sparks import settings
 
@@ -24,6 +25,10 @@ STEP = 0.001  # distance of the low watermark behind the largest event time
 
 def in_group(drift: str = "30 seconds") -> WatermarkStrategy:
     return BOUND.with_watermark_alignment(group="g", max_drift=drift)
+
+
+def iso(at: float) -> str:
+    return format_time_us(us(at)).replace(" UTC", "Z")
 
 
 def wrapped(service: LowWatermarkService, feed: Feed, name: str, strategy: WatermarkStrategy = BOUND) -> DataFrame:
@@ -114,7 +119,7 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
                 feed.put(("a", 1, at))
                 frame = windows(wrapped(service, feed, "orders"), "split")
                 rans.append(start(frame, str(tmp_path / f"{at}-checkpoint")))
-            fast, _ = rans
+            fast, slow = rans
             for ran in rans:
                 eventually_low(ran, 100 - STEP)  # the fast one, too
             assert fast.rows == []  # its windows stay open, because the other application may still have rows for them
@@ -123,6 +128,12 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
             feeds[1].put(("a", 1, 300))
             for ran in rans:
                 eventually_low(ran, 300 - STEP)
+            wait = ["wait", "orders", "--job", "billing", "--coordinator", address, "--every", "100ms"]
+            assert call(*wait, "--past", iso(110), "--timeout", "30s")[0] == 0
+            assert slow.rows == [(100, "a", 1)], "what is passed is in the sink"
+            code, out, _ = call(*wait, "--past", iso(301), "--timeout", "0s")
+            assert code == 1, "no sink can be complete beyond the low watermark of the job"
+            assert "all sinks are complete until" in out
         feeds[1].put(("a", 1, 900))
         feeds[0].put(("a", 1, 910))
         for ran in rans:

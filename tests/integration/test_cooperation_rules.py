@@ -41,15 +41,17 @@ class FakeClient:
     caps: dict[TaskId, Cap] = field(default_factory=dict)
     said: list[tuple[Any, ...]] = field(default_factory=list)
     silence_us: tuple[int | None, int | None] = None, None
+    complete_until_us: int | None = None
 
     def register(self, task: TaskId, **settings: Any) -> None:
         self.said.append(("register", task, settings))
 
     def report(
         self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None, next_wanted_us: int | None = None,
-        heard_us: int | None = None, patience_us: int | None = None,
+        heard_us: int | None = None, patience_us: int | None = None, complete_until_us: int | None = None,
     ) -> None:  # fmt: skip
         self.said.append(("report", task, low_us, left_out, next_wanted_us))
+        self.complete_until_us = complete_until_us
         self.silence_us = heard_us, patience_us
 
     def deregister(self, task: TaskId) -> None:

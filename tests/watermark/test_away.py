@@ -328,3 +328,58 @@ def test_a_journal_in_which_a_field_of_a_task_is_missing_is_refused(field: str) 
     del saved["sources"][0]["tasks"][1][field]
     with pytest.raises(CorruptSnapshot, match=f"'{field}' is missing"):
         LowWatermarkCoordinator.restore(encode(to_json(saved)), now_us=job.now_us, interval_us=S)
+
+
+# -- how far the sinks of a job are complete
+
+
+def sinks(job: Job) -> tuple[int | None, str | None]:
+    """Return how far all sinks are complete, and the last of them."""
+    least = job.source.least_complete
+    return job.source.complete_until_us, None if least is None else least.task_id
+
+
+def told(job: Job, task: TaskId, until_us: int | None) -> None:
+    job.begin()
+    job.handle(ReplyLowWatermark(*task.parts, job.now_us, 0, str(job.runs[task]), complete_until_us=until_us))
+
+
+def test_all_sinks_of_a_source_are_complete_until_the_smallest_time(job: Job) -> None:
+    job.come(A)
+    told(job, A, 50 * S)
+    assert sinks(job) == (None, "a"), "the second task never came, so its sink is unknown"
+    job.come(B)
+    assert sinks(job) == (None, "b"), "the second task has not said it"
+    told(job, B, 20 * S)
+    assert sinks(job) == (20 * S, "b")
+    told(job, B, 10 * S)
+    assert sinks(job) == (20 * S, "b"), "a sink keeps its rows"
+    told(job, B, None)
+    told(job, B, 60 * S)
+    assert sinks(job) == (50 * S, "a")
+
+
+def test_the_sink_of_an_absent_task_counts_until_the_task_is_forgotten(job: Job) -> None:
+    for task, until_us in ((A, 50 * S), (B, 20 * S)):
+        job.come(task)
+        told(job, task, until_us)
+    job.leave(B)
+    assert sinks(job) == (20 * S, "b")
+    job.come(B)
+    assert sinks(job) == (20 * S, "b"), "its sink stays between two runs"
+    job.leave(B)
+    job.begin()
+    job.handle(TaskForgotten(B))
+    assert sinks(job) == (50 * S, "a"), "nobody waits for it any more"
+
+
+def test_a_task_whose_splits_have_ended_counts_until_its_last_rows_are_in_the_sink(job: Job) -> None:
+    for task, until_us in ((A, 50 * S), (B, 20 * S)):
+        job.come(task)
+        told(job, task, until_us)
+    job.say(LeftOut.FINISHED, a=70 * S, b=70 * S)
+    job.leave(B, killed=True)
+    assert sinks(job) == (20 * S, "b"), "nobody waits for its rows, and they may not be in its sink"
+    job.begin()
+    job.handle(TaskForgotten(B))
+    assert sinks(job) == (50 * S, "a"), "a person says that it is gone"

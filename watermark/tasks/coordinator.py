@@ -369,7 +369,7 @@ class LowWatermarkCoordinator:
             raise TaskNotAway(str(task), "it is registered, and alive")
         if rounds is None or task.task_id not in rounds.answers:
             raise TaskNotAway(str(task), "the coordinator does not know it")
-        if not rounds.answers[task.task_id].excused:
+        if not rounds.answers[task.task_id].given_up:
             rounds.excuse(task.task_id)
             self._note(_key(task))
             self._epoch += 1

@@ -31,7 +31,7 @@ def check_reply(reply: ReplyLowWatermark) -> None:
     _name(reply, "token", reply.token, least=0)
     _number(reply, "timestamp", reply.timestamp)
     _number(reply, "sequence", reply.sequence, least=0)
-    for field in ("current_low_watermark", "next_wanted_us"):
+    for field in ("current_low_watermark", "next_wanted_us", "complete_until_us"):
         if getattr(reply, field) is not None:
             _number(reply, field, getattr(reply, field))
     for field, least in (("silent_us", 0), ("patience_us", 1)):

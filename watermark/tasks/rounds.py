@@ -82,6 +82,8 @@ class Answer:
         away_limit_us: how long others wait for it while it is away, by its registration; None: until it is back.
         waited_us: how long others have waited; only time with a live task in the source counts.
         excused: whether it is away, holds nothing back, and is not missed.
+        complete_until_us: the sink of its query has everything up to this time; stays when a new run begins, because
+            the sink stays.
     """
 
     order: tuple[int, ...] | None = None
@@ -96,11 +98,17 @@ class Answer:
     away_limit_us: int | None = None
     waited_us: int = 0
     excused: bool = False
+    complete_until_us: int | None = None
 
     @property
     def live(self) -> bool:
         """Whether the task lives, so that it is asked."""
         return self.away_since_us is None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is excused by a person or a time limit. Otherwise its last rows may not be in its sink yet."""
+        return self.excused and self.left_out is not LeftOut.FINISHED
 
 
 class SourceRounds:
@@ -207,6 +215,15 @@ class SourceRounds:
         return sum(answer.waited_us // _MINUTE_US for answer in self._answers.values())
 
     @property
+    def least_complete(self) -> str | None:
+        """The task whose sink is complete the least far, one of unknown completeness first; None without tasks. O(n).
+
+        A task that nobody waits for any more does not count.
+        """
+        waited_for = (task_id for task_id, answer in self._answers.items() if not answer.given_up)
+        return min(waited_for, key=self._completeness, default=None)
+
+    @property
     def answers(self) -> Mapping[str, Answer]:
         """Every task by its id, in the order of arrival."""
         return self._answers
@@ -270,8 +287,10 @@ class SourceRounds:
         Returns:
             How far the task comes in below the low watermark; None if it does not.
         """
+        before = self._answers.get(task_id)
         self._forget(task_id)
-        self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
+        answer = self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
+        answer.complete_until_us = None if before is None else before.complete_until_us
         self._live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
@@ -301,6 +320,9 @@ class SourceRounds:
             heard_us = now_us - (reply.silent_us or 0)
             answer.heard_us = heard_us if answer.heard_us is None else max(answer.heard_us, heard_us)
             self._silence.delivered(heard_us)
+        until_us = reply.complete_until_us
+        if until_us is not None and (answer.complete_until_us is None or until_us > answer.complete_until_us):
+            answer.complete_until_us = until_us
         if low_us is not None:
             seen_us = self.task_low_us(task_id)
             answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also for a task already left out
@@ -327,7 +349,10 @@ class SourceRounds:
     def excuse(self, task_id: str) -> None:
         """Stop waiting for a task that is away, because a person says so."""
         self._changed(task_id)
-        self._answers[task_id].excused = True
+        answer = self._answers[task_id]
+        answer.excused = True
+        if answer.left_out is LeftOut.FINISHED:
+            answer.left_out = None  # from now on a person is the reason
 
     # -- rounds
 
@@ -431,6 +456,7 @@ class SourceRounds:
                 away_limit_us=saved["away_limit_us"],
                 waited_us=saved["waited_us"],
                 excused=saved["excused"],
+                complete_until_us=saved["complete_until_us"],
             )
             if answer.live:
                 rounds._unconfirmed.add(task_id)
@@ -476,6 +502,7 @@ class SourceRounds:
             "away_limit_us": answer.away_limit_us,
             "waited_us": answer.waited_us,
             "excused": answer.excused,
+            "complete_until_us": answer.complete_until_us,
         }
 
     def _encoded_task(self, task_id: str) -> str | None:
@@ -486,6 +513,10 @@ class SourceRounds:
         if task_id is not None:
             self._encoded_tasks.changed(task_id)
         self._on_change()
+
+    def _completeness(self, task_id: str) -> tuple[bool, int, str]:
+        until_us = self._answers[task_id].complete_until_us
+        return until_us is not None, until_us or 0, task_id
 
     def _confirm(self, task_id: str) -> None:
         """Note that the newest report of a task is known again (rule 6)."""

@@ -189,6 +189,7 @@ _ANSWER = _fields(
     away_limit_us=_maybe(_number),
     waited_us=_number,
     excused=_flag,
+    complete_until_us=_maybe(_number),
 )
 _MEMBER = _fields(
     task=_TASK,

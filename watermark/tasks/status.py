@@ -36,6 +36,7 @@ class TaskStatus:
         group: its alignment group, or None.
         why: the reason for its state, completing "task x is <state>: <why>".
         away_since_us: when it deregistered or was lost, microseconds since the epoch; None: it lives.
+        complete_until_us: the sink of its query has everything up to this time, microseconds; None: not known.
     """
 
     task: TaskId
@@ -47,6 +48,7 @@ class TaskStatus:
     group: str | None
     why: str
     away_since_us: int | None = None
+    complete_until_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,9 @@ class SourceStatus:
         expected: the number of tasks expected by its tasks.
         missing: number of expected tasks that never came.
         away: number of tasks that are away and waited for, counting all tasks.
+        complete_until_us: the sinks of all its tasks have everything up to this time, microseconds; None: not known for
+            a task, or an expected task never came.
+        least_complete: the task whose sink is complete the least far; None without a task.
     """
 
     job_id: str
@@ -85,6 +90,8 @@ class SourceStatus:
     expected: int = 1
     missing: int = 0
     away: int = 0
+    complete_until_us: int | None = None
+    least_complete: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,7 @@ def source_status(
             group=group_of.get(task),
             why=_task_why(rounds, task.task_id),
             away_since_us=rounds.answers[task.task_id].away_since_us,
+            complete_until_us=rounds.answers[task.task_id].complete_until_us,
         )
 
     states = {task_id: rounds.state(task_id) for task_id in rounds.answers}
@@ -155,6 +163,8 @@ def source_status(
     )
     tasks = [TaskId(rounds.job_id, rounds.source_id, task_id) for task_id in shown]
     counts = Counter(states.values())
+    least = rounds.least_complete
+    until_us = None if least is None or rounds.missing else rounds.answers[least].complete_until_us
     return SourceStatus(
         job_id=rounds.job_id,
         source_id=rounds.source_id,
@@ -171,6 +181,8 @@ def source_status(
         expected=rounds.expected,
         missing=rounds.missing,
         away=rounds.waited_for,
+        complete_until_us=until_us,
+        least_complete=None if least is None else TaskId(rounds.job_id, rounds.source_id, least),
     )
 
 
