@@ -556,6 +556,26 @@ class LowWatermarkService:
 
         self._call(add, f'wait for stream "{name}"')
 
+    def complete_until(self, name: str, *, query: str | None = None) -> dt.datetime | None:
+        """Return the time until which everything of a stream can be read in the sinks of its queries.
+
+        A `foreachBatch` that has written its rows may store this time beside the rows, such as in a table's properties:
+        the time is that of an earlier, committed batch.
+
+        Args:
+            name: the stream's name.
+            query: as in `wait_until`.
+
+        Returns:
+            The time, UTC; None while it is not known.
+
+        Raises:
+            UnknownStream: nothing was wrapped under that name.
+            ServiceStopped: the service was stopped.
+        """
+        until_us = self._call(lambda: self._complete_until(name, query), f'ask how far stream "{name}" is complete')
+        return None if until_us is None else datetime_of(until_us)
+
     def _complete_until(self, name: str, query: str | None) -> int | None:
         if not self._runs.streams.named(name):
             raise UnknownStream(name, self._standing.names())

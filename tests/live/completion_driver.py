@@ -1,4 +1,4 @@
-"""A query with windows into Delta Lake, in a session of its own: see `test_completion_elsewhere`.
+"""Two queries with windows into Delta Lake, by its sink and by foreachBatch: see `test_completion_elsewhere`.
 
 python -m tests.live.completion_driver FOLDER JARS
 """
@@ -10,10 +10,12 @@ from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.session import SHORT_LIVED_JVM
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.feed import Feed
 from tests.integration.test_completion import BATCHES, STRATEGY, windowed
+
+PROPERTY = "lowmark.complete-until"
 
 
 def main(folder: Path, jars: str) -> None:
@@ -36,12 +38,31 @@ def main(folder: Path, jars: str) -> None:
         df = service.wrap(
             feed.df, name="orders", event_time="ts", split="split", strategy=STRATEGY, splits=["fast", "slow"]
         )
-        writer = windowed(df, "split").writeStream.format("delta").outputMode("append")
-        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "sink"))
+        frame = windowed(df, "split")
+
+        def write(rows: DataFrame, batch_id: int) -> None:
+            table = str(folder / "batches" / "sink")
+            once = {"txnAppId": "orders", "txnVersion": str(batch_id)}
+            rows.write.format("delta").mode("append").options(**once).save(table)
+            until = service.complete_until("orders", query="batches")
+            if until is not None:
+                spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('{PROPERTY}' = '{until.isoformat()}')")
+
+        native = frame.writeStream.queryName("native").format("delta").outputMode("append")
+        native = native.option("path", str(folder / "native" / "sink"))
+        queries = [
+            writer.option("checkpointLocation", str(folder / name / "checkpoint")).start()
+            for name, writer in (
+                ("native", native),
+                ("batches", frame.writeStream.queryName("batches").foreachBatch(write)),
+            )
+        ]
         for batch in BATCHES:
             feed.put(*batch)
-            query.processAllAvailable()
-        query.stop()
+            for query in queries:
+                query.processAllAvailable()
+        for query in queries:
+            query.stop()
     spark.stop()
 
 

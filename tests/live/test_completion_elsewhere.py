@@ -1,25 +1,34 @@
-"""Completion on S3, and of a table of Delta Lake.
+"""Completion on S3, of a table of Delta Lake, and of a topic of Kafka.
 
 A checkpoint in a bucket is read without Spark, by Arrow, with the address and the login of S3's own clients.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from lowmark.integration import completion
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from lowmark.integration import LowWatermarkService, completion
 from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.watermark import format_time_us
+from lowmark.watermark.moment import us_of
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.integration.feed import us
 from tests.integration.test_cli import call
 from tests.integration.test_completion import Recorded, Written, at, time_of
+from tests.live.completion_driver import PROPERTY
+from tests.live.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
 from tests.live.s3_server import s3
-from tests.live.servers import KINESIS_ACCESS, LOCALHOST, ROOT, require_jars
+from tests.live.servers import KINESIS_ACCESS, LOCALHOST, ROOT, Broker, require_jars
 
 pytestmark = pytest.mark.live
 
@@ -62,20 +71,74 @@ class RecordedDelta(Recorded):
         rows: list[dict[str, Any]] = DeltaTable(str(at / "sink")).to_pyarrow_table().to_pylist()
         return rows
 
+    def until_us(self, at: Path) -> int | None:
+        """The time in the table's properties."""
+        from deltalake import DeltaTable
+
+        if not list((at / "sink/_delta_log").glob("*.json")):
+            return None
+        until = DeltaTable(str(at / "sink")).metadata().configuration.get(PROPERTY)
+        return None if until is None else us_of(dt.datetime.fromisoformat(until))
+
 
 def test_windows_in_a_delta_table_can_be_read_once_they_are_complete(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
     jars = ",".join(str(jar) for jar in require_jars("delta"))
-    command = [sys.executable, "-m", "tests.live.completion_driver", str(run), jars]
+    command = [sys.executable, "-m", "tests.live.completion_driver", str(tmp_path), jars]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-3_000:]
-    recorded, told = RecordedDelta(run, time_of), set()
-    for last, folder in recorded.moments(tmp_path / "moment"):
-        if (folder / "checkpoint/offsets").is_dir():
-            found = completion(folder / "checkpoint")
-            told.add(found.until_us)
-            if found.until_us is not None:
-                assert not (gone := recorded.missing(folder, found.until_us)), f"after {last}: {found}, missing: {gone}"
-    assert len(told) >= 3
-    assert len(recorded.readable(run)) >= 3
+    for name in ("native", "batches"):
+        recorded, told, stored = RecordedDelta(tmp_path / name, time_of), set(), set()
+        for last, folder in recorded.moments(tmp_path / f"moment-{name}"):
+            until_us = completion(folder / "checkpoint").until_us if (folder / "checkpoint/offsets").is_dir() else None
+            told.add(until_us)
+            stored.add(recorded.until_us(folder))
+            for said_us in (until_us, recorded.until_us(folder)):
+                if said_us is not None:
+                    gone = recorded.missing(folder, said_us)
+                    assert not gone, f"{name} after {last}: {format_time_us(said_us)}, missing: {gone}"
+        assert len(told) >= 3
+        assert len(stored) >= (3 if name == "batches" else 1)
+        assert len(recorded.readable(tmp_path / name)) >= 3
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_windows_in_a_topic_can_be_read_once_they_are_complete(
+    spark: SparkSession, kafka: Broker, tmp_path: Path
+) -> None:
+    """The checkpoint is asked all the time; whatever it says, a consumer reads in the topic after that."""
+    log, topic = Log.create(kafka, 2), kafka.create_topic()
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    readable: list[int] = []
+    moments: list[tuple[int | None, int]] = []  # what the checkpoint said, and how many windows were readable
+
+    def look() -> None:
+        until_us = completion(tmp_path / "cp").until_us if list((tmp_path / "cp/offsets").glob("[0-9]*")) else None
+        end = kafka.end_offsets(topic)[0]
+        while len(readable) < end:
+            readable.extend(int(message.value()) for message in consumer.consume(100, 1.0))
+        moments.append((until_us, len(readable)))
+
+    with LowWatermarkService(spark) as service:
+        orders = service.wrap(
+            source(spark, log), name="orders", event_time="ts", split=["topic", "partition"], strategy=bounded()
+        )
+        ends = orders.groupBy(F.window("ts", "1 minute").alias("w")).count().select(F.unix_micros("w.end").alias("us"))
+        writer = ends.select(F.col("us").cast("string").alias("value")).writeStream.format("kafka")
+        writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", topic)
+        query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+        for minute in range(8):
+            log.produce({p: [T0_US + (minute + p) * MINUTE_US, T0_US + (minute + p) * MINUTE_US + 1] for p in range(2)})
+            with ThreadPoolExecutor(1) as beside:
+                done = beside.submit(query.processAllAvailable)
+                while not done.done():
+                    look()
+        query.stop()
+    consumer.close()
+    said = [until_us for until_us, _ in moments if until_us is not None]
+    for until_us, count in moments:
+        if until_us is not None:
+            missing = {us for us in readable if us <= until_us} - set(readable[:count])
+            assert not missing, f"{format_time_us(until_us)} was said after {count} windows; missing: {missing}"
+    assert len(set(said)) >= 3
+    assert len(readable) >= 5
