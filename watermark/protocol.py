@@ -104,7 +104,7 @@ class ReplyLowWatermark:
         patience_us: how long others must deliver after its last rows before it is left out as IDLE, microseconds, more
             than 0; None: it is left out at once.
         complete_until_us: the sink of its query has everything up to this time, microseconds of event time; None: not
-            known. It decides nothing here: it is kept for those who wait for all sinks of a job.
+            known. The coordinator only keeps the time, for `lowmark wait --job`.
     """
 
     job_id: str

@@ -27,6 +27,7 @@ from lowmark.integration.spark.offset_log import OffsetEntry, next_watermark_ms
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, format_time_us
+from lowmark.watermark.moment import time_us
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -494,3 +495,32 @@ def test_the_service_says_the_same_as_the_checkpoint(service: LowWatermarkServic
         [run] = [run for run in service.run_statuses() if run.status.name == kind]
         assert run.complete_until_us == completion(checkpoint).until_us
         assert run.complete_until_us is not None
+
+
+def test_native_sparks_own_watermark_says_so_while_a_slow_split_still_brings_the_hour(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path
+) -> None:
+    """One split is 10 minutes behind: native Spark passes the hour with 10 minutes of the slow split's rows to come."""
+    hour, behind = 3_600, 600
+    native = feed.df.withWatermark("ts", "10 seconds")
+    ours = service.wrap(
+        feed.df, name="orders", event_time="ts", split="split", strategy=STRATEGY, splits=["fast", "slow"]
+    )
+    passed: dict[str, int] = {}
+    queries = {}
+    for name, df in (("native", native), ("ours", ours)):
+        writer = windowed(df, "split").writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+        queries[name] = writer.start()
+    for at in range(hour - behind - 60, hour + 241, 120):
+        feed.put(("fast", 1, at + behind), ("slow", 1, at))
+        for query in queries.values():
+            query.processAllAvailable()
+        native_us = time_us(queries["native"].lastProgress["eventTime"]["watermark"], what="watermark")
+        ours_us = completion(tmp_path / "ours").until_us
+        for name, until_us in (("native", native_us), ("ours", ours_us)):
+            if until_us is not None and until_us >= us(hour):
+                passed.setdefault(name, at)
+    for query in queries.values():
+        query.stop()
+    assert hour - passed["native"] >= behind - 120, "native: rows of the last minutes were still to come"
+    assert passed["ours"] > hour, "all rows of the hour were read"

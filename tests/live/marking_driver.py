@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.live import driven
-from tests.live.driven import STREAM, Driven, main, write_windows
+from tests.live.driven import STREAM, Driven, main, read_windows, write_windows
 from tests.live.servers import wait_until
 
 PARTITION_US = 600_000_000
@@ -44,7 +44,7 @@ class MarkingQuery(Driven[Config]):
             event_time="ts",
             split="split",
             splits=["fast", "slow"],
-            strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds"),
+            strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("2 seconds"),
         )
         counted = events.groupBy(F.window("ts", "1 minute").alias("w"), "split").count()
         shown = counted.select("split", F.unix_micros("w.start").alias("us"), "count", F.col("w.start").alias("at"))
@@ -55,10 +55,18 @@ class MarkingQuery(Driven[Config]):
     def mark(self, partition: DonePartition) -> None:
         """Keep what a reader of the output sees now."""
         start_us = int(partition.start.timestamp()) * 1_000_000
-        seen = [[*window] for window in self.config.emitted() if start_us <= window[0][1] < start_us + PARTITION_US]
+        end_us = start_us + PARTITION_US
+        seen = [[*window] for window in self.config.emitted() if start_us <= window[0][1] < end_us]
         part = self.config.marks / f".{time.time_ns()}"
-        part.write_text(json.dumps({**partition.to_json(), "start_us": start_us, "seen": seen}))
+        part.write_text(
+            json.dumps({**partition.to_json(), "start_us": start_us, "seen": seen, "batches": self.batches(end_us)})
+        )
         part.rename(self.config.marks / f"{time.time_ns()}.json")
+
+    def batches(self, end_us: int) -> int:
+        """Count the batches in the output since the newest that has windows up to a time."""
+        files = sorted(self.config.output.glob("*.json"), reverse=True)
+        return next((n for n, file in enumerate(files) if any(us < end_us for (_, us), _ in read_windows(file))), 0)
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def marked() -> bool:

@@ -1,7 +1,8 @@
 """Kills at any moment of a query whose partitions are marked: no mark is early, none is missing, the order stays.
 
-One split is 25 minutes behind the other. Each mark keeps what a reader of the output sees at that moment, which has to
-be what the partition has in the end. `marking_driver` is the killed process.
+Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, and a row has a time in another century. Each mark
+keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and comes
+within ten batches after the partition's last windows. `marking_driver` is the killed process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ pytestmark = torture.MARKS
 ZERO_US = int(dt.datetime(2023, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
 MINUTE_US = 60_000_000
 BEHIND_US = 25 * MINUTE_US
+BAD_US = int(dt.datetime(2123, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
 
 
 class Feeder(torture.Feeder):
@@ -40,6 +42,8 @@ class Feeder(torture.Feeder):
         # Every third partition has no row.
         if (self.us - ZERO_US) // PARTITION_US % 3 == 2:
             self.us += PARTITION_US
+        if self._round == 1:
+            self.put([("idle", self.us), ("slow", BAD_US)])
         self.put([("fast", self.us + BEHIND_US), ("slow", self.us), ("slow", self.us + 7_000_000)])
         self.us += MINUTE_US
 
@@ -63,6 +67,7 @@ def test_kills_at_random_moments_mark_no_partition_early_and_forget_none(tmp_pat
             there = sorted([[*window] for window in emitted if start_us <= window[0][1] < start_us + PARTITION_US])
             assert sorted([[tuple(key), n] for key, n in mark["seen"]]) == there, f"early: {mark['partition']}"
             assert there or not mark["has_rows"]
+            assert mark["batches"] < 10, f"late: {mark}"
         starts = [mark["start_us"] for mark in marks]
         assert {us // PARTITION_US for (_, us), _ in emitted} <= {us // PARTITION_US for us in starts}, (
             "none is missing"
