@@ -13,6 +13,7 @@ from lowmark.integration.transport.driver_rpc import Marked, MarkRequest
 from lowmark.watermark import SplitId, duration_us, format_duration_us
 from lowmark.watermark.moment import INT64, us_of
 from lowmark.watermark.names import unfit_character
+from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.events import SplitsMarkedActive, SplitsMarkedIdle
 
 from .runs import Runs
@@ -113,8 +114,10 @@ class ByHand:
         raise MarkRefused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
 
     def _splits(self, run: StreamRun, wanted: Sequence[str]) -> dict[str, SplitId]:
-        """The wanted splits of a query, by the names that a status gives them."""
+        """The wanted splits of a query, by their names, or by the names that a terminal shows."""
         known = run.named_splits()
+        if not all(name in known for name in wanted):
+            known = {printable(name): split for name, split in known.items()} | known
         return {name: known[name] for name in dict.fromkeys(wanted) if name in known}
 
     def _unknown(self, name: str, split: str, runs: Sequence[StreamRun]) -> MarkRefused:

@@ -13,6 +13,7 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import MarkRefused
 from lowmark.integration.transport.driver_rpc import Client, MarkRequest
 from lowmark.watermark import InvalidDuration, SplitState, WatermarkStrategy
+from lowmark.watermark.printable import printable
 
 from tests.integration.feed import Feed, Ran, start, windows
 from tests.integration.test_cli import call
@@ -99,6 +100,19 @@ def test_the_command_line_marks_and_takes_back(service: LowWatermarkService, ran
     assert (code, 'did you mean "orders"?' in error) == (1, True)
     assert call("idle", "orders", "b/5", *connect)[0] == 2
     assert call("idle", "orders", "b/5", "--for", "1h", "--until-it-speaks", *connect)[0] == 2
+
+
+@pytest.mark.parametrize("name", ["b'\"5", "b\n5", "b \x1b[2J", "ü/5"])
+def test_a_split_is_marked_by_its_name_or_as_the_terminal_shows_it(
+    service: LowWatermarkService, ran: Ran, feed: Feed, name: str
+) -> None:
+    feed.put((name, 1, 60))
+    ran.settle()
+    for given in {name, printable(name)}:
+        assert call("idle", "orders", given, "--for", "1h", "--connect", service.address)[0] == 0
+        assert [split for split, _ in service.status("orders").by_hand] == [name]
+        assert call("active", "orders", given, "--connect", service.address)[0] == 0
+        assert service.status("orders").by_hand == ()
 
 
 def test_what_cannot_be_marked_is_refused_in_words(service: LowWatermarkService, ran: Ran) -> None:

@@ -515,7 +515,8 @@ def test_native_sparks_own_watermark_says_so_while_a_slow_split_still_brings_the
         feed.put(("fast", 1, at + behind), ("slow", 1, at))
         for query in queries.values():
             query.processAllAvailable()
-        native_us = time_us(queries["native"].lastProgress["eventTime"]["watermark"], what="watermark")
+        last = queries["native"].lastProgress
+        native_us = None if last is None else time_us(last["eventTime"]["watermark"], what="watermark")
         ours_us = completion(tmp_path / "ours").until_us
         for name, until_us in (("native", native_us), ("ours", ours_us)):
             if until_us is not None and until_us >= us(hour):

@@ -116,7 +116,7 @@ def test_windows_in_a_topic_can_be_read_once_they_are_complete(
         until_us = completion(tmp_path / "cp").until_us if list((tmp_path / "cp/offsets").glob("[0-9]*")) else None
         end = kafka.end_offsets(topic)[0]
         while len(readable) < end:
-            readable.extend(int(message.value()) for message in consumer.consume(100, 1.0))
+            readable.extend(int(message.value() or b"") for message in consumer.consume(100, 1.0))
         moments.append((until_us, len(readable)))
 
     with LowWatermarkService(spark) as service:

@@ -1,8 +1,8 @@
 """Kills at any moment of a query whose partitions are marked: no mark is early, none is missing, the order stays.
 
-Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, and a row has a time in another century. Each mark
-keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and comes
-within ten batches after the partition's last windows. `marking_driver` is the killed process.
+Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, and a row has a time in another century.
+Each mark keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and
+comes within ten batches after the partition's last windows. `marking_driver` is the killed process.
 """
 
 from __future__ import annotations
