@@ -117,7 +117,7 @@ class ByHand:
         """The wanted splits of a query, by their names, or by the names that a terminal shows."""
         known = run.named_splits()
         if not all(name in known for name in wanted):
-            known = {printable(name): split for name, split in known.items()} | known
+            known = {**{printable(name): split for name, split in known.items()}, **known}
         return {name: known[name] for name in dict.fromkeys(wanted) if name in known}
 
     def _unknown(self, name: str, split: str, runs: Sequence[StreamRun]) -> MarkRefused:
