@@ -281,7 +281,8 @@ class PageUnavailable(LowmarkError, OSError):
     cause: str  # the system's message
     _fact = "cannot serve the page on port {port} of 127.0.0.1: {cause}"
     _hint = (
-        "pass page_port=0 (on the command line --port 0) for any free port, another one, or page_port=None for none."
+        "pass page_port=0 (on the command line --port 0) for any free port, the number of another port, or "
+        "page_port=None for no page."
     )
 
 
@@ -466,7 +467,7 @@ class CoordinatorFailed(LowmarkError, RuntimeError):
     window: str  # the time in which these attempts count
     _fact = "the coordinator ends, because an error may have left its state half changed ({_tried}): {cause}"
     _hint = (
-        "start it again: it goes on from its journal, where it has one. If the error comes again, report it with its "
+        "start it again: it goes on from its journal if it has one. If the error comes again, report it with its "
         "stack, which is in the log."
     )
     _cause_knows_best = True

@@ -1,4 +1,6 @@
-"""Counts the sentences of comments, docstrings and pages that a reader has to decode.
+"""Counts the sentences of comments, docstrings, pages and texts that a reader has to decode.
+
+A text is what a program says: each string of the code with six words or more, such as an error or a line of the log.
 
 `python -m tests.prose [FOLDER ...]` lists these sentences and prints their share. Two kinds count:
 
@@ -36,6 +38,7 @@ _INVERTED = re.compile(
 _CODE = re.compile(r"`+[^`]*`+")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _BREAK = re.compile(r"\n\s*\n|\n\s*(?:[-*]|\d\.) |\n\s*[\w, ]+: ")
+_SLOT = re.compile(r"%[a-z]|\{[^}]*\}")
 _END = re.compile(r"(?<=[.;!?])\s+")
 
 
@@ -92,8 +95,10 @@ def _page(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _module(path: Path) -> Iterator[tuple[int, str]]:
-    """Each docstring of a module without its examples, and each comment."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    """Each docstring of a module without its examples, each comment, and each text."""
+    tree = ast.parse(path.read_text("utf-8"))
+    yield from _texts(tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
             lines = [line for line in text.splitlines() if not line.lstrip().startswith((">>>", "..."))]
@@ -107,6 +112,25 @@ def _module(path: Path) -> Iterator[tuple[int, str]]:
         if after is None or after.start[0] != comment.start[0] + 1:
             yield block[0].start[0], " ".join(each.string.lstrip("# ") for each in block)
             block = []
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Each string of the code that is no docstring; a value in it counts as a word."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # a docstring
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(_literal(each) for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, _SLOT.sub("X", node.value)
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _literal(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "X"
 
 
 def main(*places: str) -> None:

@@ -182,7 +182,7 @@ def test_the_docs_list_every_metric_with_what_it_says_of_itself() -> None:
     made = {}
     for family in StreamCollector(NoRuns()).collect():
         suffix = "" if family.type == "histogram" else SUFFIXES[family.type][0]
-        made[family.name + suffix] = family.documentation.partition(" Of each split, up to")[0]
+        made[family.name + suffix] = family.documentation.partition(" By split, for up to")[0]
     assert shown == made
 
 

@@ -64,7 +64,7 @@ def time_us(value: str | datetime, *, what: str) -> int:
     if not isinstance(at, datetime):
         raise InvalidTime(what, shown(value), "expected a text or a datetime")
     if at.utcoffset() is None:
-        raise InvalidTime(what, shown(value), "it has no time zone, so it means another moment on another machine")
+        raise InvalidTime(what, shown(value), "it has no time zone, so two machines may read two moments")
     return us_of(at)
 
 

@@ -161,7 +161,7 @@ class TimeReader:
         for unit, rows in sorted(self._of_another_unit.items()):
             made.append(
                 f"units are mixed: {rows:,} rows have a time that looks like {_WORDS[unit]} among {_WORDS[self.unit]}; "
-                "they are counted as unreadable, and a query that takes all alike has wrong times there"
+                "these rows count as unreadable, and a query with one unit for all rows has wrong times there"
             )
         return made
 

@@ -57,7 +57,7 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
             [_delay_row(native, low, report) for native, low in zip(report.native, report.lowmark, strict=True)],
             whole=("delay", "native Spark drops"),
             right=("native Spark drops", "of rows", "keeps rows", "lowmark drops", "keeps"),
-            title="What is lost, by withWatermark's delay, and by lowmark's bound",
+            title="Lost rows by withWatermark's delay and by lowmark's bound",
         )
     )
     print_lines("", console)

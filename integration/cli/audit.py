@@ -29,8 +29,8 @@ audit = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Replay rows that are there, by native Spark's rule and by lowmark's: what is lost of which splits, at which "
-    "delays, and the strategy to paste. Neither Spark nor a JVM runs, and nothing is written.",
+    help="Replay existing rows by native Spark's rule and by lowmark's: the lost rows by split and delay, and the "
+    "strategy to paste. The audit runs without Spark and a JVM, and writes nothing.",
 )
 
 Delay = Annotated[
@@ -58,7 +58,7 @@ Trigger = Annotated[
     str | None,
     typer.Option(help="How often a batch is planned, where rows have a time.", metavar="DURATION", show_default=False),
 ]
-Unit = Annotated[str | None, typer.Option(help="What numbers count since 1970: s, ms, us or ns.", show_default=False)]
+Unit = Annotated[str | None, typer.Option(help="The unit of numbers since 1970: s, ms, us or ns.", show_default=False)]
 Format = Annotated[
     str | None,
     typer.Option("--format", help="How texts are written, as strptime takes it; else ISO-8601.", show_default=False),

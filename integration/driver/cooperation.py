@@ -202,7 +202,7 @@ class Cooperation:
         alone = format_time_us(run.watermarks.low_watermark_us)
         return (
             f'  shared by all queries of job "{self._job}" through {where}; these splits alone would allow {alone}. '
-            f"`lowmark explain --coordinator {there.address}` names the query that holds it, also one that is away"
+            f"`lowmark explain --coordinator {there.address}` names the query that holds it, even if this query is away"
         )
 
     def _explain_group(self, run: StreamRun) -> str:

@@ -114,8 +114,8 @@ class RowsLog:
         log.warning(
             'stream "%s", batch %d: %s rows were measured of a batch of %s Kafka offsets; rows that are not read '
             "move no watermark. Hint: a foreachBatch function must read the whole batch it is given (write it, count "
-            "it); take, limit and isEmpty read a part. Of a topic that is compacted, or whose transactions are short, "
-            "this is as it should be.",
+            "it); take, limit and isEmpty read a part. A compacted topic, or a topic with short "
+            "transactions, has fewer rows than offsets.",
             stream.name,
             batch_id,
             f"{measured_rows:,}",

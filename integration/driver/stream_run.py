@@ -196,7 +196,7 @@ class StreamRun:
         except BaseException as failed:  # any error may leave the state half changed
             if self.refusal is None:
                 log.warning(
-                    'stream "%s": %s could not be taken (%s: %s). What it changed is dropped, and it is taken again',
+                    'stream "%s": %s failed (%s: %s). Its changes are dropped, and it is handled again',
                     self.stream.name,
                     what,
                     type(failed).__name__,
@@ -231,9 +231,9 @@ class StreamRun:
             self.refuse(str(failed))
             return
         self.refuse(
-            f'stream "{self.stream.name}": {what} could not be taken, twice ({type(failed).__name__}: {failed}). The '
-            "low watermark stays where it was, and nothing that came of it is written. Hint: start the query again, it "
-            "goes on from its checkpoint; if it ends again, report the error, whose stack is in the driver's log."
+            f'stream "{self.stream.name}": {what} failed twice ({type(failed).__name__}: {failed}). The low '
+            "watermark stays where it was, and no change is written. Hint: start the query again, it goes on from its "
+            "checkpoint; if it ends again, report the error with its stack, which is in the driver's log."
         )
 
     @property

@@ -67,7 +67,7 @@ def check_arguments(
         raise WrapRefused(
             name,
             f"splits is {splits!r:.100}, expected several ids",
-            'pass a list, as splits=["a", "b"], or leave it out where they are not known.',
+            'pass a list, as splits=["a", "b"], or leave splits out if the ids are not known.',
         )
 
 

@@ -258,8 +258,8 @@ class StreamCollector(Collector):
 
     def _split_families(self, shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         some = (
-            f"Of each split, up to {self._max_splits} splits a stream; of more, only the holder and the {self._top} "
-            "furthest behind (lowmark_splits_not_shown)."
+            f"By split, for up to {self._max_splits} splits of a stream; a larger stream shows the holder and the "
+            f"{self._top} splits furthest behind (lowmark_splits_not_shown)."
         )
         gauges = [GaugeMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in SPLIT_GAUGES]
         counters = [CounterMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in SPLIT_COUNTERS]
@@ -286,17 +286,17 @@ def _loop_families(times: LoopTimes) -> Iterator[Metric]:
         "1 once an error has ended the service's loop: its queries end with their next heartbeat.",
         value=times.failed,
     )
-    yield CounterMetricFamily("lowmark_loop_calls", "What the service's loop has run.", value=times.calls)
+    yield CounterMetricFamily("lowmark_loop_calls", "Calls that the service's loop has run.", value=times.calls)
     yield CounterMetricFamily(
-        "lowmark_loop_busy_seconds", "How long all that the service's loop has run took.", value=times.busy_us / 1e6
+        "lowmark_loop_busy_seconds", "Time that the service's loop was busy.", value=times.busy_us / 1e6
     )
     yield GaugeMetricFamily(
         "lowmark_loop_longest_call_seconds",
-        "How long the longest of it took; heartbeats wait meanwhile.",
+        "Time of the longest call of the service's loop; heartbeats wait meanwhile.",
         value=times.longest_us / 1e6,
     )
     yield GaugeMetricFamily(
-        "lowmark_loop_waiting_calls", "What the service's loop was given and has not begun.", value=times.waiting
+        "lowmark_loop_waiting_calls", "Calls that wait for the service's loop.", value=times.waiting
     )
 
 
@@ -320,7 +320,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     )
     source = GaugeMetricFamily(
         "lowmark_source",
-        "What the enumerator, the planner and the readers of a source of ours count, by their own names.",
+        "Counts of the enumerator, the planner and the readers of a lowmark source, by their own names.",
         labels=(*_QUERY_LABELS, "metric"),
     )
     alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]

@@ -109,8 +109,7 @@ GAUGES = (
     ),
     _Of(
         "lowmark_native_watermark_timestamp_seconds",
-        "What Spark's one watermark for the whole stream would be, rows beyond the future guard included, Unix "
-        "seconds.",
+        "Native Spark's watermark for the whole stream, rows beyond the future guard included, Unix seconds.",
         lambda r: _seconds(r.status.native_watermark_us),
     ),
     _Of(
@@ -120,7 +119,7 @@ GAUGES = (
     ),
     _Of(
         "lowmark_backlog_rows",
-        "Rows that all splits together still have unread, as far as known. Absent while unknown.",
+        "Unread rows of all splits, as far as known. Absent while unknown.",
         lambda r: _known_sum(split.backlog_rows for split in r.status.splits.values()),
     ),
     _Of(
@@ -260,7 +259,7 @@ SPLIT_COUNTERS = (
     ),
     _OfSplit(
         "lowmark_split_beyond_bound",
-        "Rows of a split that came later than its bound was then, where it follows them; of a wrapped stream, batches.",
+        "Rows of a split that came later than its adaptive bound allowed; for a wrapped stream, batches.",
         lambda s: s.beyond_bound,
     ),
 )

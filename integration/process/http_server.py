@@ -98,7 +98,7 @@ class HttpServer:
 def cause(failed: OSError) -> str:
     """The reason why a server cannot listen, as the end of a sentence."""
     if failed.errno == errno.EADDRINUSE:
-        return "another process (or another service of this one) listens there already"
+        return "another process, or another service of this process, listens there already"
     if isinstance(failed, socket.gaierror):
         return f"the host is not known ({failed.strerror})"
     return str(failed.strerror if failed.strerror else failed)

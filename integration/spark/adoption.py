@@ -254,8 +254,8 @@ class _Checkpoint:
             raise SessionUnfit(
                 f"{self._action} needs the session of a driver",
                 "a Spark Connect session",
-                "call it in a driver that reaches the checkpoint, such as a pyspark shell; one on this machine needs "
-                "no session.",
+                "call it in a driver that reaches the checkpoint, such as a pyspark shell; a checkpoint on this "
+                "machine needs no session.",
             )
         if self._spark is not None:
             store: CheckpointStore = HadoopStore(self._spark, self._given)
@@ -288,7 +288,7 @@ class _Checkpoint:
             raise CheckpointUnreadable(
                 self._given,
                 "no batch was planned yet (no file in offsets/)",
-                "a query of either kind can start on it as it is.",
+                "a native query and a wrapped query can both start on this checkpoint.",
             )
         for name in names:
             try:

@@ -109,7 +109,7 @@ class AdoptionPlan:
         unsaid = [name for name, numbers in streams.items() if numbers is None]
         if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
             raise self._refused(
-                f"it has {_sources(count)}, and it is not said which of them are those of {', '.join(unsaid)}",
+                f"it has {_sources(count)}, and the sources of {', '.join(unsaid)} are not given",
                 f"pass their numbers, such as {numbered}; several are separated by commas, and sources/ has a folder "
                 "for each.",
             )

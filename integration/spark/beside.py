@@ -107,7 +107,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
         raise CheckpointUnreadable(
             store.root,
             f"its watermark {where}, so it does not say which windows are open",
-            "start where it stopped, as `lowmark offsets` says without --window; a new checkpoint begins without it.",
+            "begin a new checkpoint at the offsets that `lowmark offsets` prints without --window.",
         )
     open_us = watermark_ms * 1_000 - window_us
     passed = [

@@ -210,7 +210,7 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
         raise CheckpointUnreadable(
             os.fspath(checkpoint),
             "it is not on this machine",
-            "copy its folders offsets, commits and sources into one here, and pass that.",
+            "copy its folders offsets, commits and sources into a folder on this machine, and pass this folder.",
         )
     if not folder.is_dir():
         raise CheckpointUnreadable(

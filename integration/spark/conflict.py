@@ -87,8 +87,8 @@ def conflict(
         )
     if before != now and sorted(before) == sorted(now):
         return (
-            f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from what is "
-            "the other's. Hint: put them in the order of before, or start with a new checkpoint."
+            f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from the "
+            "other's state. Hint: put them in the earlier order, or start with a new checkpoint."
         )
     # If the lengths differ, Spark itself refuses the query.
     if kinds is not None and len(kinds) == len(heartbeats) and _is_misplaced(heartbeats, kinds):

@@ -193,7 +193,7 @@ class FileSource(SimpleSource[FileSplit]):
             raise NoSchema(
                 repr(self),
                 f"event_time {self._event_time!r} is {kind}",
-                "it must be a time, or text in ISO 8601; write it so, or give a schema in which it is a timestamp.",
+                "write times, or text in ISO 8601, or give a schema that declares the column as a timestamp.",
             )
         return pa.schema([found.field(name) for name in names])
 

@@ -99,7 +99,7 @@ class Succession:
     def _checked(self, index: int, source: AnySource) -> AnySource:
         for unlike, what in (
             (source.externally_induced, "it decides itself where batches end"),
-            (source.event_serializer is not None, "its readers send events, which do not say whose they are"),
+            (source.event_serializer is not None, "its readers send events, and an event does not name its source"),
         ):
             if unlike:
                 raise InvalidHybrid(index, what, "read it as a stream of its own, and unite the streams.")

@@ -231,7 +231,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
             _log.warning(
                 "Kafka at %s: %s%s are not subscribed any more: they are read no further and hold the watermark no "
-                "longer. If they are subscribed again, they are read as new ones, from their first record.",
+                "longer. If they are subscribed again, they are read like new partitions, from their first record.",
                 self._settings.place, ", ".join(new[:NAMED]), more,
             )  # fmt: skip
         return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
@@ -252,7 +252,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
         _log.info(
             "Kafka at %s: %d partitions hold transactions whose markers hide older rows from a search by time: %s%s. "
-            "As long as that is so they are read by shares of rows, and their watermarks follow what was read.",
+            "Meanwhile they are read by shares of rows, and their watermarks follow the rows that were read.",
             self._settings.place, len(new), names, more,
         )  # fmt: skip
 

@@ -90,7 +90,9 @@ def _chunks(source: SegmentBytes, split_id: str, start: int, stop: int, chunk_by
         used = int(ends[-1]) if len(ends) else 0
         kept = size - used
         if kept and position + size >= stop:
-            raise PravegaEventBroken(split_id, position + used, f"one that does not end at {stop}, as it should")
+            raise PravegaEventBroken(
+                split_id, position + used, f"an event that does not end at {stop}, the end of the segment"
+            )
         if not used:  # one event is larger than the chunk
             needed = HEADER_BYTES + int.from_bytes(data[4:8], "big") if size >= HEADER_BYTES else HEADER_BYTES
             data = bytearray(data[:size]) + bytearray(max(needed, 2 * size) - size)

@@ -28,9 +28,9 @@ class NoRowsReason(Enum):
     CAP = "its next rows are at or after the alignment cap"
     NOT_REACHABLE = "the source cannot say how far it can be read now"
     PARENTS = "the splits it carries on are not finished"
-    TARGET = "it has been read as far as this run goes"
+    TARGET = "this run reads no further"
     CHECKPOINT = "its system has not taken the checkpoint yet at which the batch ends"
-    AHEAD = "it has been read further than this slice goes"
+    AHEAD = "it has been read beyond this slice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

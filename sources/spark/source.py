@@ -85,8 +85,11 @@ class EventNotTaken(LowmarkError, RuntimeError):
     stream: str
     reader: int  # its subtask
     event: str
-    _fact = 'stream "{stream}": reader {reader} sends the event {event} to its enumerator, and nobody takes it there'
-    _hint = "read the source by LowWatermarkService.read, which does."
+    _fact = (
+        'stream "{stream}": reader {reader} sends the event {event} to its enumerator, and a plain readStream cannot '
+        "deliver the event"
+    )
+    _hint = "read the source by LowWatermarkService.read, which delivers events."
 
 
 class Recording(Protocol):

@@ -292,7 +292,9 @@ class _Check(Generic[SplitT, StateT]):
         ]
         whole = self.read(readable)
         if not any(table.num_rows for table in whole.values()):
-            raise self.broken("progress", f"none of its {len(splits)} splits has a row now, so nothing can be checked")
+            raise self.broken(
+                "progress", f"none of its {len(splits)} splits has a row now, so there is no row to check"
+            )
         return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)], planner) for each in readable]
 
     def cuts(self, planner: SplitPlanner[SplitT], split: SplitT, end: SplitEnd) -> list[int]:

@@ -202,7 +202,7 @@ def test_named_sources_need_nothing(tmp_path: Path) -> None:
         (
             {"lines": ['{"a":1}', '{"b":1}']},
             "orders",
-            r"it has 2 sources, and it is not said which .* of orders. Hint: ",
+            r"it has 2 sources, and the sources of orders are not given. Hint: ",
         ),
         ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [0], "b": [0]}, r"source 0 is of two streams"),
         ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [2]}, r"the sources of a are 2, and it has 0 to 1"),

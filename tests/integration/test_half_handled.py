@@ -191,9 +191,7 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
     taken = {"report": "the report of batch 3", "plan": "plan 4", "poll": "the question of its heartbeat"}[what]
     refusal = fed.run.refusal
     assert refusal is not None
-    assert refusal.startswith(
-        f'stream "orders": {taken} could not be taken, twice (MemoryError: no room). The low watermark stays'
-    )
+    assert refusal.startswith(f'stream "orders": {taken} failed twice (MemoryError: no room). The low watermark stays')
     assert refusal in caplog.text
     assert fed.run.last_batch_id == before["batch"]
     take(fed, what)
@@ -226,7 +224,7 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
 
     assert reply.refusal is not None
-    assert "the report of batch 3 could not be taken, twice (Planted: in the middle)" in reply.refusal
+    assert "the report of batch 3 failed twice (Planted: in the middle)" in reply.refusal
     assert (reply.state, reply.low_watermark_us) == ("", None)
     assert fed.run.low_watermark_us == low_us
     assert reply.refusal in standing.status_of("orders", None).why

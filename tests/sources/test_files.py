@@ -399,7 +399,7 @@ def test_such_types_are_read(tmp_path: Path) -> None:
     [
         ({"event_time": "when"}, r"FileSource\(.*, format='parquet'\): no column 'when' among \['id', 'ts', 'name'\]"),
         ({"columns": ["id", "x"]}, "no column 'x' among"),
-        ({"event_time": "id"}, "event_time 'id' is int64. Hint: it must be a time, or text in ISO 8601"),
+        ({"event_time": "id"}, "event_time 'id' is int64. Hint: write times, or text in ISO 8601"),
     ],
 )
 def test_columns_that_are_not_there_are_named(tmp_path: Path, options: dict[str, Any], text: str) -> None:

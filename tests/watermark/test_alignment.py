@@ -244,7 +244,7 @@ def test_a_status_names_the_holder_and_says_why_everyone_is_where_it_is() -> Non
     assert [(m.task, m.state.value, m.low_us, m.ahead_us, m.waiting, m.left_out, m.why) for m in status.members] == [
         (slow, "active", 0, 0, False, False, "may go on"),
         (fast, "active", 11, 11, True, False, "waits: it is beyond the cap, which task job/a/0 holds"),
-        (wrapped, "active", 50, 50, False, False, "beyond the cap, and nobody can stop it: Spark reads it by itself"),
+        (wrapped, "active", 50, 50, False, False, "beyond the cap, and not stopped, because Spark reads this stream"),
         (idle, "idle", None, None, False, True, "idle: left out until it reports"),
     ]
     assert [m.throttled for m in status.members] == [task != wrapped for task in sites]
@@ -256,19 +256,16 @@ def test_a_status_says_why_the_cap_is_what_it_is() -> None:
     for task in (ORDERS, CLICKS):
         group.join(task, PARAMS, now_us=0)
     group.report(ORDERS, 0, at_us=1)
-    assert group.status().why == "task job/clicks/0 has not spoken yet; the group waits for it, as long as it takes."
+    assert group.status().why == "task job/clicks/0 has not reported yet, and the group waits for its first report."
     assert member(group, CLICKS).why == "has not spoken: waited for"
     group.report(CLICKS, 0, at_us=2, next_wanted_us=70)
     group.report(ORDERS, 0, at_us=2, next_wanted_us=80)
-    assert (
-        group.status().why
-        == "task job/clicks/0 has nothing to read before that and wants it next: it may jump the gap."
-    )
+    assert group.status().why == "task job/clicks/0 has no row before the cap, so it may read across the gap."
     for task in (ORDERS, CLICKS):
         group.idle(task, at_us=3)
     assert group.status().why == "every task is left out, so there is no limit."
     forever = group_of(ORDERS).status()
-    assert forever.why == "task job/orders/0 has not spoken yet; the group waits for it, as long as it takes."
+    assert forever.why == "task job/orders/0 has not reported yet, and the group waits for its first report."
 
 
 def test_a_group_comes_back_whole() -> None:

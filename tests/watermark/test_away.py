@@ -197,7 +197,7 @@ def test_a_smaller_number_lets_those_go_who_are_too_many(job: Job) -> None:
     job.come(A, 60, of=1)
     assert (job.say(a=500), job.away()) == (500, {})
     [late] = of(TaskReturnedLate, job.come(B, 60, of=1))
-    assert (late.behind_us, late.why) == (440, "the others were as many as its source expects")
+    assert (late.behind_us, late.why) == (440, "its source had all expected tasks without it")
 
 
 def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:

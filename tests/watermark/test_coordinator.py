@@ -345,8 +345,7 @@ def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_lo
         said(50, second)
     assert (world.low_us, world.states()) == (10, [SplitState.IDLE] * 2)
     assert world.source.why == (
-        "task b has the smallest low watermark, and its stream is silent, which is no evidence against it until others "
-        "deliver for 4s meanwhile."
+        "task b has the smallest low watermark, and its stream is silent; it counts until others have delivered for 4s."
     )
     world.restart()
     for second in range(10, 15):  # a has rows: the first counts for a quarter of 4 s, the next for a second each

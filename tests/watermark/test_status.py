@@ -206,8 +206,8 @@ def test_names_are_for_display_only() -> None:
             Hold(SplitState.PENDING, "a", silent=1),
             "split a has not spoken yet.",
             (
-                "The first row of split a, or the end of its grace: with_grace() would bound this; now it holds for as "
-                "long as it takes."
+                "The first row of split a, or the end of its grace: with_grace() would bound this wait, which has no "
+                "end now."
             ),
         ),
         (

@@ -300,7 +300,7 @@ def _until_it_speaks(hold: Hold, split: str) -> str:
     if hold.grace_left_us is None:
         if idle:
             return f"The first row of {split}{idle}"
-        ends = "with_grace() would bound this; now it holds for as long as it takes"
+        ends = "with_grace() would bound this wait, which has no end now"
     elif hold.grace_clock is IdleClock.TIME:
         ends = f"its grace ends {_in(hold.grace_left_us)}"
     else:

@@ -403,9 +403,9 @@ class AlignmentGroup:
             return "every task is left out, so there is no limit." if self._members else "no task has joined."
         member, holder = self._members[decision.holder], f"task {decision.holder}"
         if member.state is SplitState.PENDING:
-            return f"{holder} has not spoken yet; the group waits for it, as long as it takes."
+            return f"{holder} has not reported yet, and the group waits for its first report."
         if decision.cap.us == member.next_wanted_us:
-            return f"{holder} has nothing to read before that and wants it next: it may jump the gap."
+            return f"{holder} has no row before the cap, so it may read across the gap."
         return f"{holder} has the smallest low watermark, and the others may be {self._drift()} ahead of it."
 
     def _drift(self) -> str:
@@ -434,7 +434,7 @@ class AlignmentGroup:
         if not beyond:
             return "has not spoken: waited for" if member.state is SplitState.PENDING else "may go on"
         if not member.throttled:
-            return "beyond the cap, and nobody can stop it: Spark reads it by itself"
+            return "beyond the cap, and not stopped, because Spark reads this stream"
         return f"waits: it is beyond the cap, which task {decision.holder} holds"
 
 

@@ -561,7 +561,7 @@ def _late(task: TaskId, behind_us: int | None, why: str) -> list[CoordinatorEffe
 def _why_passed(before: Answer | None) -> str:
     """Say why a task may begin below the low watermark, from its earlier answer."""
     if before is None:
-        return "the others were as many as its source expects"
+        return "its source had all expected tasks without it"
     return "nobody waited for it any more" if before.excused else "it begins below what it had said"
 
 

@@ -216,7 +216,7 @@ def _since(rounds: SourceRounds, task_id: str) -> str:
 def _silence(rounds: SourceRounds, task_id: str) -> str:
     patience_us = rounds.answers[task_id].patience_us
     while_us = "long enough" if patience_us is None else format_duration_us(patience_us)
-    return f"its stream is silent, which is no evidence against it until others deliver for {while_us} meanwhile"
+    return f"its stream is silent; it counts until others have delivered for {while_us}"
 
 
 def _task_why(rounds: SourceRounds, task_id: str) -> str:
