@@ -717,8 +717,8 @@ def test_a_taken_port_is_a_clear_error() -> None:
             MetricsServer(FakeService(), port=port)
     assert str(caught.value) == (
         f"cannot serve metrics on port {port} of 127.0.0.1: another process, or another service of this process, "
-        "listens there already. Hint: pass metrics_port=0 for any free port (service.metrics_port tells which), another "
-        "metrics_port or metrics_host, or metrics_port=None for no endpoint."
+        "listens there already. Hint: pass metrics_port=0 for any free port (service.metrics_port tells which), "
+        "another metrics_port or metrics_host, or metrics_port=None for no endpoint."
     )
     assert isinstance(caught.value, OSError)
     assert str(copy.copy(caught.value)) == str(caught.value)

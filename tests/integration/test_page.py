@@ -424,8 +424,8 @@ def test_a_port_that_is_taken_is_a_clear_error(port: int) -> None:
         PageServer(FakeServices(), port=port)
     assert str(refused.value) == (
         f"cannot serve the page on port {port} of 127.0.0.1: another process, or another service of this process, "
-        "listens there already. Hint: pass page_port=0 (on the command line --port 0) for any free port, another one, or "
-        "page_port=None for none."
+        "listens there already. Hint: pass page_port=0 (on the command line --port 0) for any free port, the number of "
+        "another port, or page_port=None for no page."
     )
     with pytest.raises(ValueError, match="page_port is 70000, expected a number from 0 to 65535"):
         PageServer(FakeServices(), port=70_000)
