@@ -38,6 +38,7 @@ class Stream:
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
         shows_names: only its rows tell the names of its splits.
+        late: name of the added column that is true for late rows; None: no such column.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Stream:
     reads: bool = False
     claims: bool = False
     shows_names: bool = True
+    late: str | None = None
 
     @property
     def finds_splits(self) -> bool:

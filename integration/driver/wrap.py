@@ -28,6 +28,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from . import late_rows
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -197,8 +198,11 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
     data = stream.measure.observe(data)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
+    added = [] if stream.late is None else [stream.late]
+    if stream.late is not None:
+        data, heartbeat = late_rows.mark(data, heartbeat, stream.name, event_time=event_time, column=stream.late)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
-    result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
+    result = both.filter(~F.col(_MARKER)).select(*map(quoted, [*df.columns, *added]))
     # Spark refuses a second watermark only while the query runs. DataFrames built on `result` lose this
     # override, so the service looks at the plan of their running queries (`RunningQuery.fault`).
     result.withWatermark = partial(_refuse_watermark, stream.name)  # type: ignore[method-assign]

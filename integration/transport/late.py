@@ -1,0 +1,102 @@
+"""The watermark by which Spark judges the rows of a batch, as a value in the plan of the same batch.
+
+Spark drops a row of batch N if its time is at or below the watermark that the checkpoint's offset log has for batch
+N - 1 (`IncrementalExecution.prevOffsetSeqMetadata`), for batch 0 at or below 1970. No expression of Spark has this
+watermark. So `wrap(late=...)` compares a row's time with a scalar subquery over the source below. Spark plans the
+subquery once and runs it in every batch, in one task of one row; it leaves the subquery out if nobody uses the column.
+
+The task knows its batch by a local property of Spark's, and the watermarks of two batches by a setting of the query's
+own session, which the driver changes before each batch (`integration/spark/late.py`) and Spark hands to every task.
+The setting names its batches. A task whose batch is not among them fails, so a wrong answer is impossible.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from lowmark.integration.errors import LateUnknown
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "is_late", "told"]
+
+FORMAT = "lowmark_late"
+PROPERTY = "spark.lowmark.lateWatermarks"
+"""Setting of a query's own session, and local property of its tasks; Spark hands on names that begin with "spark"."""
+_WATERMARK = "watermark"
+_ARROW = pa.schema([pa.field(_WATERMARK, pa.timestamp("us", tz="UTC"))])
+
+
+def told(watermarks_us: Mapping[int, int]) -> str:
+    """Return the setting's text for these batches.
+
+    Args:
+        watermarks_us: batch -> the watermark by which Spark drops rows in it, microseconds.
+
+    >>> told({7: 0, 8: 5_000_000})
+    '7:0 8:5000000'
+    """
+    return " ".join(f"{batch_id}:{us}" for batch_id, us in watermarks_us.items())
+
+
+def find(told: str | None, batch_id: str | None) -> int | None:
+    """Return the watermark of a batch in the setting's text, microseconds; None if it is not there.
+
+    >>> find("7:0 8:5000000", "8"), find("7:0 8:5000000", "9"), find(None, "9")
+    (5000000, None, None)
+    """
+    found = (each.partition(":") for each in (told or "").split())
+    return next((int(us) for batch, _, us in found if batch == batch_id), None)
+
+
+def is_late(spark: SparkSession, stream: str, event_time: Column) -> Column:
+    """Return an expression that is true for a row at or below the watermark of its batch, and false without a time.
+
+    Args:
+        spark: a session that knows `LateSource`.
+        stream: name of the stream, for errors.
+        event_time: the row's time.
+    """
+    from pyspark.sql import functions as F
+
+    watermark = spark.read.format(FORMAT).option("stream", stream).load().scalar()
+    return F.coalesce(event_time <= watermark, F.lit(False))
+
+
+class LateSource(DataSource):
+    """One row with the watermark of the batch in which it is read. Option: stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return f"{_WATERMARK} timestamp"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # always the same
+        return _LateReader(self.options["stream"])
+
+
+class _LateReader(DataSourceReader):
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002  # there is only one
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "sources are read in tasks"
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        watermark_us = find(context.getLocalProperty(PROPERTY), batch_id)
+        if watermark_us is None:
+            raise LateUnknown(self._stream, str(batch_id))
+        column = pa.Array.from_buffers(_ARROW.field(0).type, 1, [None, pa.py_buffer(struct.pack("=q", watermark_us))])
+        yield pa.RecordBatch.from_arrays([column], schema=_ARROW)
