@@ -16,7 +16,6 @@
     │   └── ServiceFailed                        the service answers with an error
     ├── QueryRefused         (RuntimeError)      a query that must not go on, for the reason the service gave
     ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
-    ├── LateUnknown          (RuntimeError)      a batch whose watermark its tasks were not told
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── NoEventTime          (TypeError)         a timestamp assigner returned a value that is no time
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
@@ -60,7 +59,6 @@ __all__ = [
     "ExtraMissing",
     "FolderRefused",
     "JournalRefused",
-    "LateUnknown",
     "MalformedMessage",
     "MarkRefused",
     "MetricsUnavailable",
@@ -295,21 +293,6 @@ class ExtraMissing(LowmarkError, ImportError):
     extra: str  # the extra that installs it
     _fact = "{what} needs the package {package}, which is not installed"
     _hint = 'pip install "lowmark[{extra}]".'
-
-
-class LateUnknown(LowmarkError, RuntimeError):
-    """A batch whose rows cannot be told late or not, because its tasks do not know its watermark."""
-
-    stream: str  # the stream's name
-    batch_id: str  # Spark's id of the batch
-    _fact = (
-        'stream "{stream}", batch {batch_id}: the watermark by which Spark drops rows in it was not told, so late rows '
-        "cannot be told apart"
-    )
-    _hint = (
-        "start the query again while its LowWatermarkService runs, with spark.sql.streaming.statefulOperator."
-        "allowMultiple at its default true; nothing of this batch was written."
-    )
 
 
 class TooManySplits(LowmarkError, OverflowError):

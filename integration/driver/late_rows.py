@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "mark"]
 
-_MARKER = COLUMNS[1]
-
 
 def check(df: DataFrame, name: str, column: object) -> None:
     """Refuse a column of late rows that cannot be added to a stream; None asks for none.
@@ -43,14 +41,11 @@ def check(df: DataFrame, name: str, column: object) -> None:
         )
 
 
-def mark(
-    data: DataFrame, heartbeat: DataFrame, name: str, *, event_time: str, column: str
-) -> tuple[DataFrame, DataFrame]:
-    """Return both branches of a wrapped stream with the column of late rows.
+def mark(data: DataFrame, name: str, *, event_time: str, column: str) -> DataFrame:
+    """Return the rows of a stream with the column of late rows.
 
     Args:
         data: the user's rows.
-        heartbeat: the heartbeat's row.
         name: name of the stream.
         event_time: the TIMESTAMP column.
         column: name of the new column.
@@ -58,6 +53,4 @@ def mark(
     spark = data.sparkSession
     if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(late.FORMAT):
         register_class(spark, late.LateSource)
-    marked = data.withColumn(column, late.is_late(spark, name, F.col(quoted(event_time))))
-    # Not a literal: a filter on the column could be folded with it, and drop the branch.
-    return marked, heartbeat.withColumn(column, ~F.col(_MARKER))
+    return data.withColumn(column, late.is_late(spark, name, F.col(quoted(event_time))))

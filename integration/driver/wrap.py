@@ -200,7 +200,7 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     added = [] if stream.late is None else [stream.late]
     if stream.late is not None:
-        data, heartbeat = late_rows.mark(data, heartbeat, stream.name, event_time=event_time, column=stream.late)
+        data = late_rows.mark(data, stream.name, event_time=event_time, column=stream.late)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
     result = both.filter(~F.col(_MARKER)).select(*map(quoted, [*df.columns, *added]))
     # Spark refuses a second watermark only while the query runs. DataFrames built on `result` lose this
@@ -231,6 +231,8 @@ def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, 
         .load()
     )
     columns = [F.col(_TIME).alias(event_time) if c == event_time else _null_like(df, c) for c in df.columns]
+    if stream.late is not None:  # not a literal, because a filter on the column could be folded with it
+        columns.append((F.col(_ROW) > 0).alias(stream.late))
     row = source.select(*columns, F.col(_MARKER)).withWatermark(event_time, f"{delay_ms} milliseconds")
     return row.observe(stream.heartbeat_metric, F.max(quoted(event_time)).alias("time"))
 

@@ -7,7 +7,8 @@ subquery once and runs it in every batch, in one task of one row; it leaves the 
 
 The task knows its batch by a local property of Spark's, and the watermarks of two batches by a setting of the query's
 own session, which the driver changes before each batch (`integration/spark/late.py`) and Spark hands to every task.
-The setting names its batches. A task whose batch is not among them fails, so a wrong answer is impossible.
+The setting names its batches. If a task's batch is not among them, the first row ends the query, in words, so a wrong
+answer is impossible.
 
 Executors import this module.
 """
@@ -19,12 +20,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from lowmark.integration.errors import LateUnknown
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
+
+_UNKNOWN = (
+    'stream "{stream}": the watermark by which Spark drops rows in this batch was not told, so late rows cannot be told '
+    "apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
+)
 
 __all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "is_late", "told"]
 
@@ -67,12 +72,14 @@ def is_late(spark: SparkSession, stream: str, event_time: Column) -> Column:
     """
     from pyspark.sql import functions as F
 
-    watermark = spark.read.format(FORMAT).option("stream", stream).load().scalar()
-    return F.coalesce(event_time <= watermark, F.lit(False))
+    watermark = spark.read.format(FORMAT).load().scalar()
+    # The task that reads the watermark could raise, too, but Spark would hide the text behind an "awaitResult".
+    known = F.coalesce(watermark, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp"))
+    return F.coalesce(event_time <= known, F.lit(False))
 
 
 class LateSource(DataSource):
-    """One row with the watermark of the batch in which it is read. Option: stream."""
+    """One row with the watermark of the batch in which it is read; null if it is not known."""
 
     @classmethod
     def name(cls) -> str:
@@ -82,13 +89,10 @@ class LateSource(DataSource):
         return f"{_WATERMARK} timestamp"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # always the same
-        return _LateReader(self.options["stream"])
+        return _LateReader()
 
 
 class _LateReader(DataSourceReader):
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002  # there is only one
         from pyspark import TaskContext
 
@@ -96,7 +100,8 @@ class _LateReader(DataSourceReader):
         assert context is not None, "sources are read in tasks"
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         watermark_us = find(context.getLocalProperty(PROPERTY), batch_id)
-        if watermark_us is None:
-            raise LateUnknown(self._stream, str(batch_id))
-        column = pa.Array.from_buffers(_ARROW.field(0).type, 1, [None, pa.py_buffer(struct.pack("=q", watermark_us))])
+        known = pa.py_buffer(b"\0" if watermark_us is None else b"\1")
+        value = pa.py_buffer(struct.pack("=q", watermark_us or 0))
+        # Of buffers, as in `heartbeat.py`.
+        column = pa.Array.from_buffers(_ARROW.field(0).type, 1, [known, value])
         yield pa.RecordBatch.from_arrays([column], schema=_ARROW)

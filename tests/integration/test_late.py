@@ -7,22 +7,24 @@ its own, except for rows at or below the watermark. The query observes which row
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import WrapRefused
 from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.integration.feed import Feed, Ran, Row, lose_commit, seconds, start
+from tests.integration.feed import ZERO_US, Feed, Ran, Row, lose_commit, run, start
+from tests.sparks import settings
 
 SPLITS = ["a", "b", "c"]
 
 
 def random_batches(seed: int, count: int) -> list[list[Row]]:
-    """Batches in which each split's time grows, and some rows come far too late; one is before 1970, one without time."""
+    """Batches in which the splits' times grow, with rows that come too late, some from before 1970, some without time."""
     draw = random.Random(seed)
     at = dict.fromkeys(SPLITS, 0.0)
     made: list[list[Row]] = []
@@ -51,18 +53,16 @@ class Judgement:
         self.emitted: dict[int, list[Row]] = {}
         self.marked: dict[int, set[int]] = {}
         self.dropped: dict[int, int] = {}
-        self.watermark: dict[int, float] = {}
+        self.watermark_us: dict[int, int] = {}
 
     def take(self, ran: Ran) -> None:
         for progress in ran.progress:
             self.marked[progress.batch_id] = set(progress.observed_metrics.get("judged", {}).get("late", []))
             self.dropped[progress.batch_id] = progress.dropped_rows
-            self.watermark[progress.batch_id] = (progress.watermark_us or 0) / 1e6
+            self.watermark_us[progress.batch_id] = progress.watermark_us or 0
 
     def check(self, batches: list[list[Row]], note: str) -> int:
         """Compare with Spark's drops and with the definition; return the number of late rows."""
-        from tests.integration.feed import ZERO
-
         marked = set().union(*self.marked.values())
         passed = {v for rows in self.emitted.values() for v, _ in rows}
         assert not any(is_late for rows in self.emitted.values() for _, is_late in rows), note
@@ -70,11 +70,11 @@ class Judgement:
         assert not marked & passed, note
         for batch_id, late in self.marked.items():
             assert len(late) == self.dropped[batch_id], f"{note}, batch {batch_id}"
-        times = {v: None if ts is None else ts + ZERO.timestamp() for batch in batches for _, v, ts in batch}
+        times = {v: None if ts is None else ZERO_US + round(ts * 1e6) for batch in batches for _, v, ts in batch}
         for batch_id, rows in self.emitted.items():
-            limit = self.watermark.get(batch_id - 1, 0.0)
+            limit_us = self.watermark_us.get(batch_id - 1, 0)
             mine = {v for v, _ in rows} | self.marked[batch_id]
-            late = {v for v in mine if (ts := times[v]) is not None and round(ts * 1e6) <= round(limit * 1e6)}
+            late = {v for v in mine if (us := times[v]) is not None and us <= limit_us}
             assert late == self.marked[batch_id], f"{note}, batch {batch_id}"
         return len(marked)
 
@@ -96,3 +96,105 @@ def test_a_row_is_marked_if_spark_drops_it_also_when_a_batch_runs_again(
         if draw.random() < 0.7:
             lose_commit(checkpoint)
     assert seen.check(batches, f"seed {seed}") > 0, "no row was late, so the test shows nothing"
+
+
+def test_a_join_goes_by_the_watermark_of_both_streams(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark drops rows of each side by the smaller watermark, also those of the side that is ahead."""
+    feeds = {name: Feed(spark, tmp_path / name) for name in ("left", "right")}
+    sides = {
+        name: service.wrap(feed.df, name=name, event_time="ts", split="split", splits=["a"], late=f"{name}_late")
+        for name, feed in feeds.items()
+    }
+    seen = {name: F.collect_set(F.when(F.col(f"{name}_late"), F.col("v"))).alias("late") for name in feeds}
+    left = sides["left"].observe("left", seen["left"])
+    right = sides["right"].observe("right", seen["right"]).select("v", F.col("ts").alias("other"), "right_late")
+    near = "left.v = right.v and other between ts and ts + interval 30 seconds"
+    ran = start(left.alias("left").join(right.alias("right"), F.expr(near)).select("ts"), str(tmp_path / "checkpoint"))
+    for left_at, right_at in ((100, 50), (200, 51), (300, 52), (49, 49), (51, 48), (250, 60)):
+        for feed, at in ((feeds["left"], left_at), (feeds["right"], right_at)):
+            feed.put(("a", at, at))
+            ran.settle()
+    late = {name: set() for name in feeds}
+    for progress in ran.progress:
+        marked = [set(progress.observed_metrics[name]["late"]) for name in feeds]
+        for name, mine in zip(feeds, marked, strict=True):
+            late[name] |= mine
+        assert sum(map(len, marked)) == progress.dropped_rows, f"batch {progress.batch_id}"
+    assert late == {"left": {49, 51}, "right": {49, 48}}
+
+
+def test_available_now_marks_every_batch(service: LowWatermarkService, spark: SparkSession, tmp_path: Path) -> None:
+    batches, seen, feed = random_batches(7, 6), Judgement(), Feed(spark, tmp_path / "feed")
+    for part in (batches[:4], batches[4:]):
+        for batch in part:
+            feed.put(*batch)
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=SPLITS, late="is_late")
+        ran = start(judged(df), str(tmp_path / "checkpoint"), emitted=seen.emitted, trigger={"availableNow": True})
+        ran.query.awaitTermination()
+        seen.take(ran)
+    assert seen.check(batches, "seed 7") > 0
+
+
+@pytest.mark.parametrize("keep", ["is_late", "not is_late"])
+def test_a_filter_on_the_column_leaves_the_watermark_alone(
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str, keep: str
+) -> None:
+    with settings(spark, {"spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true"}):
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
+        ran = run(df.filter(keep).select("v"), feed, [[("a", n, n)] for n in (10, 20, 30, 25, 5)], checkpoint)
+    late = keep == "is_late"
+    assert ran.rows == ([(5,)] if late else [(10,), (20,), (30,), (25,)]), ran.progress
+    assert ran.low == 29.999
+
+
+def test_rows_measured_in_python_and_rows_of_a_source_are_marked(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = random_batches(11, 6)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(same_time)
+    feed, seen = Feed(spark, tmp_path / "feed"), Judgement()
+    df = service.wrap(
+        feed.df, name="orders", event_time="ts", split="split", splits=SPLITS, strategy=strategy, late="is_late"
+    )
+    ran = start(judged(df), str(tmp_path / "checkpoint"), emitted=seen.emitted)
+    for batch in batches:
+        feed.put(*batch)
+        ran.settle()
+    seen.take(ran)
+    assert seen.check(batches, "seed 11") > 0
+
+
+def same_time(_row: object, row_us: int | None) -> int | None:
+    return row_us
+
+
+@pytest.mark.parametrize(
+    ("late", "told"), [("v", "exists already"), ("V", "exists already"), ("", "expected the name"), (True, "expected")]
+)
+def test_a_column_that_cannot_be_added_is_refused(
+    service: LowWatermarkService, feed: Feed, late: object, told: str
+) -> None:
+    with pytest.raises(WrapRefused, match=told):
+        service.wrap(feed.df, name="orders", event_time="ts", split="split", late=late)  # type: ignore[arg-type]
+
+
+def test_without_the_watermark_of_the_batch_before_it_is_refused(
+    service: LowWatermarkService, spark: SparkSession, feed: Feed
+) -> None:
+    with (
+        settings(spark, {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}),
+        pytest.raises(WrapRefused, match="late rows cannot be told apart exactly"),
+    ):
+        service.wrap(feed.df, name="orders", event_time="ts", split="split", late="is_late")
+
+
+def test_a_query_that_outlives_its_service_ends_in_words(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
+    with LowWatermarkService(spark) as service:
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
+        ran = run(df.select("is_late"), feed, [[("a", 1, 1)]], checkpoint)
+    for v in range(2, 4):
+        feed.put(("a", v, v))
+    with pytest.raises(StreamingQueryException, match="the watermark by which Spark drops rows in it was not told"):
+        ran.settle()
