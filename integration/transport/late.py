@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNKNOWN = (
-    'stream "{stream}": the watermark by which Spark drops rows in this batch was not told, so late rows cannot be told '
-    "apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
+    'stream "{stream}": the watermark by which Spark drops rows in this batch is not known, so late rows cannot be '
+    "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
 )
 
 __all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "is_late", "told"]

@@ -24,7 +24,7 @@ SPLITS = ["a", "b", "c"]
 
 
 def random_batches(seed: int, count: int) -> list[list[Row]]:
-    """Batches in which the splits' times grow, with rows that come too late, some from before 1970, some without time."""
+    """Batches in which the splits' times grow, with rows that come too late, from before 1970, or without time."""
     draw = random.Random(seed)
     at = dict.fromkeys(SPLITS, 0.0)
     made: list[list[Row]] = []
@@ -196,5 +196,5 @@ def test_a_query_that_outlives_its_service_ends_in_words(spark: SparkSession, fe
         ran = run(df.select("is_late"), feed, [[("a", 1, 1)]], checkpoint)
     for v in range(2, 4):
         feed.put(("a", v, v))
-    with pytest.raises(StreamingQueryException, match="the watermark by which Spark drops rows in it was not told"):
+    with pytest.raises(StreamingQueryException, match="late rows cannot be told apart"):
         ran.settle()
