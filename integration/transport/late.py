@@ -31,7 +31,7 @@ _UNKNOWN = (
     "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
 )
 
-__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "is_late", "told"]
+__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "is_late", "of_this_batch", "told"]
 
 FORMAT = "lowmark_late"
 PROPERTY = "spark.lowmark.lateWatermarks"
@@ -60,6 +60,19 @@ def find(told: str | None, batch_id: str | None) -> int | None:
     """
     found = (each.partition(":") for each in (told or "").split())
     return next((int(us) for batch, _, us in found if batch == batch_id), None)
+
+
+def of_this_batch() -> int | None:
+    """Return the watermark by which Spark drops rows in the batch of this task, microseconds.
+
+    None if it is not told: only the tasks of a query with a column of late rows are told.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return None
+    return find(context.getLocalProperty(PROPERTY), context.getLocalProperty("streaming.sql.batchId"))
 
 
 def is_late(spark: SparkSession, stream: str, event_time: Column) -> Column:
@@ -94,12 +107,7 @@ class LateSource(DataSource):
 
 class _LateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002  # there is only one
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "sources are read in tasks"
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        watermark_us = find(context.getLocalProperty(PROPERTY), batch_id)
+        watermark_us = of_this_batch()
         known = pa.py_buffer(b"\0" if watermark_us is None else b"\1")
         value = pa.py_buffer(struct.pack("=q", watermark_us or 0))
         # Of buffers, as in `heartbeat.py`.

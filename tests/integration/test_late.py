@@ -7,6 +7,7 @@ its own, except for rows at or below the watermark. The query observes which row
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import ZERO_US, Feed, Ran, Row, lose_commit, run, start
+from tests.integration.log import Log, LogSource
 from tests.sparks import settings
 
 SPLITS = ["a", "b", "c"]
@@ -149,12 +151,22 @@ def test_a_filter_on_the_column_leaves_the_watermark_alone(
     assert ran.low == 29.999
 
 
-def test_rows_measured_in_python_and_rows_of_a_source_are_marked(
-    service: LowWatermarkService, spark: SparkSession, tmp_path: Path
+def counted(service: LowWatermarkService, batches: list[list[Row]], marked: set[int]) -> None:
+    """Compare the counts by split with the marked rows."""
+    late = Counter(split for batch in batches for split, v, _ in batch if v in marked)
+    assert late, "no row was late, so the test shows nothing"
+    status = service.status("orders")
+    assert {name: split.late_rows for name, split in status.splits.items()} == {s: late[s] for s in status.splits}
+
+
+@pytest.mark.parametrize("of", ["assigner", "generator"])
+def test_rows_measured_in_python_are_marked_and_counted_by_split(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, of: str
 ) -> None:
-    batches = random_batches(11, 6)
+    batches, feed, seen = random_batches(11, 6), Feed(spark, tmp_path / "feed"), Judgement()
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(same_time)
-    feed, seen = Feed(spark, tmp_path / "feed"), Judgement()
+    if of == "generator":
+        strategy = WatermarkStrategy.for_generator(Latest)
     df = service.wrap(
         feed.df, name="orders", event_time="ts", split="split", splits=SPLITS, strategy=strategy, late="is_late"
     )
@@ -164,6 +176,42 @@ def test_rows_measured_in_python_and_rows_of_a_source_are_marked(
         ran.settle()
     seen.take(ran)
     assert seen.check(batches, "seed 11") > 0
+    counted(service, batches, set().union(*seen.marked.values()))
+
+
+def test_rows_of_a_source_are_marked_and_counted_by_split(service: LowWatermarkService, tmp_path: Path) -> None:
+    log, draw = Log(tmp_path / "log"), random.Random(5)
+    df = service.read(
+        LogSource(log.folder), name="log", strategy=WatermarkStrategy.for_monotonous_timestamps(), tasks=2, late="late"
+    )
+    marked = F.collect_list(F.when(F.col("late"), F.col("split_id"))).alias("late")
+    for split in "ab":
+        log.append(split, 0)  # before the query begins, so that it knows both
+    ran = start(df.observe("judged", marked).dropDuplicates(["split_id", "ts"]), str(tmp_path / "checkpoint"))
+    at = 0.0
+    for _ in range(6):
+        for split in "ab":
+            at += 1
+            log.append(split, *(at - draw.choice([0, 0, 7.5, 30]) + n / 1_000 for n in range(3)))
+        ran.settle()
+    late: Counter[str] = Counter()
+    for progress in ran.progress:
+        mine = progress.observed_metrics["judged"]["late"]
+        assert len(mine) == progress.dropped_rows, f"batch {progress.batch_id}"
+        late.update(mine)
+    assert late, [(p.num_input_rows, p.watermark_us) for p in ran.progress]
+    assert {name: split.late_rows for name, split in service.status("log").splits.items()} == {
+        "a": late["a"], "b": late["b"],
+    }  # fmt: skip
+
+
+class Latest:
+    """Emits the largest event time."""
+
+    def on_event(self, event: object, timestamp_us: int, output: object) -> None:
+        output.emit_watermark(timestamp_us)  # type: ignore[attr-defined]
+
+    def on_periodic_emit(self, output: object) -> None: ...
 
 
 def same_time(_row: object, row_us: int | None) -> int | None:
