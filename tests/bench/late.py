@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def run(
     for rows in sizes:
         file = write(spark, f"{SPLITS}, {TIME}", rows, folder / f"late-{rows}")
         lives = {
-            build.__name__: Live(spark, folder / f"late-{rows}-{build.__name__}", file, lambda df, b=build: b(df, rows))
+            build.__name__: Live(spark, folder / f"late-{rows}-{build.__name__}", file, partial(build, rows=rows))
             for build in (wrapped, marked)
         }
         spent: dict[str, list[float]] = {side: [] for side in lives}
