@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.feed import ZERO_US, Feed, Ran, Row, lose_commit, run, start
 from tests.integration.log import Log, LogSource
+from tests.snippets import block
 from tests.sparks import settings
 
 SPLITS = ["a", "b", "c"]
@@ -211,6 +212,21 @@ class Latest:
         output.emit_watermark(timestamp_us)  # type: ignore[attr-defined]
 
     def on_periodic_emit(self, output: object) -> None: ...
+
+
+def test_what_the_page_runs(service: LowWatermarkService, spark: SparkSession, tmp_path: Path) -> None:
+    code = block("wrap.md", "events = service.wrap(")
+    code = code.replace("/data/", f"{tmp_path}/data/").replace("/tmp/orders", f"{tmp_path}/checkpoint")
+    feed = Feed(spark, tmp_path / "feed", "topic string, partition string, v int, ts timestamp")
+    names = {"orders": feed.df, "service": service, "strategy": WatermarkStrategy.for_monotonous_timestamps()}
+    exec(code, names)
+    [query] = spark.streams.active
+    for at in (100, 200, 300, 50):
+        feed.put(("orders", "0", at, at))
+        query.processAllAvailable()
+    late = spark.read.parquet(f"{tmp_path}/data/late").select("v").collect()
+    assert [row.v for row in late] == [50]
+    assert spark.read.parquet(f"{tmp_path}/data/orders").count() == 3
 
 
 def same_time(_row: object, row_us: int | None) -> int | None:

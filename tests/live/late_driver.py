@@ -1,0 +1,44 @@
+"""A wrapped stream with a column of late rows, written as it comes: see `driven` and `test_late_kills`.
+
+Output: a file for each batch and process with (v, microseconds or None, is_late) of its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowmark.integration import LowWatermarkService
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.integration.feed import SCHEMA
+from tests.live.driven import STREAM, Config, Driven, main
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class LateDriven(Driven[Config]):
+    """Writes every row with its mark."""
+
+    def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
+        feed = (
+            spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(Path(self.config.folder, "feed")))
+        )
+        df = service.wrap(feed, name=STREAM, event_time="ts", split="split", splits=["a", "b", "c"], late="is_late")
+        return df.select("v", F.unix_micros("ts"), "is_late")
+
+    def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
+        query.processAllAvailable()
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        part = self.config.output / f"{batch_id:06}-{os.getpid()}.part"
+        part.write_text(json.dumps(sorted(tuple(row) for row in frame.collect())))
+        part.rename(part.with_suffix(".json"))
+
+
+if __name__ == "__main__":
+    main(LateDriven, Config)
