@@ -28,9 +28,15 @@ def check(df: DataFrame, name: str, column: object) -> None:
         return
     if not isinstance(column, str) or not column:
         raise WrapRefused(name, f"late is {column!r:.100}, expected the name of a new column", 'pass late="is_late".')
-    resolved = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    if not hasattr(df, "_jdf"):
+        raise WrapRefused(
+            name,
+            f'late="{column}" needs the session of the query in this process, and the DataFrame is one of Spark Connect',
+            "leave it out, or wrap in the driver, in a session without remote().",
+        )
+    exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     taken = [*df.columns, *COLUMNS]
-    if column in taken or (not resolved and column.lower() in map(str.lower, taken)):
+    if column in taken or (not exact_case and column.lower() in map(str.lower, taken)):
         raise WrapRefused(name, f'late="{column}" names a column that exists already', "choose another name.")
     if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
         raise WrapRefused(
