@@ -31,7 +31,7 @@ def check(df: DataFrame, name: str, column: object) -> None:
     if not hasattr(df, "_jdf"):
         raise WrapRefused(
             name,
-            f'late="{column}" needs the session of the query in this process, and the DataFrame is one of Spark Connect',
+            f'late="{column}" needs a session in this process, and the DataFrame is one of Spark Connect',
             "leave it out, or wrap in the driver, in a session without remote().",
         )
     exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"

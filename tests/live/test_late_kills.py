@@ -1,4 +1,4 @@
-"""The column of late rows under SIGKILL: a batch that runs again marks the same rows, by its watermark in the checkpoint."""
+"""The column of late rows under SIGKILL: a batch that runs again marks the same rows, as the offset log says."""
 
 from __future__ import annotations
 
