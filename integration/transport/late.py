@@ -85,7 +85,8 @@ def is_late(spark: SparkSession, stream: str, event_time: Column) -> Column:
     """
     from pyspark.sql import functions as F
 
-    watermark = spark.read.format(FORMAT).load().scalar()
+    # In an array, because Spark writes a single time into the code of the batch, and compiles that anew if it moves.
+    watermark = F.get(spark.read.format(FORMAT).load().select(F.array(_WATERMARK)).scalar(), 0)
     # The task that reads the watermark could raise, too, but Spark would hide the text behind an "awaitResult".
     known = F.coalesce(watermark, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp"))
     return F.coalesce(event_time <= known, F.lit(False))

@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
         lambda *given: small.run(*given, batches=10, warm_chunks=0),
     ),
     "late": (
-        lambda *given: late.run(*given, sizes=(1_000, 500_000), chunks=5, warm=2),
+        lambda *given: late.run(*given, sizes=(1_000, 200_000), chunks=3, warm=2),
         lambda *given: late.run(*given, sizes=(1_000,), chunks=1, warm=0),
     ),
     "start": (

@@ -32,15 +32,18 @@ def run(
 
     table = []
     for rows in sizes:
-        file = write(spark, f"{SPLITS}, {TIME}", rows, folder / f"late-{rows}")
+        turns = warm + chunks
+        # The watermark moves with each file, because Spark may compile an expression anew for another watermark.
+        moved = [TIME.removesuffix(" ts") + f" + interval {n} seconds ts" for n in range(turns * CHUNK)]
+        files = [write(spark, f"{SPLITS}, {time}", rows, folder / f"late-{rows}-{n}") for n, time in enumerate(moved)]
         lives = {
-            build.__name__: Live(spark, folder / f"late-{rows}-{build.__name__}", file, partial(build, rows=rows))
+            build.__name__: Live(spark, folder / f"late-{rows}-{build.__name__}", files[0], partial(build, rows=rows))
             for build in (wrapped, marked)
         }
         spent: dict[str, list[float]] = {side: [] for side in lives}
-        for turn in range(warm + chunks):
+        for turn in range(turns):
             for side, live in lives.items():
-                data = data_batches(live.feed(*[file] * CHUNK))
+                data = data_batches(live.feed(*files[turn * CHUNK : (turn + 1) * CHUNK]))
                 if turn >= warm:
                     spent[side] += [spent_ms([batch], "triggerExecution") for batch in data]
         for live in lives.values():
