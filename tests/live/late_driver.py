@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +23,21 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class LateDriven(Driven[Config]):
+@dataclass(frozen=True)
+class LateConfig(Config):
+    """The settings of this driver.
+
+    Attributes:
+        dies_after: number of batches in the sink after which the driver kills itself, before Spark commits the last.
+    """
+
+    dies_after: int | None = None
+
+
+class LateDriven(Driven[LateConfig]):
     """Writes every row with its mark."""
+
+    _taken = 0
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         feed = (
@@ -38,7 +53,10 @@ class LateDriven(Driven[Config]):
         part = self.config.output / f"{batch_id:06}-{os.getpid()}.part"
         part.write_text(json.dumps(sorted(tuple(row) for row in frame.collect())))
         part.rename(part.with_suffix(".json"))
+        self._taken += 1
+        if self._taken == self.config.dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(LateDriven, Config)
+    main(LateDriven, LateConfig)

@@ -9,34 +9,36 @@ from pathlib import Path
 
 from tests.integration.feed import Feed
 from tests.integration.test_late import random_batches
-from tests.live.driven import Config
 from tests.live.kafka_scenarios import seed
+from tests.live.late_driver import LateConfig
 from tests.live.servers import wait_until
 from tests.live.torture import MARKS, PAUSE, Driver
 
 pytestmark = MARKS
-KILLS = 6
+KILLS = 4
 
 
 def test_a_batch_that_a_kill_repeats_marks_the_same_rows(tmp_path: Path) -> None:
     drawn = seed()
     rng, note = random.Random(drawn), f"LOWMARK_SEED={drawn}"
-    config, log = Config(str(tmp_path)), tmp_path / "driver.log"
-    batches = random_batches(drawn, 60)
+    config, log = LateConfig(str(tmp_path)), tmp_path / "driver.log"
+    batches = random_batches(drawn, 40)
     feed = Feed(None, tmp_path / "feed")  # type: ignore[arg-type]  # only the driver has a session
     for batch in batches:
         feed.put(*batch)
     repeated = 0
-    for _ in range(KILLS):
-        driver = Driver("late_driver", "run", config, log)
-        before = set(config.output.glob("*.json"))
-        enough = rng.randint(1, 6)
-        wait_until(
-            lambda d=driver, b=before, n=enough: d.alive() and len(set(config.output.glob("*.json")) - b) >= n,  # type: ignore[misc]
-            f"{enough} batches, {note}",
-            seconds=90,
-        )
-        PAUSE.wait(rng.choice([0, 0, 0.05, 0.2]))  # a kill right after the sink's file comes before the commit
+    for kill in range(KILLS):
+        before, enough = set(config.output.glob("*.json")), rng.randint(1, 5)
+        dies = kill % 2 == 0
+        driver = Driver("late_driver", "run", config.but(dies_after=enough) if dies else config, log)
+
+        def ended(driver: Driver = driver, before: set[Path] = before, enough: int = enough, dies: bool = dies) -> bool:
+            if dies:
+                return driver.process.poll() is not None
+            return driver.alive() and len(set(config.output.glob("*.json")) - before) >= enough
+
+        wait_until(ended, f"{enough} batches, {note}", seconds=90)
+        PAUSE.wait(0 if dies else rng.choice([0, 0.05, 0.2]))
         driver.kill()
     driver = Driver("late_driver", "drain", config, log)
     assert driver.process.wait(120) == 0, log.read_text()[-3_000:]
