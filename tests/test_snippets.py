@@ -144,6 +144,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "wrap.md": [
         ("-events = orders.withWatermark(", LINE),
         ("events = service.wrap(", "tests/integration/test_late.py::test_what_the_page_runs"),
+        ("events = service.wrap(", "tests/integration/test_late.py::test_what_the_page_runs"),
     ],
 }
 

@@ -1,7 +1,8 @@
-"""The column of `wrap(late=...)` and `read(late=...)`: refuses what it cannot be, and adds it."""
+"""The columns of `wrap(late=..., watermark=...)` and of `read`: refuses what they cannot be, and adds them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import WrapRefused
@@ -13,50 +14,84 @@ from lowmark.sources.spark.source import register_class
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["check", "mark"]
+__all__ = ["LateColumns"]
+
+_ROW = COLUMNS[2]
 
 
-def check(df: DataFrame, name: str, column: object) -> None:
-    """Refuse a column of late rows that cannot be added to a stream; None asks for none.
+@dataclass(frozen=True, slots=True)
+class LateColumns:
+    """Names of the added columns; None: no such column.
 
-    Raises:
-        WrapRefused: with the reason and the remedy.
+    Attributes:
+        late: true for a row at or below the watermark by which Spark drops rows in its batch.
+        watermark: that watermark.
     """
-    if column is None:
-        return
-    if not isinstance(column, str) or not column:
-        raise WrapRefused(name, f"late is {column!r:.100}, expected the name of a new column", 'pass late="is_late".')
-    if not hasattr(df, "_jdf"):
-        raise WrapRefused(
-            name,
-            f'late="{column}" needs a session in this process, and the DataFrame is one of Spark Connect',
-            "leave it out, or wrap in the driver, in a session without remote().",
-        )
-    exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    taken = [*df.columns, *COLUMNS]
-    if column in taken or (not exact_case and column.lower() in map(str.lower, taken)):
-        raise WrapRefused(name, f'late="{column}" names a column that exists already', "choose another name.")
-    if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
-        raise WrapRefused(
-            name,
-            f"with {ALLOWS_MULTIPLE}=false Spark drops rows by a watermark that it decides only after it has asked "
-            "lowmark, so late rows cannot be told apart exactly",
-            "leave the setting at its default true; it is kept in the checkpoint, so the query needs a new one.",
-        )
 
+    late: str | None = None
+    watermark: str | None = None
 
-def mark(data: DataFrame, name: str, *, event_time: str, column: str) -> DataFrame:
-    """Return the rows of a stream with the column of late rows.
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.late, self.watermark) if name is not None]
 
-    Args:
-        data: the user's rows.
-        name: name of the stream.
-        event_time: the TIMESTAMP column.
-        column: name of the new column.
-    """
-    spark = data.sparkSession
-    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(late.FORMAT):
-        register_class(spark, late.LateSource)
-    return data.withColumn(column, late.is_late(spark, name, F.col(quoted(event_time))))
+    def check(self, df: DataFrame, name: str) -> None:
+        """Refuse columns that cannot be added to a stream.
+
+        Raises:
+            WrapRefused: with the reason and the remedy.
+        """
+        for argument, column in (("late", self.late), ("watermark", self.watermark)):
+            if column is not None and (not isinstance(column, str) or not column):
+                hint = f'pass {argument}="is_late".' if argument == "late" else f'pass {argument}="batch_watermark".'
+                raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
+        if not self.names:
+            return
+        if not hasattr(df, "_jdf"):
+            raise WrapRefused(
+                name,
+                "the DataFrame is one of Spark Connect, and only a session in this process is told which rows are late",
+                "leave late= and watermark= out, or wrap in the driver, in a session without remote().",
+            )
+        exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *self.names)]
+        for column in self.names:
+            if known.count(column if exact_case else column.lower()) > 1:
+                raise WrapRefused(name, f'"{column}" names a column that exists already', "choose another name.")
+        if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
+            raise WrapRefused(
+                name,
+                f"with {ALLOWS_MULTIPLE}=false Spark drops rows by a watermark that it decides only after it has asked "
+                "lowmark, so late rows cannot be told apart exactly",
+                "leave the setting at its default true.",
+            )
+
+    def add(self, data: DataFrame, name: str, event_time: str) -> DataFrame:
+        """Return the rows of a stream with the columns.
+
+        Args:
+            data: the user's rows.
+            name: name of the stream.
+            event_time: the TIMESTAMP column.
+        """
+        if not self.names:
+            return data
+        spark = data.sparkSession
+        if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(late.FORMAT):
+            register_class(spark, late.LateSource)
+        watermark = late.watermark(spark, name)
+        if self.late is not None:
+            is_late = F.coalesce(F.col(quoted(event_time)) <= watermark, F.lit(False))
+            data = data.withColumn(self.late, is_late)
+        return data if self.watermark is None else data.withColumn(self.watermark, watermark)
+
+    def of_heartbeat(self) -> list[Column]:
+        """The columns of the heartbeat's row: no literals, because a filter on them could be folded with these."""
+        made = []
+        if self.late is not None:
+            made.append((F.col(_ROW) > 0).alias(self.late))
+        if self.watermark is not None:
+            made.append(F.get(F.array(F.lit(None).cast("timestamp")), F.col(_ROW)).alias(self.watermark))
+        return made

@@ -25,7 +25,8 @@ from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
-from . import late_rows, wrap
+from . import wrap
+from .late_rows import LateColumns
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def wrapped(
     splits: Iterable[object] | None,
     max_splits: int,
     detail: bool,
-    late: str | None,
+    late: LateColumns,
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
-    late_rows.check(df, name, late)
+    late.check(df, name)
     known = _known(df, name, split, splits)
     key = known["key"]
     shows_names = strategy.runs_python or not _names_itself(known)
@@ -124,7 +125,7 @@ def read(
     split_column: str,
     options: PlanOptions,
     max_splits: int,
-    late: str | None,
+    late: LateColumns,
     address: str,
 ) -> tuple[DataFrame, Stream, str]:
     """Return the measured rows, their stream, and the column with their event time.
@@ -158,7 +159,7 @@ def read(
         if not isinstance(df, DataFrame):
             raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
-    late_rows.check(df, name, late)
+    late.check(df, name)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
     measure: Measure

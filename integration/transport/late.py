@@ -2,8 +2,8 @@
 
 Spark drops a row of batch N if its time is at or below the watermark that the checkpoint's offset log has for batch
 N - 1 (`IncrementalExecution.prevOffsetSeqMetadata`), for batch 0 at or below 1970. No expression of Spark has this
-watermark. So `wrap(late=...)` compares a row's time with a scalar subquery over the source below. Spark plans the
-subquery once and runs it in every batch, in one task of one row; it leaves the subquery out if nobody uses the column.
+watermark. So `wrap(late=..., watermark=...)` adds a scalar subquery over the source below. Spark plans the
+subquery once and runs it in every batch, in one task of one row; it leaves the subquery out if nobody uses the columns.
 
 The task knows its batch by a local property of Spark's, and the watermarks of two batches by a setting of the query's
 own session, which the driver changes before each batch (`integration/spark/late.py`) and Spark hands to every task.
@@ -31,7 +31,7 @@ _UNKNOWN = (
     "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
 )
 
-__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "is_late", "of_this_batch", "told"]
+__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "of_this_batch", "told", "watermark"]
 
 FORMAT = "lowmark_late"
 PROPERTY = "spark.lowmark.lateWatermarks"
@@ -75,21 +75,21 @@ def of_this_batch() -> int | None:
     return find(context.getLocalProperty(PROPERTY), context.getLocalProperty("streaming.sql.batchId"))
 
 
-def is_late(spark: SparkSession, stream: str, event_time: Column) -> Column:
-    """Return an expression that is true for a row at or below the watermark of its batch, and false without a time.
+def watermark(spark: SparkSession, stream: str) -> Column:
+    """Return an expression of the watermark by which Spark drops rows in the batch of a row.
+
+    A row at or below it is late. The expression fails if the watermark is not known.
 
     Args:
         spark: a session that knows `LateSource`.
-        stream: name of the stream, for errors.
-        event_time: the row's time.
+        stream: name of the stream, for the error.
     """
     from pyspark.sql import functions as F
 
     # In an array, because Spark writes a single time into the code of the batch, and compiles that anew if it moves.
-    watermark = F.get(spark.read.format(FORMAT).load().select(F.array(_WATERMARK)).scalar(), 0)
+    told = F.get(spark.read.format(FORMAT).load().select(F.array(_WATERMARK)).scalar(), F.lit(0))
     # The task that reads the watermark could raise, too, but Spark would hide the text behind an "awaitResult".
-    known = F.coalesce(watermark, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp"))
-    return F.coalesce(event_time <= known, F.lit(False))
+    return F.coalesce(told, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp"))
 
 
 class LateSource(DataSource):

@@ -98,8 +98,8 @@ class _SlotRecording:
         latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
         late = self._track.late
         if late is not None and first_us is not None and self._late_us is not None and first_us <= self._late_us:
-            rows = pc.sum(pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))).as_py()
-            late[split, self._cell] = late.get((split, self._cell), 0) + int(rows)
+            late_rows: Any = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
+            late[split, self._cell] = late.get((split, self._cell), 0) + int(pc.sum(late_rows).as_py())
         tracker = self._track.tracker
         if (
             micros.null_count == 0

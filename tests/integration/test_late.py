@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
@@ -18,9 +19,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.integration.feed import ZERO_US, Feed, Ran, Row, lose_commit, run, start
+from tests.integration.feed import ZERO, ZERO_US, Feed, Ran, Row, lose_commit, run, start, us
 from tests.integration.log import Log, LogSource
-from tests.snippets import block
+from tests.snippets import blocks_of, path_of
 from tests.sparks import settings
 
 SPLITS = ["a", "b", "c"]
@@ -77,7 +78,7 @@ class Judgement:
         for batch_id, rows in self.emitted.items():
             limit_us = self.watermark_us.get(batch_id - 1, 0)
             mine = {v for v, _ in rows} | self.marked[batch_id]
-            late = {v for v in mine if (us := times[v]) is not None and us <= limit_us}
+            late = {v for v in mine if (at_us := times[v]) is not None and at_us <= limit_us}
             assert late == self.marked[batch_id], f"{note}, batch {batch_id}"
         return len(marked)
 
@@ -101,6 +102,48 @@ def test_a_row_is_marked_if_spark_drops_it_also_when_a_batch_runs_again(
     assert seen.check(batches, f"seed {seed}") > 0, "no row was late, so the test shows nothing"
 
 
+@pytest.mark.parametrize("seed", [21, 22])
+def test_the_input_is_the_windows_and_the_rows_that_they_dropped(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    batches = random_batches(seed, 8)
+    batches.append([(split, -1, 10_000) for split in SPLITS])
+    feed, checkpoint, draw = Feed(spark, tmp_path / "feed"), str(tmp_path / "checkpoint"), random.Random(seed)
+    emitted: dict[int, list[Row]] = {}
+    for part in (batches[:3], batches[3:6], batches[6:]):
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=SPLITS, watermark="passed")
+        ran = start(windows_and_dropped(df), checkpoint, emitted=emitted)
+        for batch in part:
+            feed.put(*batch)
+            ran.settle()
+        ran.query.stop()
+        if part[-1][0][1] != -1 and draw.random() < 0.7:
+            lose_commit(checkpoint)
+    check_windows_and_dropped([row for rows in emitted.values() for row in rows], batches, f"seed {seed}")
+
+
+def windows_and_dropped(df: DataFrame) -> DataFrame:
+    """Windows of ten seconds, and in the same batches the rows that they drop: (dropped, start, split, rows)."""
+    window = F.window("ts", "10 seconds")
+    counted = df.groupBy(window.alias("w"), "split").count().withColumn("dropped", F.lit(False))
+    dropped = df.withColumn("w", window).filter("w.end <= passed").select("w", "split", F.lit(1).alias("count"))
+    both = counted.unionByName(dropped.withColumn("dropped", F.lit(True)))
+    return both.select("dropped", F.unix_micros("w.start").alias("start"), "split", "count")
+
+
+def check_windows_and_dropped(rows: list[Row], batches: list[list[Row]], note: str) -> None:
+    """Compare with the input: every row with a time is counted in its window or dropped, once."""
+    width_us = 10_000_000
+    rows_in = [row for batch in batches for row in batch]
+    fed = Counter((split, us(at) // width_us * width_us) for split, v, at in rows_in if at is not None and v >= 0)
+    found: Counter[tuple[str, int]] = Counter()
+    for _, start_us, split, n in rows:
+        found[split, start_us] += n
+    assert found == fed, note
+    assert len({(split, at) for dropped, at, split, _ in rows if not dropped}) == sum(not row[0] for row in rows), note
+    assert any(row[0] for row in rows), f"{note}: no row was dropped, so the test shows nothing"
+
+
 def test_a_join_goes_by_the_watermark_of_both_streams(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -119,7 +162,7 @@ def test_a_join_goes_by_the_watermark_of_both_streams(
         for feed, at in ((feeds["left"], left_at), (feeds["right"], right_at)):
             feed.put(("a", at, at))
             ran.settle()
-    late = {name: set() for name in feeds}
+    late: dict[str, set[int]] = {name: set() for name in feeds}
     for progress in ran.progress:
         marked = [set(progress.observed_metrics[name]["late"]) for name in feeds]
         for name, mine in zip(feeds, marked, strict=True):
@@ -214,22 +257,26 @@ class Latest:
     def on_periodic_emit(self, output: object) -> None: ...
 
 
-def test_what_the_page_runs(service: LowWatermarkService, spark: SparkSession, tmp_path: Path) -> None:
-    code = block("wrap.md", "events = service.wrap(")
-    code = code.replace("/data/", f"{tmp_path}/data/").replace("/tmp/orders", f"{tmp_path}/checkpoint")
+@pytest.mark.parametrize(("n", "folders"), [(0, ("late", "orders")), (1, ("dropped", "windows"))])
+def test_what_the_page_runs(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, n: int, folders: tuple[str, str]
+) -> None:
+    blocks = blocks_of(path_of("wrap.md").read_text())
+    code = [each.text for each in blocks if each.begins == "events = service.wrap("][n]
+    code = code.replace('"/data/', f'"{tmp_path}/data/').replace("/tmp/", f"{tmp_path}/checkpoint-")
     feed = Feed(spark, tmp_path / "feed", "topic string, partition string, v int, ts timestamp")
-    names = {"orders": feed.df, "service": service, "strategy": WatermarkStrategy.for_monotonous_timestamps()}
+    names = {"orders": feed.df, "service": service, "strategy": WatermarkStrategy.for_monotonous_timestamps(), "F": F}
     exec(code, names)
     [query] = spark.streams.active
-    for at in (100, 200, 300, 50):
+    for at in (100, 300, 500, 50, 501):
         feed.put(("orders", "0", at, at))
         query.processAllAvailable()
-    late = spark.read.parquet(f"{tmp_path}/data/late").select("v").collect()
-    assert [row.v for row in late] == [50]
-    assert spark.read.parquet(f"{tmp_path}/data/orders").count() == 3
+    late, rest = (spark.read.parquet(f"{tmp_path}/data/{folder}") for folder in folders)
+    assert [(row.ts - ZERO.replace(tzinfo=None)).total_seconds() for row in late.select("ts").collect()] == [50]
+    assert rest.count() == (2 if n else 4)
 
 
-def same_time(_row: object, row_us: int | None) -> int | None:
+def same_time(_row: object, row_us: Any) -> Any:
     return row_us
 
 
