@@ -107,7 +107,7 @@ def test_the_input_is_the_windows_and_the_rows_that_they_dropped(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     batches = random_batches(seed, 8)
-    batches.append([(split, -1, 10_000) for split in SPLITS])
+    batches.append([(split, -1, 100_000) for split in SPLITS])
     feed, checkpoint, draw = Feed(spark, tmp_path / "feed"), str(tmp_path / "checkpoint"), random.Random(seed)
     emitted: dict[int, list[Row]] = {}
     for part in (batches[:3], batches[3:6], batches[6:]):

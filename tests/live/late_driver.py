@@ -1,6 +1,6 @@
-"""A wrapped stream with a column of late rows, written as it comes: see `driven` and `test_late_kills`.
+"""Windows of a wrapped stream and the rows that they drop, in one query: see `driven` and `test_late_kills`.
 
-Output: a file for each batch and process with (v, microseconds or None, is_late) of its rows.
+Output: a file for each batch and process with the rows of `windows_and_dropped`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration import LowWatermarkService
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tests.integration.feed import SCHEMA
+from tests.integration.test_late import SPLITS, windows_and_dropped
 from tests.live.driven import STREAM, Config, Driven, main
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class LateConfig(Config):
 
 
 class LateDriven(Driven[LateConfig]):
-    """Writes every row with its mark."""
+    """Writes windows and dropped rows."""
 
     _taken = 0
 
@@ -43,8 +43,8 @@ class LateDriven(Driven[LateConfig]):
         feed = (
             spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(Path(self.config.folder, "feed")))
         )
-        df = service.wrap(feed, name=STREAM, event_time="ts", split="split", splits=["a", "b", "c"], late="is_late")
-        return df.select("v", F.unix_micros("ts"), "is_late")
+        df = service.wrap(feed, name=STREAM, event_time="ts", split="split", splits=SPLITS, watermark="passed")
+        return windows_and_dropped(df)
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         query.processAllAvailable()
