@@ -43,9 +43,10 @@ class LateColumns:
         Raises:
             WrapRefused: with the reason and the remedy.
         """
-        for argument, column in (("late", self.late), ("watermark", self.watermark)):
+        given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
+        for argument, column, example in given:
             if column is not None and (not isinstance(column, str) or not column):
-                hint = f'pass {argument}="is_late".' if argument == "late" else f'pass {argument}="batch_watermark".'
+                hint = f'pass {argument}="{example}".'
                 raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
         if not self.names:
             return
@@ -57,9 +58,9 @@ class LateColumns:
             )
         exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
         known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *self.names)]
-        for column in self.names:
-            if known.count(column if exact_case else column.lower()) > 1:
-                raise WrapRefused(name, f'"{column}" names a column that exists already', "choose another name.")
+        for added in self.names:
+            if known.count(added if exact_case else added.lower()) > 1:
+                raise WrapRefused(name, f'"{added}" names a column that exists already', "choose another name.")
         if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
             raise WrapRefused(
                 name,

@@ -1,4 +1,4 @@
-"""Late rows under SIGKILL: a batch that runs again gives the same, and the input is the windows and the dropped rows."""
+"""Late rows under SIGKILL: a batch that runs again gives the same; windows and dropped rows make up the input."""
 
 from __future__ import annotations
 
