@@ -183,6 +183,16 @@ def test_available_now_marks_every_batch(service: LowWatermarkService, spark: Sp
     assert seen.check(batches, "seed 7") > 0
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_a_query_that_does_not_use_the_column_does_not_ask_for_it(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, used: bool
+) -> None:
+    df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
+    ran = run(df if used else df.drop("is_late"), feed, [[("a", 1, 1)]], checkpoint)
+    plan = ran.query._jsq.streamingQuery().lastExecution().executedPlan().toString()  # type: ignore[attr-defined]
+    assert ("lowmark_late" in plan) == used
+
+
 @pytest.mark.parametrize("keep", ["is_late", "not is_late"])
 def test_a_filter_on_the_column_leaves_the_watermark_alone(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str, keep: str
