@@ -144,6 +144,17 @@ def check_windows_and_dropped(rows: list[Row], batches: list[list[Row]], note: s
     assert any(row[0] for row in rows), f"{note}: no row was dropped, so the test shows nothing"
 
 
+def test_a_row_at_the_watermark_is_late_and_a_row_a_microsecond_later_is_not(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
+    fed = [[("a", n, n)] for n in (10, 20, 30, 31)]  # the watermark of the last batch but one is that of row 30
+    ran = run(judged(df), feed, [*fed, [("a", 1, 30.999), ("a", 2, 30.999001)]], checkpoint)
+    marked = [set(progress.observed_metrics["judged"]["late"]) for progress in ran.progress]
+    assert set().union(*marked) == {1}, [(p.watermark_us, p.num_input_rows) for p in ran.progress]
+    assert ran.dropped == 1
+
+
 def test_a_join_goes_by_the_watermark_of_both_streams(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -241,7 +252,15 @@ def test_rows_of_a_source_are_marked_and_counted_by_split(service: LowWatermarkS
     for _ in range(5):
         for split in "ab":
             at += 1
-            log.append(split, *(at - draw.choice([0, 0, 7.5, 30]) + n / 1_000 for n in range(3)))
+            log.append(
+                split,
+                *(
+                    at
+                    - draw.choice([0, 0, 2, 30])  # 2: also at the watermark
+                    + n / 1_000
+                    for n in range(3)
+                ),
+            )
         df = service.read(LogSource(log.folder), name="log", strategy=strategy, tasks=2, late="late")
         judged = df.observe("judged", marked).dropDuplicates(["split_id", "ts"])
         ran = start(judged, str(tmp_path / "checkpoint"), trigger={"availableNow": True})
@@ -273,7 +292,7 @@ def test_what_the_page_runs(
 ) -> None:
     blocks = blocks_of(path_of("wrap.md").read_text())
     code = [each.text for each in blocks if each.begins == "events = service.wrap("][n]
-    code = code.replace('"/data/', f'"{tmp_path}/data/').replace("/tmp/", f"{tmp_path}/checkpoint-")
+    code = code.replace("/tmp/", f"{tmp_path}/checkpoint-").replace('"/data/', f'"{tmp_path}/data/')
     feed = Feed(spark, tmp_path / "feed", "topic string, partition string, v int, ts timestamp")
     names = {"orders": feed.df, "service": service, "strategy": WatermarkStrategy.for_monotonous_timestamps(), "F": F}
     exec(code, names)
