@@ -252,15 +252,8 @@ def test_rows_of_a_source_are_marked_and_counted_by_split(service: LowWatermarkS
     for _ in range(5):
         for split in "ab":
             at += 1
-            log.append(
-                split,
-                *(
-                    at
-                    - draw.choice([0, 0, 2, 30])  # 2: also at the watermark
-                    + n / 1_000
-                    for n in range(3)
-                ),
-            )
+            behind = [draw.choice([0, 0, 2, 30]) for _ in range(3)]  # 2: also exactly at the watermark
+            log.append(split, *(at - each + n / 1_000 for n, each in enumerate(behind)))
         df = service.read(LogSource(log.folder), name="log", strategy=strategy, tasks=2, late="late")
         judged = df.observe("judged", marked).dropDuplicates(["split_id", "ts"])
         ran = start(judged, str(tmp_path / "checkpoint"), trigger={"availableNow": True})
