@@ -2,8 +2,8 @@
 
 Spark drops a row of batch N if its time is at or below the watermark that the checkpoint's offset log has for batch
 N - 1 (`IncrementalExecution.prevOffsetSeqMetadata`), for batch 0 at or below 1970. No expression of Spark has this
-watermark. So `wrap(late=..., watermark=...)` adds a scalar subquery over the source below. Spark plans the
-subquery once and runs it in every batch, in one task of one row; it leaves the subquery out if nobody uses the columns.
+watermark. So `wrap(late=..., watermark=...)` adds a scalar subquery over the source below. Spark runs
+the subquery in every batch, in one task of one row; it leaves the subquery out if nobody uses the columns.
 
 The task knows its batch by a local property of Spark's, and the watermarks of two batches by a setting of the query's
 own session, which the driver changes before each batch (`integration/spark/late.py`) and Spark hands to every task.
