@@ -200,7 +200,7 @@ def test_a_query_that_does_not_use_the_column_does_not_ask_for_it(
 ) -> None:
     df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a"], late="is_late")
     ran = run(df if used else df.drop("is_late"), feed, [[("a", 1, 1)]], checkpoint)
-    plan = ran.query._jsq.streamingQuery().lastExecution().executedPlan().toString()  # type: ignore[attr-defined]
+    plan = ran.query._jsq.streamingQuery().lastExecution().executedPlan().toString()
     assert ("lowmark_late" in plan) == used
 
 
