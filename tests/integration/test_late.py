@@ -248,16 +248,19 @@ def test_rows_of_a_source_are_marked_and_counted_by_split(service: LowWatermarkS
     log, draw, strategy = Log(tmp_path / "log"), random.Random(5), WatermarkStrategy.for_monotonous_timestamps()
     marked = F.collect_list(F.when(F.col("late"), F.col("split_id"))).alias("late")
     found: Counter[str] = Counter()
-    at = 0.0
+    at, watermark_us = 0.0, 0
     for _ in range(5):
         for split in "ab":
             at += 1
-            behind = [draw.choice([0, 0, 2, 30]) for _ in range(3)]  # 2: also exactly at the watermark
+            behind = [draw.choice([0, 0, 7.5, 30]) for _ in range(3)]
             log.append(split, *(at - each + n / 1_000 for n, each in enumerate(behind)))
+        if watermark_us:
+            log.append("a", (watermark_us - ZERO_US) / 1e6)  # exactly at the watermark
         df = service.read(LogSource(log.folder), name="log", strategy=strategy, tasks=2, late="late")
         judged = df.observe("judged", marked).dropDuplicates(["split_id", "ts"])
         ran = start(judged, str(tmp_path / "checkpoint"), trigger={"availableNow": True})
         ran.query.awaitTermination()
+        watermark_us = ran.progress[-1].watermark_us or 0
         late: Counter[str] = Counter()
         for progress in ran.progress:
             mine = progress.observed_metrics["judged"]["late"]
