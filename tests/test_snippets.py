@@ -142,7 +142,11 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("promtool check config", CHAIN),
         ("import json", CHAIN),
     ],
-    "wrap.md": [("-events = orders.withWatermark(", LINE)],
+    "wrap.md": [
+        ("-events = orders.withWatermark(", LINE),
+        ("events = service.wrap(", "tests/integration/test_late.py::test_what_the_page_runs"),
+        ("events = service.wrap(", "tests/integration/test_late.py::test_what_the_page_runs"),
+    ],
 }
 
 

@@ -55,6 +55,7 @@ from . import by_hand, check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .desks import Desks
+from .late_rows import LateColumns
 from .listeners import Listeners
 from .marking import DonePartition, Marking
 from .passing import Wait
@@ -232,6 +233,8 @@ class LowWatermarkService:
         splits: Iterable[object] | None = None,
         max_splits: int = _MAX_SPLITS,
         detail: bool = False,
+        late: str | None = None,
+        watermark: str | None = None,
     ) -> DataFrame:
         """Return the same rows under the low watermark of their splits.
 
@@ -245,6 +248,10 @@ class LowWatermarkService:
                 partitions are known without this argument. An unknown split cannot be waited for.
             max_splits: largest number of splits; more end the query with an error.
             detail: also measure rows and earliest event time per split, at about a quarter more work per row.
+            late: name for an added boolean column, such as "is_late": true for a row at or below the watermark by which
+                Spark drops rows in the row's batch, exactly, also when the batch runs again. None: no such column.
+            watermark: name for an added TIMESTAMP column with that watermark, 1970 before the first, which tells which
+                rows a window drops. None: no such column.
 
         Returns:
             A DataFrame with df's columns, all nullable. It may feed several queries.
@@ -269,6 +276,7 @@ class LowWatermarkService:
             splits=splits,
             max_splits=max_splits,
             detail=detail,
+            late=LateColumns(late, watermark),
         )
         return self._build(df, stream, event_time)
 
@@ -290,6 +298,8 @@ class LowWatermarkService:
         failover: FailoverPolicy | None = None,
         timeout: str | dt.timedelta = "1 minute",
         max_splits: int = _MAX_SPLITS,
+        late: str | None = None,
+        watermark: str | None = None,
     ) -> DataFrame:
         """Return the rows of a source under the low watermark of their splits.
 
@@ -316,6 +326,8 @@ class LowWatermarkService:
             timeout: a step of the enumerator, or a pause of the source's own `SourceReader`, counts as hung after this
                 time.
             max_splits: largest number of splits, for prepared rows.
+            late: name for an added boolean column, as in `wrap`.
+            watermark: name for an added TIMESTAMP column, as in `wrap`.
 
         Returns:
             A DataFrame with the source's columns and the split's, all nullable. It may feed several queries.
@@ -355,6 +367,7 @@ class LowWatermarkService:
             split_column=split_column,
             options=options,
             max_splits=max_splits,
+            late=LateColumns(late, watermark),
             address=self.address,
         )
         return self._build(df, stream, time)
@@ -414,6 +427,8 @@ class LowWatermarkService:
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
         self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
+        if stream.late.names:
+            self._queries.tell_late_of(stream.stream_id)
         return wrap.build(df, stream, event_time=event_time, address=self.address)
 
     def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
+
+from .late_rows import LateColumns
 
 __all__ = ["Stream", "metric_of"]
 
@@ -38,6 +40,7 @@ class Stream:
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
         shows_names: only its rows tell the names of its splits.
+        late: the added columns that tell late rows.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Stream:
     reads: bool = False
     claims: bool = False
     shows_names: bool = True
+    late: LateColumns = field(default_factory=LateColumns)
 
     @property
     def finds_splits(self) -> bool:

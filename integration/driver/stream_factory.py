@@ -26,6 +26,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
 from . import wrap
+from .late_rows import LateColumns
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ def wrapped(
     splits: Iterable[object] | None,
     max_splits: int,
     detail: bool,
+    late: LateColumns,
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
+    late.check(df, name)
     known = _known(df, name, split, splits)
     key = known["key"]
     shows_names = strategy.runs_python or not _names_itself(known)
@@ -55,7 +58,7 @@ def wrapped(
     measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
     df, measure = _measured(df, measurement, strategy, stream_id)
     stream = Stream(
-        name=name, stream_id=stream_id, strategy=strategy, measure=measure, shows_names=shows_names, **known
+        name=name, stream_id=stream_id, strategy=strategy, measure=measure, shows_names=shows_names, late=late, **known
     )
     return df, stream
 
@@ -122,6 +125,7 @@ def read(
     split_column: str,
     options: PlanOptions,
     max_splits: int,
+    late: LateColumns,
     address: str,
 ) -> tuple[DataFrame, Stream, str]:
     """Return the measured rows, their stream, and the column with their event time.
@@ -155,6 +159,7 @@ def read(
         if not isinstance(df, DataFrame):
             raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
+    late.check(df, name)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
     measure: Measure
@@ -177,6 +182,7 @@ def read(
         reads=True,
         claims=measured and time == source.event_time and strategy.emits,
         shows_names=strategy.runs_python or measured,
+        late=late,
     )
     return df, stream, time
 

@@ -26,7 +26,7 @@ from lowmark.integration.run_status import ReportGaps
 from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.integration.transport.measure import Measure, Measured
+from lowmark.integration.transport.measure import Measure, Measured, added_up
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, StreamStatus, format_duration_us
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
@@ -124,6 +124,7 @@ class StreamRun:
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
     _rows_log: RowsLog = field(default_factory=RowsLog)
+    _late_rows: Mapping[SplitId, int] | None = None  # None: not counted so far
     _told_low_us: int | None = None
     _told_plan: int | None = None  # the unreported plan when the low watermark was told; None: no such plan
     _answered_plan: int | None = None  # the same for the last answer
@@ -269,10 +270,18 @@ class StreamRun:
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """The status of the stream in this query; `limit` bounds the splits, those that need attention first."""
-        status = self.watermarks.status(now_us, self.stream.name_of, limit=limit)
+        status = self._with_late_rows(self.watermarks.status(now_us, self.stream.name_of, limit=limit))
         if not self.shares:
             return status
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
+
+    def _with_late_rows(self, status: StreamStatus) -> StreamStatus:
+        late = self._late_rows
+        if late is None:
+            return status
+        rows = {name: late.get(split, 0) for name, split in self.named_splits().items()}
+        splits = {name: replace(split, late_rows=rows.get(name, 0)) for name, split in status.splits.items()}
+        return replace(status, splits=splits)
 
     def named_splits(self) -> Mapping[str, SplitId]:
         """All known splits by the names that a status gives them. O(n log n)."""
@@ -385,6 +394,8 @@ class StreamRun:
             self.unmeasured_batches += had_rows(sources)
         else:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice
+            if measured.late_rows is not None:
+                self._late_rows = added_up((self._late_rows or {}, measured.late_rows))
         if measured is not None and measured.counts.rows > 0:
             self.rows_at_us = now_us
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us

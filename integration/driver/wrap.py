@@ -195,10 +195,10 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
     # The rename stands below the observation, where it costs no projection of its own.
     data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
-    data = stream.measure.observe(data)
+    data = stream.late.add(stream.measure.observe(data), stream.name, event_time)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
-    result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
+    result = both.filter(~F.col(_MARKER)).select(*map(quoted, [*df.columns, *stream.late.names]))
     # Spark refuses a second watermark only while the query runs. DataFrames built on `result` lose this
     # override, so the service looks at the plan of their running queries (`RunningQuery.fault`).
     result.withWatermark = partial(_refuse_watermark, stream.name)  # type: ignore[method-assign]
@@ -227,6 +227,7 @@ def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, 
         .load()
     )
     columns = [F.col(_TIME).alias(event_time) if c == event_time else _null_like(df, c) for c in df.columns]
+    columns += stream.late.of_heartbeat()
     row = source.select(*columns, F.col(_MARKER)).withWatermark(event_time, f"{delay_ms} milliseconds")
     return row.observe(stream.heartbeat_metric, F.max(quoted(event_time)).alias("time"))
 

@@ -239,6 +239,12 @@ SPLIT_GAUGES = (
         lambda s: _seconds(s.bound_us),
     ),
     _OfSplit(
+        "lowmark_split_late_rows",
+        "Rows of a split at or below the watermark by which Spark drops rows in their batch, since the query began. "
+        "Absent where they are not counted: see docs/wrap.md.",
+        lambda s: s.late_rows,
+    ),
+    _OfSplit(
         "lowmark_split_last_report_timestamp_seconds",
         "When a split last delivered rows, Unix seconds. Absent before its first.",
         lambda s: _at(s.last_report),

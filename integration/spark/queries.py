@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 from lowmark.sources.spark.source import register_class
 
-from . import forgotten, logical_plan, native_state
+from . import forgotten, late, logical_plan, native_state
 from .available_now import AvailableNow, Told
 from .checkpoint import FarewellFiles
 from .listener import QueryEvents
@@ -101,6 +101,10 @@ class RunningQuery:
         nodes = logical_plan.nodes(self._query.streamingQuery().analyzedPlan())
         return {node.name() for node in nodes if node.nodeName() == "CollectMetrics"}
 
+    def tell_late(self) -> None:
+        """Tell the tasks of its newest batch and of the next the watermarks by which Spark drops rows there."""
+        late.tell(self._query, self.farewells)
+
     def fault(self) -> str | None:
         """Return the part of this query that would break the low watermark, None without such a part.
 
@@ -141,6 +145,7 @@ class Queries:
         self._enqueue, self._available_now = enqueue, available_now
         self._sessions: list[tuple[SparkSession, QueryEvents]] = []
         self._running: dict[str, RunningQuery] = {}
+        self._late: set[str] = set()  # ids of the streams with a column of late rows
 
     def listen_to(self, spark: SparkSession) -> None:
         """Listen to a session's queries; every session has its own listener bus and its own registry of sources."""
@@ -154,6 +159,8 @@ class Queries:
             available_now.begin(event)
             native_state.take_over(spark, event)
             forgotten.warn_of_forgotten_heartbeat(spark, event)
+            for stream_id in self._late:
+                self.tell_late(stream_id)
 
         listener = QueryEvents(self._enqueue, begin)
         spark.streams.addListener(listener)
@@ -164,6 +171,16 @@ class Queries:
         for spark, _ in self._sessions:
             for query in spark.streams.active:
                 self._keep(spark, query._jsq)
+
+    def tell_late_of(self, stream_id: str) -> None:
+        """From now on tell queries on a stream, as soon as they start, which rows are late."""
+        self._late = self._late | {stream_id}  # a new set, because Spark's thread may go through the old one
+
+    def tell_late(self, stream_id: str) -> None:
+        """Tell the queries on a stream the watermarks by which Spark drops rows in this batch and the next."""
+        for query in self:
+            if query.active and stream_id in query.streams():
+                query.tell_late()
 
     def _hold(self, spark: SparkSession, event: JavaObject) -> None:
         """Take hold of the query that starts, in Spark's thread: it may end before the loop takes the event."""

@@ -24,6 +24,7 @@ from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
+from .late import of_this_batch
 from .measure import Measured, added_up
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class BatchTrack:
         lateness: rows by bucket of lateness, by split and task.
         counted: counts by readers, by task and name.
         times: rows by event time, rounded down, by split and task.
+        late: rows at or below the watermark by which Spark drops rows, by split and task; None: not counted.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
@@ -69,6 +71,7 @@ class BatchTrack:
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
+    late: dict[tuple[SplitId, int], int] | None = None
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return the union of both tracks: commutative, associative, idempotent."""
@@ -80,6 +83,7 @@ class BatchTrack:
             dict(self.lateness),
             dict(self.counted),
             dict(self.times),
+            None if self.late is None else dict(self.late),
         )
         merged.absorb(other)
         return merged
@@ -95,6 +99,14 @@ class BatchTrack:
         self.lateness.update(other.lateness)
         self.counted.update(other.counted)
         self.times.update(other.times)
+        if other.late is not None:
+            self.late = {**(self.late or {}), **other.late}
+
+    def late_rows(self) -> dict[SplitId, int] | None:
+        """Rows at or below the watermark by which Spark drops rows, by split; None: not counted."""
+        if self.late is None:
+            return None
+        return added_up({split: rows} for (split, _), rows in self.late.items())
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
@@ -117,6 +129,7 @@ class BatchTrack:
             newest_us=self.tracker.newest_us(),
             future_rows={split: mark.rows for split, mark in self.tracker.future_marks().items()},
             times=_by_split(self.times),
+            late_rows=self.late_rows(),
         )
 
 
@@ -326,6 +339,8 @@ class _Measuring:
         self._generators: dict[int, tuple[WatermarkGenerator, _LatestWatermark]] = {}
         guard_us = job.strategy.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._late_us = of_this_batch()
+        self._late: dict[tuple[SplitId, int], int] = {}
 
     def measure(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
@@ -349,13 +364,15 @@ class _Measuring:
             if output.watermark_us is not None:
                 watermarks_us[split] = output.watermark_us
         names = {split: self._job.key.name(values) for values, split in self._ids.items()}
-        return BatchTrack(self._tracker, watermarks_us, names)
+        return BatchTrack(self._tracker, watermarks_us, names, late=None if self._late_us is None else self._late)
 
     def _see(self, row: dict[str, Any], row_us: int | None) -> int | None:
         assigner: Assigner | None = self._job.strategy.timestamp_assigner
         time_us = row_us if assigner is None else assigned_us(self._job.stream, assigner, row, row_us)
         split = self._split_id(row)
         self._tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
+        if split is not None and time_us is not None and self._late_us is not None and time_us <= self._late_us:
+            self._late[split, self._cell] = self._late.get((split, self._cell), 0) + 1
         guarded = time_us is not None and self._future_limit_us is not None and time_us > self._future_limit_us
         if split is not None and time_us is not None and not guarded:
             if split not in self._generators:

@@ -28,6 +28,7 @@ from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import Assigner, BatchTrack, TrackedMeasure, Tracks, assigned_us, map_in_arrow
+from .late import of_this_batch
 from .measure import Measured
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class _Reduction:
         self._counts = BatchCounts()
         self._groups: list[pa.Table] = []
         self._future: list[pa.Table] = []
+        self._late: list[pa.Table] = []
+        self._late_us = of_this_batch()
         self._group_count = 0
 
     def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -131,6 +134,8 @@ class _Reduction:
             marked += mark.rows
         for values, mark in _marks(self._future):
             track.tracker.mark_future(_text(values), mark, self._cell)
+        if self._late_us is not None:
+            track.late = {(_text(values), self._cell): mark.rows for values, mark in _marks(_regrouped(self._late))}
         rest = self._counts.rows - marked
         counts = BatchCounts(
             rows=rest,
@@ -163,6 +168,9 @@ class _Reduction:
         first_us, latest_us = ends["min"].as_py(), ends["max"].as_py()
         if first_us is not None and first_us < 0:
             before = _count(pc.less(micros, pa.scalar(0, pa.int64())))
+        if self._late_us is not None and first_us is not None and first_us <= self._late_us:
+            late = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
+            self._late.append(_grouped(keys, pc.if_else(late, micros, pa.scalar(None, pa.int64()))))
         limit_us = self._future_limit_us
         if limit_us is not None and latest_us is not None and latest_us > limit_us:
             beyond: Any = pc.greater(micros, pa.scalar(limit_us, pa.int64()))
@@ -177,6 +185,7 @@ class _Reduction:
 
     def _group_again(self) -> None:
         self._groups, self._future = _regrouped(self._groups), _regrouped(self._future)
+        self._late = _regrouped(self._late)
         self._group_count = sum(table.num_rows for table in self._groups)
 
     def _assigned(self, batch: pa.RecordBatch, at: int, assigner: Assigner) -> list[int | None]:
@@ -226,6 +235,10 @@ class MappedMeasure(TrackedMeasure):
             split, name = self._split(text)
             if split is not None:
                 future_rows[split], names[split] = mark.rows, name
+        late_rows: dict[SplitId, int] | None = None
+        if (counted := track.late_rows()) is not None:
+            ids_of = ((self._split(str(text))[0], rows) for text, rows in counted.items())
+            late_rows = {split: rows for split, rows in ids_of if split is not None}
         if len(marks) > self.max_splits:
             raise TooManySplits(self.stream, batch_id, len(marks), self.max_splits)
         ids = np.fromiter(marks.keys(), np.uint64, len(marks))
@@ -238,6 +251,7 @@ class MappedMeasure(TrackedMeasure):
             names,
             newest_us=track.tracker.newest_us(),
             future_rows=future_rows,
+            late_rows=late_rows,
         )
 
     def _split(self, text: str) -> tuple[int | None, str]:

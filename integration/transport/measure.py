@@ -8,15 +8,18 @@ recorder.py      rows of a source of ours are measured by their reader, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import BatchCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+Name = TypeVar("Name", bound=Hashable)
+Number = TypeVar("Number", int, float)
 
 __all__ = ["Measure", "Measured", "added_up"]
 
@@ -38,6 +41,7 @@ class Measured:
         lateness: rows of each split by bucket of lateness; empty if the transport sees no rows, or if not requested.
         counted: counts by name from the readers of a source of ours, such as losses that they skipped.
         times: rows of each split by event time, rounded down; empty whenever `lateness` is.
+        late_rows: rows of each split at or below the watermark by which Spark drops rows; None: not counted.
     """
 
     watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
@@ -52,18 +56,19 @@ class Measured:
     newest_us: int | None = None
     future_rows: Mapping[SplitId, int] = field(default_factory=dict)
     times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    late_rows: Mapping[SplitId, int] | None = None
 
 
-def added_up(counted: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def added_up(counted: Iterable[Mapping[Name, Number]]) -> dict[Name, Number]:
     """Add up counts by name.
 
     >>> added_up([{"data_losses": 1, "lost_offsets": 0}, {"data_losses": 2}])
     {'data_losses': 3, 'lost_offsets': 0}
     """
-    sums: dict[str, float] = {}
+    sums: dict[Name, Number] = {}
     for each in counted:
         for name, count in each.items():
-            sums[name] = sums.get(name, 0) + count
+            sums[name] = sums[name] + count if name in sums else count
     return sums
 
 

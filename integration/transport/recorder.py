@@ -17,6 +17,7 @@ from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, TrackedMeasure, Tracks
+from .late import of_this_batch
 from .measure import Measured, added_up
 from .split_key import SplitKey
 
@@ -76,6 +77,9 @@ class _SlotRecording:
         self._lateness: dict[int, SliceLateness] = {}
         guard_us = recorder.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._late_us = of_this_batch()
+        if self._late_us is not None:
+            self._track.late = {}
 
     def see(self, rows: SplitRows) -> None:
         import pyarrow as pa
@@ -92,6 +96,10 @@ class _SlotRecording:
             self._count_lateness(split, np.asarray(micros.drop_null()))
         ends = pc.min_max(micros)
         latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
+        late = self._track.late
+        if late is not None and first_us is not None and self._late_us is not None and first_us <= self._late_us:
+            late_rows: Any = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
+            late[split, self._cell] = late.get((split, self._cell), 0) + int(pc.sum(late_rows).as_py())
         tracker = self._track.tracker
         if (
             micros.null_count == 0

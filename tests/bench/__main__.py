@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from . import backfill, core, grpc, kafka, kinesis, many, pravega, scan, small, start, throughput, transports
+from . import backfill, core, grpc, kafka, kinesis, late, many, pravega, scan, small, start, throughput, transports
 from .live import session
 from .measure import Row, Spread
 
@@ -40,6 +40,10 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
     "small": (
         lambda *given: small.run(*given, batches=100, warm_chunks=3),
         lambda *given: small.run(*given, batches=10, warm_chunks=0),
+    ),
+    "late": (
+        lambda *given: late.run(*given, sizes=(1_000, 200_000), chunks=3, warm=2),
+        lambda *given: late.run(*given, sizes=(1_000,), chunks=1, warm=0),
     ),
     "start": (
         lambda *given: start.run(*given, pairs=9, crowd=20),

@@ -254,6 +254,7 @@ EITHER_IN_THE_DEMO = {
 # Queries for which the demo has no series, or only at times.
 NONE_IN_THE_DEMO = {
     "Why it stands, A": "its low watermark stands for moments only",
+    "Late reports and returns, C": "it asks for no column of late rows",
     "Coordinators that do not answer, A": "it has no coordinator",
     "Coordinators that do not answer, B": "the same",
 }

@@ -44,6 +44,8 @@ class SplitStatus:
         native_late_rows: least number of its rows that Spark's one watermark for the whole stream judges late.
         bound_us: its own bound with ``for_adaptive_out_of_orderness``, else None.
         beyond_bound: number of rows, or of batches of a wrapped stream, that came later than its bound at that time.
+        late_rows: number of its rows at or below the watermark by which Spark drops rows in their batch; None: not
+            counted. Where rows are counted, the count is exact.
     """
 
     state: SplitState
@@ -59,6 +61,7 @@ class SplitStatus:
     native_late_rows: int = 0
     bound_us: int | None = None
     beyond_bound: int = 0
+    late_rows: int | None = None
 
 
 class Cause(str, Enum):
@@ -475,6 +478,7 @@ def behind(status: StreamStatus) -> tuple[bool, int]:
 def _split_line(split: SplitStatus) -> str:
     backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows:,} rows"
     late = f", {split.late_reports:,} late reports" if split.late_reports else ""
+    late += f", {split.late_rows:,} rows below Spark's watermark" if split.late_rows else ""
     late += f", natively {split.native_late_rows:,} rows late at least" if split.native_late_rows else ""
     if split.bound_us is not None:
         late += f", bound {format_duration_us(split.bound_us)}"

@@ -1,0 +1,116 @@
+"""The watermark by which Spark judges the rows of a batch, as a value in the plan of the same batch.
+
+Spark drops a row of batch N if its time is at or below the watermark that the checkpoint's offset log has for batch
+N - 1 (`IncrementalExecution.prevOffsetSeqMetadata`), for batch 0 at or below 1970. No expression of Spark has this
+watermark. So `wrap(late=..., watermark=...)` adds a scalar subquery over the source below. Spark runs
+the subquery in every batch, in one task of one row; it leaves the subquery out if nobody uses the columns.
+
+The task knows its batch by a local property of Spark's, and the watermarks of two batches by a setting of the query's
+own session, which the driver changes before each batch (`integration/spark/late.py`) and Spark hands to every task.
+The setting names its batches. If a task's batch is not among them, the first row ends the query, in words, so a wrong
+answer is impossible.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import StructType
+
+_UNKNOWN = (
+    'stream "{stream}": the watermark by which Spark drops rows in this batch is not known, so late rows cannot be '
+    "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
+)
+
+__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "of_this_batch", "told", "watermark"]
+
+FORMAT = "lowmark_late"
+PROPERTY = "spark.lowmark.lateWatermarks"
+"""Setting of a query's own session, and local property of its tasks; Spark hands on names that begin with "spark"."""
+_WATERMARK = "watermark"
+_ARROW = pa.schema([pa.field(_WATERMARK, pa.timestamp("us", tz="UTC"))])
+
+
+def told(watermarks_us: Mapping[int, int]) -> str:
+    """Return the setting's text for these batches.
+
+    Args:
+        watermarks_us: batch -> the watermark by which Spark drops rows in it, microseconds.
+
+    >>> told({7: 0, 8: 5_000_000})
+    '7:0 8:5000000'
+    """
+    return " ".join(f"{batch_id}:{us}" for batch_id, us in watermarks_us.items())
+
+
+def find(told: str | None, batch_id: str | None) -> int | None:
+    """Return the watermark of a batch in the setting's text, microseconds; None if it is not there.
+
+    >>> find("7:0 8:5000000", "8"), find("7:0 8:5000000", "9"), find(None, "9")
+    (5000000, None, None)
+    """
+    found = (each.partition(":") for each in (told or "").split())
+    return next((int(us) for batch, _, us in found if batch == batch_id), None)
+
+
+def of_this_batch() -> int | None:
+    """Return the watermark by which Spark drops rows in the batch of this task, microseconds.
+
+    None if it is not told: only the tasks of a query with a column of late rows are told.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return None
+    return find(context.getLocalProperty(PROPERTY), context.getLocalProperty("streaming.sql.batchId"))
+
+
+def watermark(spark: SparkSession, stream: str) -> Column:
+    """Return an expression of the watermark by which Spark drops rows in the batch of a row.
+
+    A row at or below it is late. The expression fails if the watermark is not known.
+
+    Args:
+        spark: a session that knows `LateSource`.
+        stream: name of the stream, for the error.
+    """
+    from pyspark.sql import functions as F
+
+    # In an array, because Spark writes a single time into the code of the batch, and compiles that anew if it moves.
+    told = F.get(spark.read.format(FORMAT).load().select(F.array(_WATERMARK)).scalar(), F.lit(0))
+    # The task that reads the watermark could raise, too, but Spark would hide the text behind an "awaitResult".
+    return F.coalesce(told, F.raise_error(_UNKNOWN.format(stream=stream)).cast("timestamp"))
+
+
+class LateSource(DataSource):
+    """One row with the watermark of the batch in which it is read; null if it is not known."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return f"{_WATERMARK} timestamp"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # always the same
+        return _LateReader()
+
+
+class _LateReader(DataSourceReader):
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002  # there is only one
+        watermark_us = of_this_batch()
+        known = pa.py_buffer(b"\0" if watermark_us is None else b"\1")
+        value = pa.py_buffer(struct.pack("=q", watermark_us or 0))
+        # Of buffers, as in `heartbeat.py`.
+        column = pa.Array.from_buffers(_ARROW.field(0).type, 1, [known, value])
+        yield pa.RecordBatch.from_arrays([column], schema=_ARROW)
