@@ -31,12 +31,13 @@ from lowmark.integration.errors import (
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark import versions, workers
+from lowmark.integration.spark import versions
+from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.transport.driver_rpc import MarkRequest, Server
+from lowmark.integration.spark.sessions import QueryEvent, Session
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, MarkRequest, Server
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
-from lowmark.sources.spark import prefer_own_python
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import (
     LowmarkError,
@@ -65,7 +66,6 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
     from lowmark.integration.page.endpoint import PageServer
-    from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
@@ -179,16 +179,18 @@ class LowWatermarkService:
             )
             if require_coordinator:
                 self._reach_coordinator(self._client)
-        self._spark = spark
+        self._session, self._spark = session_of(spark), spark
         self._stopping = False
         self._listeners = Listeners()
-        self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
+        self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
         self._desks = Desks(self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us)
         self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
         self._loop = Loop("lowmark-loop")
-        answers = Answers(self._call, self._desks, self._standing, spark.sparkContext.applicationId, self._low_heard)
+        self._answers = answers = Answers(
+            self._call, self._desks, self._standing, self._session.application, self._low_heard
+        )
         self._server = Server(
             self.address,
             heartbeat=answers.heartbeat,
@@ -212,12 +214,11 @@ class LowWatermarkService:
         except Exception:
             self.stop()  # the caller gets no service, so the caller could not stop its threads
             raise
-        prefer_own_python(spark)  # first, because Spark remembers it when the heartbeat's source is registered
-        self._queries.listen_to(spark)
+        self._queries.listen_to(self._session)
         atexit.register(self.stop)
         self._made = True
         if not beside:
-            _RUNNING.add(self, spark, arguments)
+            _RUNNING.add(self, self._session, arguments)
 
     # -- for users ------------------------------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class LowWatermarkService:
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
-        workers.check(df.sparkSession, workers.needed(strategy))
+        session_of(df.sparkSession).check_workers(strategy)
         df, stream = stream_factory.wrapped(
             df,
             name=name,
@@ -332,7 +333,7 @@ class LowWatermarkService:
         stream_factory.check_arguments(
             source, name=name, event_time=event_time, prepare=prepare, split_column=split_column
         )
-        workers.check(self._spark, workers.needed(strategy, source))
+        self._session.check_workers(strategy, source)
         slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
         options = PlanOptions(
             slots=slots,
@@ -413,16 +414,17 @@ class LowWatermarkService:
         return check.strategy_of(name, strategy, max_splits)
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
-        self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
-        return wrap.build(df, stream, event_time=event_time, address=self.address)
+        session = self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
+        address = session.heartbeat_address(stream.stream_id, self.address)
+        return wrap.build(df, stream, event_time=event_time, address=address)
 
-    def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> None:
+    def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> Session:
         def instead() -> None:
             self._release(stream.name)  # the stream that had the name before
             add(stream)
 
         self._call(instead, action)
-        self._call(lambda: self._queries.listen_to(df.sparkSession), action)
+        return self._call(lambda: self._queries.listen_to(session_of(df.sparkSession)), action)
 
     def release(self, name: str) -> None:
         """Forget a stream whose queries have ended, which frees its name.
@@ -768,15 +770,18 @@ class LowWatermarkService:
     def _enqueue_refusal(self, task: TaskId, refused: LowmarkError) -> None:
         self._loop.post(lambda: self._runs.refuse(task, refused))
 
-    def _enqueue_event(self, kind: str, event: JavaObject) -> None:
+    def _enqueue_event(self, kind: str, event: QueryEvent) -> None:
         self._loop.post(lambda: self._take_event(kind, event))
+
+    def _answer(self, request: HeartbeatRequest) -> HeartbeatReply:
+        return self._answers.heartbeat(request)
 
     def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
         self._loop.post(lambda: self._desks.ending.expect(streams, fault))
 
     # -- on the loop
 
-    def _take_event(self, kind: str, event: JavaObject) -> None:
+    def _take_event(self, kind: str, event: QueryEvent) -> None:
         """Take an event of Spark's listener, with one retry after an error; a repeated event has no effect.
 
         A second error is logged, because nobody waits for the result: the next heartbeat reads a missed report again.
