@@ -111,7 +111,8 @@ class LowWatermarkService:
 
     Raises:
         ServiceDiffers: the session has a service with other arguments.
-        SessionUnfit: the session is a Spark Connect session, whose driver is another process.
+        SessionUnfit: the session is no session, or a Spark Connect session of a Spark before 4.2.
+        WorkersUnfit: the server of a Spark Connect session has no lowmark.
         ServiceRefused: a job without a coordinator, or with less than one query; an invalid port.
         InvalidDuration: `job_away` is no duration.
         AddressRefused, TokenRefused: an argument that the coordinator's address needs is missing, or a file cannot be
@@ -329,6 +330,7 @@ class LowWatermarkService:
                 remedy.
             ServiceStopped: the service was stopped.
         """
+        self._session.require_driver(f'read("{name}")')
         strategy = self._begin("read", name, strategy, max_splits)
         stream_factory.check_arguments(
             source, name=name, event_time=event_time, prepare=prepare, split_column=split_column
@@ -415,7 +417,7 @@ class LowWatermarkService:
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
         session = self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
-        address = session.heartbeat_address(stream.stream_id, self.address)
+        address = session.heartbeat_address(stream.stream_id, stream.name, self.address)
         return wrap.build(df, stream, event_time=event_time, address=address)
 
     def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> Session:
@@ -604,6 +606,7 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         self._check_open(f'mark partitions of stream "{name}"')
+        self._session.require_driver(f'mark_done("{name}")')
         made = marking.marking_of(
             self._spark, name, time, partition, layout, delay, success_files=success_files, call=call, post=post
         )

@@ -95,7 +95,7 @@ class ClassicSession:
             keeps_rows=logical_plan.keeps_rows(plan),
         )
 
-    def heartbeat_address(self, stream_id: str, service: str) -> str:  # noqa: ARG002  # one door for all streams
+    def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # one for all
         return service
 
     def listen(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from . import logical_plan
 from .available_now import Told
 from .checkpoint import FarewellFiles
+from .faults import WATERMARK_POLICY, fault_of
 from .progress import Progress
 from .sessions import Answer, Enqueue, Query, Session
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Queries", "RunningQuery"]
-
-_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 @dataclass(frozen=True)
@@ -110,17 +109,11 @@ class RunningQuery:
         watermarks = [
             node for node in logical_plan.nodes(execution.logicalPlan()) if node.nodeName() == "EventTimeWatermark"
         ]
-        if any(logical_plan.has_watermark(node.child()) for node in watermarks):
-            return (
-                "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
-                "largest event time again. Hint: remove it; the strategy's bound takes its place."
-            )
-        if len(watermarks) > 1 and execution.sparkSessionForStream().conf().get(_POLICY) == "max":
-            return (
-                f"{_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be dropped. "
-                "Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
-            )
-        return None
+        return fault_of(
+            stacked=any(logical_plan.has_watermark(node.child()) for node in watermarks),
+            watermarks=len(watermarks),
+            policy=execution.sparkSessionForStream().conf().get(WATERMARK_POLICY),
+        )
 
 
 def _ran(progress: JavaObject) -> bool:

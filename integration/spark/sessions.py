@@ -180,7 +180,7 @@ class Session(Protocol):
         """Return the facts in Spark's plan of a DataFrame of this session."""
         ...
 
-    def heartbeat_address(self, stream_id: str, service: str) -> str:
+    def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:
         """Return where the heartbeat reader of a stream asks, for a service that listens at `service`."""
         ...
 
