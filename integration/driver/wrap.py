@@ -188,8 +188,10 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     """
     delay_ms = stream.strategy.delay_ms
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
-    # The rename stands below the observation, where it costs no projection of its own.
-    data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
+    # The rename stands below the observation, where it costs no projection of its own. A `withColumn` of Spark Connect
+    # would drop the metadata.
+    time = F.col(quoted(event_time)).alias(event_time, metadata=metadata)
+    data = df.select(*(time if column == event_time else quoted(column) for column in df.columns))
     data = stream.measure.observe(data)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)

@@ -292,7 +292,14 @@ class ConnectSession:
                 self._queries.pop(event.run_id)
 
         self._listener = _Listener(take)
-        spark.streams.addListener(self._listener)
+        self._add_listener()
+
+    def _add_listener(self) -> None:
+        # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
+        # it for an error and ends, so another command goes before.
+        streams = self.spark.streams
+        streams.active  # noqa: B018
+        streams.addListener(self._listener)
 
     def running(self) -> list[ConnectQuery]:
         return [query for query in tuple(self._queries.values()) if query.active]
