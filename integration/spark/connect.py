@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,13 +24,14 @@ from lowmark.integration.transport.heartbeat import HeartbeatSource
 from lowmark.integration.transport.told import FORMAT, SCHEME, TellSource, Told, seal_of
 from lowmark.sources.spark.source import register_class
 from lowmark.sources.spark.versions import major_minor
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from lowmark.sources.worker import Worker
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryListener
 
 from . import plan_text
 from .available_now import Told as ToldEnding
 from .faults import WATERMARK_POLICY, fault_of
 from .progress import Progress
-from .relay import Relay
+from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, InputPlan, Query
 
 if TYPE_CHECKING:
@@ -220,6 +222,7 @@ class ConnectSession:
         self._left: dict[str, Farewell] = {}
         self._queries: dict[str, ConnectQuery] = {}  # by run
         self._listener: _Listener | None = None
+        self._put: Callable[[str, Any], None] = lambda *_: None
         self._relay: Relay | None = None
 
     @property
@@ -277,9 +280,9 @@ class ConnectSession:
         register_class(spark, HeartbeatSource)
         register_class(spark, TellSource)
         self._check_server()
-        relay = self._relay = Relay(answer, enqueue, self._tell, self._names)
+        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._names)
 
-        def take(kind: str, raw: Any) -> None:
+        def put(kind: str, raw: Any) -> None:
             event = ClientEvent(raw)
             query = self._queries.get(event.run_id)
             if query is None:
@@ -291,15 +294,53 @@ class ConnectSession:
             if kind == "terminated":
                 self._queries.pop(event.run_id)
 
-        self._listener = _Listener(take)
+        self._put, self._listener = put, _Listener(put)
         self._add_listener()
 
     def _add_listener(self) -> None:
         # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
         # it for an error and ends, so another command goes before.
-        streams = self.spark.streams
+        streams = self._client.streams
         streams.active  # noqa: B018
         streams.addListener(self._listener)
+
+    @property
+    def _listens(self) -> bool:
+        """Whether the listener is on the session's bus, which drops its listeners when the connection breaks."""
+        return self._listener in self._client.streams._sqlb._listener_bus
+
+    def _listen_again(self) -> None:
+        """Listen again after a break, and take the batches that were over meanwhile."""
+        if self.ended or self._listens:
+            return
+        try:
+            self._add_listener()
+            if not self._listens:
+                return  # Spark has warned of the reason, and the next second is another try
+            log.warning("listening to Spark's events again, after a break of the connection to its server")
+            for query in self.running():
+                self._catch_up(query)
+        except Exception as gone:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
+            if "INVALID_HANDLE" not in str(gone):
+                log.debug("the server does not answer: %s", gone)
+                return
+            for query in self.running():
+                self._end(query, "the server of Spark Connect no longer knows the client's session: it was restarted")
+
+    def _catch_up(self, query: ConnectQuery) -> None:
+        running: Any = self._client.streams.get(query.query_id)
+        if running is None or str(running.runId) != query.run_id:
+            self._end(query, None)
+            return
+        newest = query.newest()
+        for progress in running.recentProgress:
+            if "addBatch" in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
+                self._put("progress", QueryProgressEvent(progress))
+
+    def _end(self, query: ConnectQuery, failure: str | None) -> None:
+        log.warning("query %s ended while nothing was heard of it", query.query_id)
+        ids = uuid.UUID(query.query_id), uuid.UUID(query.run_id)
+        self._put("terminated", QueryTerminatedEvent(*ids, failure, None))
 
     def running(self) -> list[ConnectQuery]:
         return [query for query in tuple(self._queries.values()) if query.active]
@@ -308,13 +349,13 @@ class ConnectSession:
         return bool(self.running())
 
     def stop_listening(self) -> None:
-        if self._listener is not None and not self.ended:
-            try:
-                self.spark.streams.removeListener(self._listener)
-            except Exception as gone:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
-                log.debug("could not remove the listener: %s", gone)
         if self._relay is not None:
             self._relay.close()
+        if self._listener is not None and not self.ended and self._listens:
+            # On a thread, because Spark's client tries for minutes to reach a server that is gone.
+            leaving = Worker("lowmark-leave", lambda: self._client.streams.removeListener(self._listener))
+            leaving.start()
+            leaving.join(END_SECONDS)
 
     def explained(self, query_id: str) -> str:
         """Return Spark's plan of a running query's newest batch as text; empty if the query has ended."""

@@ -15,23 +15,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lowmark.integration.errors import ServiceStopped
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import Told
-from lowmark.sources.worker import Worker
+from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.moment import us_of
 
 from .progress import Progress
 from .sessions import Answer, Enqueue, Query, QueryEvent
 
-__all__ = ["Relay", "Taker", "Tell"]
+__all__ = ["END_SECONDS", "Relay", "Taker", "Tell"]
 
 log = logging.getLogger("lowmark")
 
 _TICK_SECONDS = 1.0
-_END_SECONDS = 5.0
+END_SECONDS = 5.0
+"""How long the end of a service waits for a server that may be gone."""
 
 Tell = Callable[[str, str, "Told | None"], None]
 """Takes an answer to the server's host: (id of the stream, token of the reader, answer, None: remove the answer)."""
@@ -104,11 +106,14 @@ class Relay:
         answer: answers a heartbeat reader.
         enqueue: takes each event after the answer to its batch.
         tell: takes an answer to the server's host.
+        look: called once a second, with the clock's tick.
         streams: ids of the streams of this client -> their names.
     """
 
-    def __init__(self, answer: Answer, enqueue: Enqueue, tell: Tell, streams: Mapping[str, str]) -> None:
-        self._answer, self._enqueue, self._tell, self._streams = answer, enqueue, tell, streams
+    def __init__(
+        self, answer: Answer, enqueue: Enqueue, tell: Tell, look: Callable[[], None], streams: Mapping[str, str]
+    ) -> None:
+        self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
         self._events: queue.SimpleQueue[tuple[str, QueryEvent, Taker] | None] = queue.SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
         self._clock = ServerClock()
@@ -123,25 +128,27 @@ class Relay:
     def close(self) -> None:
         """End the thread after the events that it has."""
         self._events.put(None)
-        self._worker.join(_END_SECONDS)
+        self._worker.join(END_SECONDS)
 
     def _run(self) -> None:
-        ticked = time.monotonic()
+        ticks_at = time.monotonic() + _TICK_SECONDS
         while True:
             try:
-                taken = self._events.get(timeout=max(0.0, ticked + _TICK_SECONDS - time.monotonic()))
-            except queue.Empty:
-                ticked = time.monotonic()
-                for token, reader in self._readers.items():
-                    self._ask(token, reader)
-            else:
+                taken = self._events.get(timeout=max(0.0, ticks_at - time.monotonic()))
                 if taken is None:
                     return
-                try:
-                    self._take(*taken)
-                except Exception:
-                    log.exception("could not take an event of a query; the watermark holds until the next batch")
+            except queue.Empty:
+                ticks_at, taken = time.monotonic() + _TICK_SECONDS, None
+            try:
+                self._tick() if taken is None else self._take(*taken)
+            except Exception:
+                log.exception("could not take an event of a query; the watermark holds until the next batch")
             self._tell_all()
+
+    def _tick(self) -> None:
+        self._look()
+        for token, reader in self._readers.items():
+            self._ask(token, reader)
 
     def _take(self, kind: str, event: QueryEvent, taker: Taker) -> None:
         match kind:
@@ -202,6 +209,8 @@ class Relay:
             )
         try:
             reply = self._answer(request)
+        except (ServiceStopped, WorkerDied):
+            return  # the query keeps its watermark
         except LowmarkError as refused:  # otherwise the query would read on while its watermark holds for ever
             reply = HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(refused))
         if begins is None:
