@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -311,7 +312,12 @@ class ConnectSession:
 
     def _listen_again(self) -> None:
         """Listen again after a break, and take the batches that were over meanwhile."""
-        if self.ended or self._listens:
+        if self.ended:
+            return
+        if self._program_is_over():
+            self._leave()
+            return
+        if self._listens:
             return
         try:
             self._add_listener()
@@ -351,11 +357,21 @@ class ConnectSession:
     def stop_listening(self) -> None:
         if self._relay is not None:
             self._relay.close()
-        if self._listener is not None and not self.ended and self._listens:
-            # On a thread, because Spark's client tries for minutes to reach a server that is gone.
-            leaving = Worker("lowmark-leave", lambda: self._client.streams.removeListener(self._listener))
-            leaving.start()
-            leaving.join(END_SECONDS)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._listener is None or self.ended or not self._listens:
+            return
+        # On a thread, because Spark's client tries for minutes to reach a server that is gone.
+        leaving = Worker("lowmark-leave", lambda: self._client.streams.removeListener(self._listener))
+        leaving.start()
+        leaving.join(END_SECONDS)
+
+    def _program_is_over(self) -> bool:
+        """Whether only Spark's thread of events keeps this process alive: it is no daemon, so Python waits for it."""
+        events = self._client.streams._sqlb._execution_thread
+        live = [thread for thread in threading.enumerate() if not thread.daemon and thread is not events]
+        return not any(thread.is_alive() for thread in live)
 
     def explained(self, query_id: str) -> str:
         """Return Spark's plan of a running query's newest batch as text; empty if the query has ended."""
