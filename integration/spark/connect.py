@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import sys
 import threading
 import uuid
 from collections import deque
@@ -26,6 +27,7 @@ from lowmark.integration.transport.told import FORMAT, SCHEME, TellSource, Told,
 from lowmark.sources.spark.source import register_class
 from lowmark.sources.spark.versions import major_minor
 from lowmark.sources.worker import Worker
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryListener
 
 from . import plan_text
@@ -278,6 +280,13 @@ class ConnectSession:
                 f"a Spark Connect session of Spark {spark.version}",
                 "use Spark 4.2 or newer, or make the service in the driver itself.",
             )
+        if _in_a_pipeline():
+            raise SessionUnfit(
+                "LowWatermarkService needs a session whose queries it may hear of",
+                "the session of a declarative pipeline, whose function may not analyze, and whose run fails as soon as "
+                "another Python process of the session has counted something",
+                "wrap in a client of its own, and let the pipeline read what its query writes.",
+            )
         register_class(spark, HeartbeatSource)
         register_class(spark, TellSource)
         self._check_server()
@@ -363,9 +372,28 @@ class ConnectSession:
         if self._listener is None or self.ended or not self._listens:
             return
         # On a thread, because Spark's client tries for minutes to reach a server that is gone.
-        leaving = Worker("lowmark-leave", lambda: self._client.streams.removeListener(self._listener))
+        leaving = Worker("lowmark-leave", self._remove_listener)
         leaving.start()
         leaving.join(END_SECONDS)
+
+    def _remove_listener(self) -> None:
+        bus = self._client.streams._sqlb
+        if len(bus._listener_bus) > 1:
+            bus.remove(self._listener)
+            return
+        # The bus would hold its lock while it waits for its thread, which needs the lock for the next event.
+        from pyspark.sql.connect.proto import Command, StreamingQueryListenerBusCommand
+
+        command = Command()
+        command.streaming_query_listener_bus_command.CopyFrom(
+            StreamingQueryListenerBusCommand(remove_listener_bus_listener=True)
+        )
+        self._client.client.execute_command(command)
+        if bus._execution_thread is not None:
+            bus._execution_thread.join(END_SECONDS)
+        with bus._lock:
+            bus._listener_bus.remove(self._listener)
+            bus._execution_thread = None
 
     def _program_is_over(self) -> bool:
         """Whether only Spark's thread of events keeps this process alive: it is no daemon, so Python waits for it."""
@@ -399,6 +427,18 @@ class ConnectSession:
         if told is not None:
             options["reply"] = told.to_json()
         self.spark.read.format(FORMAT).options(**options).load().schema  # noqa: B018  # the analysis is the telling
+
+
+def _in_a_pipeline() -> bool:
+    """Whether this code defines a declarative pipeline (`spark-pipelines`)."""
+    registry: Any = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    if registry is None:
+        return False
+    try:
+        registry.get_active_graph_element_registry()
+    except PySparkException:
+        return False
+    return True
 
 
 def _explained(df: Any) -> str:

@@ -52,7 +52,7 @@ def use(folder: Path, port: int) -> None:
     spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
     service, source = (
         LowWatermarkService(spark),
-        GeneratorSource(StreamScript((SplitScript("a", 1),), us(0), ticks=1, tick_us=1)),
+        GeneratorSource(StreamScript((SplitScript("a", 1),), us(0), ticks=1, tick_us=1, shuffle_us=1), seed=1),
     )
     rows = spark.readStream.format("rate").load()
     by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(dict)

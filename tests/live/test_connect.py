@@ -205,4 +205,7 @@ def test_a_declarative_pipeline_is_told_why_not(port: int, tmp_path: Path) -> No
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=SECONDS,
     )  # fmt: skip
     assert ran.returncode != 0
-    assert "LowWatermarkService needs the session of a driver, got a Spark Connect session" in ran.stderr
+    assert (
+        "LowWatermarkService needs a session whose queries it may hear of, got the session of a declarative pipeline"
+        in ran.stderr
+    )
