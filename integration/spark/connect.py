@@ -307,12 +307,14 @@ class ConnectSession:
         self._put, self._listener = put, _Listener(put)
         self._add_listener()
 
-    def _add_listener(self) -> None:
+    def _add_listener(self) -> bool:
+        """Listen to the session's queries; return whether it worked."""
         # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
         # it for an error and ends, so another command goes before.
         streams = self._client.streams
         streams.active  # noqa: B018
         streams.addListener(self._listener)
+        return self._listens
 
     @property
     def _listens(self) -> bool:
@@ -329,8 +331,7 @@ class ConnectSession:
         if self._listens:
             return
         try:
-            self._add_listener()
-            if not self._listens:
+            if not self._add_listener():
                 return  # Spark has warned of the reason, and the next second is another try
             log.warning("listening to Spark's events again, after a break of the connection to its server")
             for query in self.running():

@@ -54,12 +54,12 @@ def use(folder: Path, port: int) -> None:
         LowWatermarkService(spark),
         GeneratorSource(StreamScript((SplitScript("a", 1),), us(0), ticks=1, tick_us=1, shuffle_us=1), seed=1),
     )
-    rows = spark.readStream.format("rate").load()
-    by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(dict)
+    rate = spark.readStream.format("rate").load()
+    by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["value"]))
     calls: dict[str, Callable[[], object]] = {
         "read": lambda: service.read(source, name="orders"),
-        "mark_done": lambda: service.mark_done(rows, name="orders", time="timestamp"),
-        "assigner": lambda: service.wrap(rows, name="o", event_time="timestamp", split="value", strategy=by_python),
+        "mark_done": lambda: service.mark_done(rate, name="orders", time="timestamp"),
+        "assigner": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", strategy=by_python),
         "ship": lambda: ship(spark),
         "adopt": lambda: adopt(folder / "checkpoint", "orders", spark=spark),
         "leave": lambda: leave(folder / "checkpoint", spark=spark),
