@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.connect import ConnectSession
+from lowmark.integration.spark.connect_query import progress_of
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.session import local_session
 
@@ -71,7 +72,7 @@ def measure(spark: SparkSession, folder: Path, files: int, *, paced: bool) -> tu
         def low_us() -> int:
             for each in query.recentProgress:
                 if "addBatch" in each.durationMs:
-                    progress.setdefault(each.batchId, Progress.from_json(each.json))
+                    progress.setdefault(each.batchId, progress_of(each))
             return max((offset.low_us or 0 for each in progress.values() for _, offset in each.heartbeats()), default=0)
 
         for file in range(files):
