@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,11 +76,14 @@ def measure(spark: SparkSession, folder: Path, files: int, *, paced: bool) -> tu
                     progress.setdefault(each.batchId, progress_of(each))
             return max((offset.low_us or 0 for each in progress.values() for _, offset in each.heartbeats()), default=0)
 
+        def reached(goal_us: int) -> bool:
+            return low_us() >= goal_us
+
         for file in range(files):
             if paced:
                 _put(feed, [file])
             goal_us = us(file * _STEP_SECONDS) - 1_000
-            wait_until(lambda goal_us=goal_us: low_us() >= goal_us, f"the low watermark of file {file}", seconds=120)
+            wait_until(partial(reached, goal_us), f"the low watermark of file {file}", seconds=120)
         query.stop()
     batches, spent_ms = [], []
     with_rows = [batch for batch in sorted(progress) if progress[batch].sources[0].num_input_rows]
@@ -116,7 +120,7 @@ def main(files: int) -> None:
         tell(session, *given)
         told_ms.append((time.perf_counter() - began) * 1_000)
 
-    ConnectSession._tell = timed  # type: ignore[method-assign]
+    ConnectSession._tell = timed  # type: ignore[assignment,method-assign]
     with tempfile.TemporaryDirectory(prefix="lowmark-bench-") as place:
         folder = Path(place)
         with client(folder / "client") as spark:
