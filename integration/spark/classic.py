@@ -29,7 +29,7 @@ log = logging.getLogger("lowmark")
 
 
 class JavaEvent:
-    """An event of the JVM, see `QueryEvent`. Each field is a call into the JVM, so it is read when it is needed."""
+    """An event of the JVM, see `QueryEvent`. Each field is a call into the JVM, so a field is read at its use."""
 
     def __init__(self, kind: str, event: JavaObject) -> None:
         self._event = event

@@ -28,7 +28,7 @@ _REMEMBERED = 100
 
 
 class ClientCheckpoint:
-    """What a client keeps instead of files in a query's checkpoint; see `Checkpoint`.
+    """The memory of a client, instead of files in a query's checkpoint; see `Checkpoint`.
 
     The farewells are this process's, and shared by all of its queries.
 

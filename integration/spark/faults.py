@@ -1,4 +1,4 @@
-"""What a user may build on a wrapped stream that would break its low watermark, in words."""
+"""Names the parts of a query that would break the low watermark of its wrapped stream."""
 
 from __future__ import annotations
 

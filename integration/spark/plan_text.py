@@ -1,4 +1,4 @@
-"""Reads Spark's plan as the text of `explain`, which is all that a client of Spark Connect gets of it.
+"""Reads Spark's plan from the text of `explain`, because a client of Spark Connect gets only this text.
 
     == Analyzed Logical Plan ==
     split: bigint, ts: timestamp

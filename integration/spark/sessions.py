@@ -74,7 +74,7 @@ class QueryEvent(Protocol):
 
 
 class Checkpoint(Protocol):
-    """What a service reads and writes in a query's checkpoint: see `FarewellFiles`."""
+    """The files of a query's checkpoint that a service reads and writes: see `FarewellFiles`."""
 
     @property
     def checkpoint(self) -> str: ...

@@ -137,7 +137,7 @@ class ToldClient:
         self._told: Told | None = None
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """Return the newest answer to this reader, or the one before as long as there is no newer.
+        """Return the newest answer to this reader; while there is no newer answer, the last answer again.
 
         Raises:
             ServiceUnreachable: the file cannot be read.
