@@ -105,6 +105,8 @@ class ConnectSession:
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         plan = plan_text.nodes(_explained(df))
+        if any(node.source == "kafka" for node in plan):  # written for it, and not tried on a broker yet
+            self.require_driver("wrap of Spark's Kafka source")
         asked = [name for name in ("topic", "partition") if name in df.columns]
         kafka = frozenset[str]()
         if asked and any(node.source == "kafka" for node in plan):
