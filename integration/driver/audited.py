@@ -9,20 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.sessions import QueryEvent
 from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
 from . import failures
 from .stream import Stream
 from .stream_run import StreamRun
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
 
 __all__ = ["AuditedRun", "Audits"]
 
@@ -120,21 +117,21 @@ class Audits:
         self._streams = {metric: stream for metric, stream in self._streams.items() if stream.name != name}
         self._runs = {key: run for key, run in self._runs.items() if run.stream.name != name}
 
-    def take_event(self, kind: str, event: JavaObject) -> None:
+    def take_event(self, kind: str, event: QueryEvent) -> None:
         """Take an event of Spark's listener."""
         if not self._streams:
             return
         match kind:
             case "progress":
-                self._take(Progress.from_java(event.progress()))
+                self._take(event.progress())
             case "idle":
-                run_id = event.runId().toString()
-                for run in self._of(run_id):
+                for run in self._of(event.run_id):
                     run.seen_at_us = self._clock.now_us()
             case "terminated":
-                told = failures.brief(event.exception().get()) if event.exception().isDefined() else None
-                for run in self._of(event.runId().toString()):
-                    run.ended, run.failed, run.failure = True, event.exception().isDefined(), told
+                failure = event.failure
+                told = None if failure is None else failures.brief(failure)
+                for run in self._of(event.run_id):
+                    run.ended, run.failed, run.failure = True, failure is not None, told
 
     def _of(self, run_id: str) -> list[AuditedRun]:
         return [run for (_, of), run in self._runs.items() if of == run_id]

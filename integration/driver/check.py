@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from lowmark.integration.errors import ServiceRefused, SessionUnfit, WrapRefused
 from lowmark.integration.spark import versions
+from lowmark.integration.spark.kinds import is_session
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
@@ -17,20 +18,14 @@ __all__ = ["name", "service", "session", "strategy_of"]
 
 
 def session(spark: object) -> None:
-    """Refuse an object that is not a driver's SparkSession.
+    """Refuse an object that is no session of Spark.
 
     Raises:
         SessionUnfit: names the type of the object and the remedy.
     """
-    if hasattr(spark, "_jsparkSession"):
+    if is_session(spark):
         versions.check_session(cast("SparkSession", spark))
         return
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise SessionUnfit(
-            "LowWatermarkService needs the session of a driver",
-            "a Spark Connect session: its listeners and accumulators live in another process",
-            "create the service in the driver itself; a client may read formats (lowmark.sources.spark.register).",
-        )
     raise SessionUnfit(
         "LowWatermarkService needs a SparkSession",
         f"{spark!r:.100}",

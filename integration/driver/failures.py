@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from lowmark.integration.spark.conflict import conflict
-from lowmark.integration.spark.queries import RunningQuery
+from lowmark.integration.spark.sessions import Query
 
 from .stream import Stream
 
@@ -83,7 +83,7 @@ def brief(failure: str) -> str | None:
 
 
 def explain(
-    failure: str, query: RunningQuery | None, *, query_id: str, names: Iterable[str], streams: Mapping[str, Stream]
+    failure: str, query: Query | None, *, query_id: str, names: Iterable[str], streams: Mapping[str, Stream]
 ) -> dict[str, str]:
     """Log the known reason of a query's failure, if any.
 
@@ -106,7 +106,7 @@ def explain(
     return known
 
 
-def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | None:
+def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
     """Say why a query cannot go on from its checkpoint; None if it can, or if lowmark is not the reason.
 
     Args:
@@ -139,7 +139,7 @@ def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | Non
         return None
 
 
-def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str, Stream]) -> dict[str, str]:
+def _explain_checkpoint(query: Query, query_id: str, streams: Mapping[str, Stream]) -> dict[str, str]:
     """Explain a failure before the first batch by a wrong checkpoint, which Spark's own text does not name."""
     why = conflict_of(query, streams)
     if why is None:

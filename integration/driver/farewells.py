@@ -11,8 +11,9 @@ import logging
 from functools import partial
 
 from lowmark.integration.process.loop import Loop
-from lowmark.integration.spark.checkpoint import Farewell, FarewellFiles
-from lowmark.integration.spark.queries import Queries, RunningQuery
+from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 
 from .stream_run import StreamRun
@@ -28,17 +29,17 @@ class Farewells:
     """Writes farewells on a thread of its own, because a file system may be slow and the loop must not wait for it."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[RunningQuery, Farewell, str | None]] = {}  # by token, not written yet
+        self._newest: dict[str, tuple[Query, Farewell, str | None]] = {}  # by token, not written yet
         self._loop: Loop | None = None
 
-    def keep(self, query: RunningQuery | None, run: StreamRun) -> None:
+    def keep(self, query: Query | None, run: StreamRun) -> None:
         """Write the last report of a running run soon, without waiting."""
         farewell = _of(run)
         if query is not None and farewell is not None:
             self._newest[run.token] = query, farewell, run.resumes
             self._writer.post(partial(self._write_or_warn, run))
 
-    def leave(self, query: RunningQuery | None, run: StreamRun) -> None:
+    def leave(self, query: Query | None, run: StreamRun) -> None:
         """Write the last report of an ended run, and return when it is written.
 
         Raises:
@@ -113,24 +114,12 @@ def lost_report(
     if request.resumes is None:
         return None
     for query in queries:
-        files = query.farewells
-        planned = files.newest_batch() if stream_id in query.streams() else None
-        written = None if planned is None else files.entry(planned)
-        if planned is None or written is None:
-            continue
-        if not any(request.resumes in (offset or "") for _, offset in written.sources):
-            continue  # another query of the stream
-        # A batch that a restart ran again is reported; the state in its offset comes from the report before that batch.
-        over = planned if query.newest() is None and files.committed(planned) else planned - 1
-        reported = planned - 1 if left_behind is None else left_behind.batch_id
-        return over if reported < over and _went_on(files, reported, over) else None
+        if stream_id in query.streams():
+            runs = query.newest() is not None
+            lost = query.farewells.lost_batch(request.resumes, runs=runs, left_behind=left_behind)
+            if lost is not None:
+                return lost
     return None
-
-
-def _went_on(files: FarewellFiles, before: int, until: int) -> bool:
-    """Whether a source of rows went on after one batch, until the end of another; also where Spark kept no entry."""
-    first, last = files.entry(before), files.entry(until)
-    return first is None or last is None or first.positions != last.positions
 
 
 def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.queries import RunningQuery
+from lowmark.integration.spark.sessions import Query, QueryEvent
 
 from . import failures
 from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
 from .stream_run import StreamRun
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
 
 __all__ = ["ListenerEvents"]
 
@@ -33,38 +28,37 @@ class ListenerEvents:
         self._runs, self._reports, self._ending = runs, reports, ending
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), at most two
 
-    def take_event(self, kind: str, event: JavaObject) -> None:
+    def take_event(self, kind: str, event: QueryEvent) -> None:
         """Take an event: "started", "progress", "idle" or "terminated"."""
         match kind:
             case "started":
                 self._runs.queries.find()
             case "progress":
-                self._take_progress(event.progress())
+                self._take_progress(event)
             case "idle":
                 self._take_sign_of_life(event)
             case "terminated":
                 self._take_end(event)
 
-    def _take_progress(self, java_progress: JavaObject) -> None:
-        run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
+    def _take_progress(self, event: QueryEvent) -> None:
+        run_id, batch_id = event.run_id, event.batch_id
         runs = [run for run in self._runs if run.run_id in (run_id, None) and not run.ended]
         behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
         if behind:  # between two batches and at the end of a query; otherwise the heartbeat took the report first
-            progress = Progress.from_java(java_progress)
+            progress = event.progress()
             for run in behind:
                 self._reports.take(run, progress, planned_at_us=run.asked_at_us)
                 self._runs.after(run, self._runs.clock.now_us())
                 if run.last_batch_id == batch_id:
                     self._reports.keep_last(run)
 
-    def _take_sign_of_life(self, event: JavaObject) -> None:
+    def _take_sign_of_life(self, event: QueryEvent) -> None:
         """Take Spark's sign, every ten seconds, that an idle query lives."""
-        for run in self._runs.of_query(event.runId().toString()):
+        for run in self._runs.of_query(event.run_id):
             run.seen_at_us = self._runs.clock.now_us()
 
-    def _take_end(self, event: JavaObject) -> None:
-        query_id, run_id = event.id().toString(), event.runId().toString()
-        failure = event.exception().get() if event.exception().isDefined() else ""
+    def _take_end(self, event: QueryEvent) -> None:
+        query_id, run_id, failure = event.query_id, event.run_id, event.failure or ""
         query = self._runs.queries.get(run_id)
         told = failures.brief(failure)
         for run in self._runs:
@@ -96,7 +90,7 @@ class ListenerEvents:
         if run.query_id is not None and run.last_batch_id is not None:
             run.stream.measure.forget(run.query_id, run.last_batch_id)
 
-    def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
+    def _keep_failed(self, query: Query, told: str | None, known: Mapping[str, str]) -> None:
         """Keep a failed query for status and metrics, including a query that failed before its heartbeat asked."""
         now_us = self._runs.clock.now_us()
         of_query = {run.stream.stream_id: run for run in self._runs.of_query(query.run_id)}

@@ -25,7 +25,7 @@ from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.checkpoint_store import HadoopStore
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.queries import RunningQuery
+from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.observed import decode_sketch
 from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
@@ -173,7 +173,7 @@ class Marking:
         self.late_rows: dict[str, int] = {}
         self._changed = threading.Condition()
         self._stopped = threading.Event()
-        self._query: RunningQuery | None = None
+        self._query: Query | None = None
         self._named = ""
         self._partitions = Partitions(width_us, delay_us)
         self._counts = False
@@ -218,7 +218,7 @@ class Marking:
             columns.append(F.expr(sketch).alias("rows"))
         return df.observe(self.metric, *columns)
 
-    def begin(self, query: RunningQuery) -> None:
+    def begin(self, query: Query) -> None:
         """Take hold of a query before its first batch of this run, if the query writes the measured rows.
 
         A query that begins leaves its file before its first batch, so no later crash can take the first batch away.
@@ -229,7 +229,7 @@ class Marking:
             self._tie(query)
             self._changed.notify_all()
 
-    def take(self, progress: Progress, query: RunningQuery, *, until_us: int | None, had_rows: bool) -> None:
+    def take(self, progress: Progress, query: Query, *, until_us: int | None, had_rows: bool) -> None:
         """Take the progress of a committed batch of a query on the stream. On the service's loop.
 
         Args:
@@ -283,7 +283,7 @@ class Marking:
         if self._writer is not None:
             self._writer.stop()
 
-    def _tie(self, query: RunningQuery) -> None:
+    def _tie(self, query: Query) -> None:
         """Go on from the file in the checkpoint of a query that is new to this marking."""
         if self._query is not None and self._query.query_id == query.query_id:
             self._query = query
@@ -304,7 +304,7 @@ class Marking:
             self._writer, self._actor = Loop("lowmark-done-files"), Worker("lowmark-done", self._run)
             self._actor.start()
 
-    def _first_kept(self, query: RunningQuery) -> Kept:
+    def _first_kept(self, query: Query) -> Kept:
         """Write the file of a query that has none, and return its content."""
         done, until_us = query.farewells.newest_commit(self.stream)
         unsure = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.spark.queries import Queries, RunningQuery
+from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.sessions import Query
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
 
 from .cooperation import Cooperation
@@ -101,7 +102,7 @@ class Runs:
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
 
-    def running(self, run: StreamRun) -> RunningQuery | None:
+    def running(self, run: StreamRun) -> Query | None:
         """The query of a run; None if the query ended before it was looked up."""
         if self.queries.get(run.run_id) is None:
             self.queries.find()

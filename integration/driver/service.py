@@ -31,12 +31,13 @@ from lowmark.integration.errors import (
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark import versions, workers
+from lowmark.integration.spark import versions
+from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.transport.driver_rpc import MarkRequest, Server
+from lowmark.integration.spark.sessions import QueryEvent, Session
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, MarkRequest, Server
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
-from lowmark.sources.spark import prefer_own_python
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import (
     LowmarkError,
@@ -66,7 +67,6 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
     from lowmark.integration.page.endpoint import PageServer
-    from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
@@ -112,7 +112,8 @@ class LowWatermarkService:
 
     Raises:
         ServiceDiffers: the session has a service with other arguments.
-        SessionUnfit: the session is a Spark Connect session, whose driver is another process.
+        SessionUnfit: the session is no session, or a Spark Connect session of a Spark before 4.2.
+        WorkersUnfit: the server of a Spark Connect session has no lowmark.
         ServiceRefused: a job without a coordinator, or with less than one query; an invalid port.
         InvalidDuration: `job_away` is no duration.
         AddressRefused, TokenRefused: an argument that the coordinator's address needs is missing, or a file cannot be
@@ -180,16 +181,18 @@ class LowWatermarkService:
             )
             if require_coordinator:
                 self._reach_coordinator(self._client)
-        self._spark = spark
+        self._session, self._spark = session_of(spark), spark
         self._stopping = False
         self._listeners = Listeners()
-        self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
+        self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
         self._desks = Desks(self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us)
         self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
         self._loop = Loop("lowmark-loop")
-        answers = Answers(self._call, self._desks, self._standing, spark.sparkContext.applicationId, self._low_heard)
+        self._answers = answers = Answers(
+            self._call, self._desks, self._standing, self._session.application, self._low_heard
+        )
         self._server = Server(
             self.address,
             heartbeat=answers.heartbeat,
@@ -213,12 +216,11 @@ class LowWatermarkService:
         except Exception:
             self.stop()  # the caller gets no service, so the caller could not stop its threads
             raise
-        prefer_own_python(spark)  # first, because Spark remembers it when the heartbeat's source is registered
-        self._queries.listen_to(spark)
+        self._queries.listen_to(self._session)
         atexit.register(self.stop)
         self._made = True
         if not beside:
-            _RUNNING.add(self, spark, arguments)
+            _RUNNING.add(self, self._session, arguments)
 
     # -- for users ------------------------------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class LowWatermarkService:
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
-        workers.check(df.sparkSession, workers.needed(strategy))
+        session_of(df.sparkSession).check_workers(strategy)
         df, stream = stream_factory.wrapped(
             df,
             name=name,
@@ -340,11 +342,12 @@ class LowWatermarkService:
                 remedy.
             ServiceStopped: the service was stopped.
         """
+        self._session.require_driver(f'read("{name}")')
         strategy = self._begin("read", name, strategy, max_splits)
         stream_factory.check_arguments(
             source, name=name, event_time=event_time, prepare=prepare, split_column=split_column
         )
-        workers.check(self._spark, workers.needed(strategy, source))
+        self._session.check_workers(strategy, source)
         slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
         options = PlanOptions(
             slots=slots,
@@ -426,18 +429,19 @@ class LowWatermarkService:
         return check.strategy_of(name, strategy, max_splits)
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
-        self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
+        session = self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
         if stream.late.names:
             self._queries.tell_late_of(stream.stream_id)
-        return wrap.build(df, stream, event_time=event_time, address=self.address)
+        address = session.heartbeat_address(stream.stream_id, stream.name, self.address)
+        return wrap.build(df, stream, event_time=event_time, address=address)
 
-    def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> None:
+    def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> Session:
         def instead() -> None:
             self._release(stream.name)  # the stream that had the name before
             add(stream)
 
         self._call(instead, action)
-        self._call(lambda: self._queries.listen_to(df.sparkSession), action)
+        return self._call(lambda: self._queries.listen_to(session_of(df.sparkSession)), action)
 
     def release(self, name: str) -> None:
         """Forget a stream whose queries have ended, which frees its name.
@@ -637,6 +641,7 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         self._check_open(f'mark partitions of stream "{name}"')
+        self._session.require_driver(f'mark_done("{name}")')
         made = marking.marking_of(
             self._spark, name, time, partition, layout, delay, success_files=success_files, call=call, post=post
         )
@@ -803,15 +808,18 @@ class LowWatermarkService:
     def _enqueue_refusal(self, task: TaskId, refused: LowmarkError) -> None:
         self._loop.post(lambda: self._runs.refuse(task, refused))
 
-    def _enqueue_event(self, kind: str, event: JavaObject) -> None:
+    def _enqueue_event(self, kind: str, event: QueryEvent) -> None:
         self._loop.post(lambda: self._take_event(kind, event))
+
+    def _answer(self, request: HeartbeatRequest) -> HeartbeatReply:
+        return self._answers.heartbeat(request)
 
     def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
         self._loop.post(lambda: self._desks.ending.expect(streams, fault))
 
     # -- on the loop
 
-    def _take_event(self, kind: str, event: JavaObject) -> None:
+    def _take_event(self, kind: str, event: QueryEvent) -> None:
         """Take an event of Spark's listener, with one retry after an error; a repeated event has no effect.
 
         A second error is logged, because nobody waits for the result: the next heartbeat reads a missed report again.

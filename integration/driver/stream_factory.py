@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.spark import logical_plan, versions
+from lowmark.integration.spark import versions
+from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.transport.accumulated import AccumulatedMeasure, EventTimeMap, TrackParam, TrackShelf
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
@@ -210,17 +211,17 @@ class _Known(TypedDict):
 def _known(df: DataFrame, name: str, split: str | Sequence[str], splits: Iterable[object] | None) -> _Known:
     key = SplitKey.of(name, wrap.split_columns(split), _types(df))
     wrap.check_session(df.sparkSession, name=name)
-    plan_ = logical_plan.analyzed(df)
-    of_kafka = logical_plan.kafka_columns(plan_) & {"topic", "partition"}
+    plan = session_of(df.sparkSession).input_plan(df)
+    of_kafka = plan.kafka_columns & {"topic", "partition"}
     declared = {} if splits is None else key.declared(name, splits)
     return _Known(
         key=key,
-        sources=logical_plan.count_sources(plan_),
+        sources=plan.sources,
         kafka=set(key.columns) <= of_kafka and "partition" in key.columns,
         declared=declared,
         names=dict(declared),
-        withholds=logical_plan.withholds_rows(plan_),
-        keeps_rows=logical_plan.keeps_rows(plan_),
+        withholds=plan.withholds_rows,
+        keeps_rows=plan.keeps_rows,
     )
 
 

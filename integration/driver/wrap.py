@@ -19,7 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.spark import logical_plan, versions
+from lowmark.integration.spark import versions
+from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark import named_reader
@@ -53,12 +54,6 @@ def check_arguments(
 
     if not isinstance(df, DataFrame):
         raise WrapRefused(name, f"expected a DataFrame to wrap, got {df!r:.100}", "wrap what spark.readStream gives.")
-    if not hasattr(df, "_jdf"):
-        raise WrapRefused(
-            name,
-            "the DataFrame is one of Spark Connect, whose driver is another process",
-            "wrap it in the driver, in a session that SparkSession.builder made there without remote().",
-        )
     _check_text(name, "event_time", event_time, "ts")
     columns = split if isinstance(split, list | tuple) else [split]
     for column in columns:
@@ -106,14 +101,14 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
             name, f"the column {taken[0]} has a name that lowmark uses itself", "rename it before wrapping."
         )
     _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
-    analyzed = logical_plan.analyzed(df)
-    if logical_plan.has_heartbeat(analyzed):
+    plan = session_of(df.sparkSession).input_plan(df)
+    if plan.has_heartbeat:
         raise WrapRefused(
             name,
             "this DataFrame is wrapped already, or comes from one that is",
             "wrap a stream once, at its source; one wrapped DataFrame may feed several queries.",
         )
-    if logical_plan.has_watermark(analyzed):
+    if plan.has_watermark:
         raise WrapRefused(
             name,
             "withWatermark already stands on this DataFrame; Spark would go by the largest event time seen anywhere",
@@ -132,7 +127,7 @@ def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: Waterm
             name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."
         )
     _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
-    if logical_plan.has_heartbeat(logical_plan.analyzed(df)):
+    if session_of(df.sparkSession).input_plan(df).has_heartbeat:
         raise WrapRefused(
             name,
             "this DataFrame is wrapped already",
@@ -193,8 +188,10 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     """
     delay_ms = stream.strategy.delay_ms
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
-    # The rename stands below the observation, where it costs no projection of its own.
-    data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
+    # The rename stands below the observation, where it costs no projection of its own. A `withColumn` of Spark Connect
+    # would drop the metadata.
+    time = F.col(quoted(event_time)).alias(event_time, metadata=metadata)
+    data = df.select(*(time if column == event_time else quoted(column) for column in df.columns))
     data = stream.late.add(stream.measure.observe(data), stream.name, event_time)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)

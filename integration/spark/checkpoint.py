@@ -156,6 +156,33 @@ class FarewellFiles:
         """Return whether Spark has recorded that a batch is committed."""
         return self._store.exists(f"commits/{batch_id}")
 
+    def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None:
+        """Return the batch that was committed before a run and never reported; None if no such batch had rows.
+
+        Args:
+            resumes: the token in the offset that the run starts from; another query's is not in this checkpoint.
+            runs: the query has finished a batch since it was started.
+            left_behind: the farewell of the run before, if any.
+
+        Raises:
+            CheckpointUnreadable, UnknownFormat: see `newest_entry`.
+        """
+        planned = self.newest_batch()
+        written = None if planned is None else self.entry(planned)
+        if planned is None or written is None:
+            return None
+        if not any(resumes in (offset or "") for _, offset in written.sources):
+            return None  # another query of the stream
+        # A batch that a restart ran again is reported; the state in its offset comes from the report before that batch.
+        over = planned if not runs and self.committed(planned) else planned - 1
+        reported = planned - 1 if left_behind is None else left_behind.batch_id
+        return over if reported < over and self._went_on(reported, over) else None
+
+    def _went_on(self, before: int, until: int) -> bool:
+        """Whether a source of rows went on after one batch, until the end of another, or Spark kept no entry."""
+        first, last = self.entry(before), self.entry(until)
+        return first is None or last is None or first.positions != last.positions
+
     def may_be_native(self) -> bool:
         """Whether a query without lowmark may have begun the checkpoint: after an adoption, or with named sources.
 

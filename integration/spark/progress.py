@@ -60,6 +60,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     name: str | None = None
     event_time: dict[str, str] = {}
     observed_metrics: dict[str, Any] = {}
+    timestamp: str = ""
+    duration_ms: dict[str, int] = {}
 
     @classmethod
     def from_json(cls, text: str) -> Progress:

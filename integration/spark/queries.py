@@ -7,20 +7,17 @@ heartbeat asks.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lowmark.integration.transport.heartbeat import HeartbeatSource
-from lowmark.sources.spark.source import register_class
-
-from . import forgotten, late, logical_plan, native_state
-from .available_now import AvailableNow, Told
+from . import late, logical_plan
+from .available_now import Told
 from .checkpoint import FarewellFiles
-from .listener import QueryEvents
+from .faults import WATERMARK_POLICY, fault_of
 from .progress import Progress
+from .sessions import Answer, Enqueue, Query, Session
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -28,14 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Queries", "RunningQuery"]
 
-log = logging.getLogger("lowmark")
-
-_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
-
 
 @dataclass(frozen=True)
 class RunningQuery:
-    """One run of one query.
+    """One run of one query in the JVM beside the service; a `Query`.
 
     Attributes:
         run_id: Spark's id of this run; a restart has another.
@@ -47,6 +40,12 @@ class RunningQuery:
     query_id: str
     farewells: FarewellFiles
     _query: JavaObject
+
+    @classmethod
+    def of(cls, spark: SparkSession, query: JavaObject) -> RunningQuery:
+        """Return a query of a session, which must not have ended."""
+        files = FarewellFiles(spark, query.streamingQuery().resolvedCheckpointRoot())
+        return cls(query.runId().toString(), query.id().toString(), files, query)
 
     @property
     def name(self) -> str | None:
@@ -114,17 +113,11 @@ class RunningQuery:
         watermarks = [
             node for node in logical_plan.nodes(execution.logicalPlan()) if node.nodeName() == "EventTimeWatermark"
         ]
-        if any(logical_plan.has_watermark(node.child()) for node in watermarks):
-            return (
-                "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
-                "largest event time again. Hint: remove it; the strategy's bound takes its place."
-            )
-        if len(watermarks) > 1 and execution.sparkSessionForStream().conf().get(_POLICY) == "max":
-            return (
-                f"{_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be dropped. "
-                "Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
-            )
-        return None
+        return fault_of(
+            stacked=any(logical_plan.has_watermark(node.child()) for node in watermarks),
+            watermarks=len(watermarks),
+            policy=execution.sparkSessionForStream().conf().get(WATERMARK_POLICY),
+        )
 
 
 def _ran(progress: JavaObject) -> bool:
@@ -136,41 +129,35 @@ class Queries:
     """The queries of all sessions the service listens to.
 
     Args:
-        enqueue: takes (kind, Java event) from Spark's listener thread and returns at once.
+        enqueue: takes each event of Spark's listeners.
         available_now: hears of queries that end by themselves but whose readers Spark has not told so; see
             `AvailableNow`.
+        answer: answers the heartbeat readers that cannot ask the service themselves.
     """
 
-    def __init__(self, enqueue: Callable[[str, JavaObject], None], available_now: Told = lambda *_: None) -> None:
-        self._enqueue, self._available_now = enqueue, available_now
-        self._sessions: list[tuple[SparkSession, QueryEvents]] = []
-        self._running: dict[str, RunningQuery] = {}
+    def __init__(self, enqueue: Enqueue, available_now: Told, answer: Answer) -> None:
+        self._enqueue, self._available_now, self._answer = enqueue, available_now, answer
+        self._sessions: list[Session] = []
+        self._running: dict[str, Query] = {}
         self._late: set[str] = set()  # ids of the streams with a column of late rows
 
-    def listen_to(self, spark: SparkSession) -> None:
-        """Listen to a session's queries; every session has its own listener bus and its own registry of sources."""
-        if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
-            return
-        register_class(spark, HeartbeatSource)
-        available_now = AvailableNow(spark, self._available_now)
+    def listen_to(self, session: Session) -> Session:
+        """Listen to a session's queries, and return the session as it is known.
 
-        def begin(event: JavaObject) -> None:
-            self._hold(spark, event)
-            available_now.begin(event)
-            native_state.take_over(spark, event)
-            forgotten.warn_of_forgotten_heartbeat(spark, event)
-            for stream_id in self._late:
-                self.tell_late(stream_id)
-
-        listener = QueryEvents(self._enqueue, begin)
-        spark.streams.addListener(listener)
-        self._sessions.append((spark, listener))
+        Every session has its own listener bus and its own registry of sources.
+        """
+        for known in self._sessions:
+            if known.is_of(session.spark):
+                return known
+        session.listen(self._enqueue, self._begin, self._available_now, self._answer)
+        self._sessions.append(session)
+        return session
 
     def find(self) -> None:
         """Take hold of started queries while they run, because Spark does not return an ended query."""
-        for spark, _ in self._sessions:
-            for query in spark.streams.active:
-                self._keep(spark, query._jsq)
+        for session in self._sessions:
+            for query in session.running():
+                self._keep(query)
 
     def tell_late_of(self, stream_id: str) -> None:
         """From now on tell queries on a stream, as soon as they start, which rows are late."""
@@ -182,25 +169,22 @@ class Queries:
             if query.active and stream_id in query.streams():
                 query.tell_late()
 
-    def _hold(self, spark: SparkSession, event: JavaObject) -> None:
-        """Take hold of the query that starts, in Spark's thread: it may end before the loop takes the event."""
-        query = spark._jsparkSession.streams().get(event.id())
-        if query is not None:
-            self._keep(spark, query)
+    def _begin(self, query: Query) -> None:
+        """Take a query that begins, in Spark's thread, which starts the first batch after the return."""
+        self._keep(query)
+        if (streams := self._late) and not streams.isdisjoint(query.streams()):
+            query.tell_late()
 
-    def _keep(self, spark: SparkSession, query: JavaObject) -> None:
-        run_id = query.runId().toString()
-        if run_id not in self._running:
-            root = query.streamingQuery().resolvedCheckpointRoot()
-            self._running[run_id] = RunningQuery(run_id, query.id().toString(), FarewellFiles(spark, root), query)
+    def _keep(self, query: Query) -> None:
+        self._running.setdefault(query.run_id, query)
 
-    def get(self, run_id: str | None) -> RunningQuery | None:
+    def get(self, run_id: str | None) -> Query | None:
         return None if run_id is None else self._running.get(run_id)
 
     def forget(self, run_id: str) -> None:
         self._running.pop(run_id, None)
 
-    def __iter__(self) -> Iterator[RunningQuery]:
+    def __iter__(self) -> Iterator[Query]:
         return iter(tuple(self._running.values()))
 
     def __len__(self) -> int:
@@ -208,17 +192,10 @@ class Queries:
 
     def any_active(self) -> bool:
         """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
-        try:
-            return any(spark.streams.active for spark, _ in self._sessions)
-        except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
-            log.debug("could not ask for running queries: %s", gone)
-            return False
+        return any(session.any_active() for session in self._sessions)
 
     def close(self) -> None:
         """Stop listening. Spark may be gone already."""
-        for spark, listener in self._sessions:
-            try:
-                spark.streams.removeListener(listener)
-            except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
-                log.debug("could not remove the listener: %s", gone)
+        for session in self._sessions:
+            session.stop_listening()
         self._sessions.clear()

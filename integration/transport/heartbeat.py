@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
     from .driver_rpc import Client, HeartbeatReply
+    from .told import ToldClient
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -182,7 +183,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     """Answers Spark's question for new offsets with the low watermark. Pickled: opens no socket before it asks.
 
     Args:
-        address: address of the service.
+        address: address of the service, or the place where a client of Spark Connect leaves its answers (`told.py`).
         stream_id: id of the wrapped DataFrame.
         stream: name of the stream.
         delay_ms: the delay that Spark will subtract again.
@@ -192,7 +193,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int, split: str | None = None) -> None:
         self._address, self._stream_id, self._stream, self._delay_ms = address, stream_id, stream, delay_ms
         self._split = split
-        self._client: Client | None = None
+        self._client: Client | ToldClient | None = None
         self._last: HeartbeatOffset | None = None  # None until this process has attached
         self._batch_planned = False
         self._available_now = False
@@ -345,9 +346,10 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _send(self, **fields: Any) -> HeartbeatReply:
         from .driver_rpc import Client, HeartbeatRequest
+        from .told import SCHEME, ToldClient
 
         if self._client is None:
-            self._client = Client(self._address)
+            self._client = (ToldClient if self._address.startswith(SCHEME) else Client)(self._address)
         return self._client.heartbeat(HeartbeatRequest(stream_id=self._stream_id, **fields))
 
 

@@ -15,7 +15,7 @@ from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.checkpoint import Farewell, FarewellFiles
 from lowmark.integration.spark.offset_log import OffsetEntry
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import AccumulatedMeasure, BatchTrack, Tracks, TrackShelf
@@ -33,7 +33,7 @@ KEY = SplitKey(("device",), ("string",))
 
 
 @dataclass
-class Checkpoint:
+class Checkpoint(FarewellFiles):
     """The parts of a checkpoint that runs look at; also the query's `farewells`."""
 
     offsets: list[HeartbeatOffset] = field(default_factory=list)
@@ -150,14 +150,11 @@ class Driver:
         self.commit(batch_id, **at_s)
         return batch_id
 
-    def hear(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hear(self) -> None:
         """Spark's listener brings the newest batch."""
         newest = self.progress[-1]
-        monkeypatch.setattr(Progress, "from_java", classmethod(lambda _cls, _java: newest))
-        java = SimpleNamespace(
-            runId=lambda: SimpleNamespace(toString=lambda: self.run_id), batchId=lambda: newest.batch_id
-        )
-        self.desks.events.take_event("progress", cast("Any", SimpleNamespace(progress=lambda: java)))
+        event = SimpleNamespace(run_id=self.run_id, batch_id=newest.batch_id, progress=lambda: newest)
+        self.desks.events.take_event("progress", cast("Any", event))
 
     def splits(self) -> set[str]:
         return set(self.run.status(self.desks.runs.clock.now_us()).splits)
@@ -174,7 +171,7 @@ def test_a_report_that_spark_brings_is_left_before_the_next_heartbeat_asks(
     driver = Driver(checkpoint)
     driver.batch(a=10, b=10)
     driver.batch(a=20, b=20, new=15)
-    driver.hear(monkeypatch)
+    driver.hear()
     wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [1], "the report is left")
 
     again = Driver(checkpoint)  # the driver was killed
@@ -194,7 +191,7 @@ def test_a_report_that_spark_brings_tells_of_when_its_batch_was_planned(
     batch_id = driver.plan()
     now_us[0] += 300 * SECOND
     driver.commit(batch_id, a=10)
-    driver.hear(monkeypatch)
+    driver.hear()
 
     assert (driver.run.last_batch_id, driver.run.watermarks.heard_us) == (0, 1_000 * SECOND)
 
@@ -205,7 +202,7 @@ def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20)
-    driver.hear(monkeypatch)
+    driver.hear()
     driver.desks.reports.farewells.close()  # waits until the report is left
 
     assert [left.batch_id for left in checkpoint.left.values()] == [1]
@@ -270,7 +267,7 @@ def test_a_report_that_the_heartbeat_took_before_spark_brings_it_is_not_left_aga
     driver.batch(a=10)
     driver.batch(a=20)
     driver.ask()
-    driver.hear(monkeypatch)
+    driver.hear()
     driver.desks.reports.farewells.close()  # waits until all reports are left
 
     assert [left.batch_id for left in checkpoint.left.values()] == [0]  # the batch with a new split
@@ -283,7 +280,7 @@ def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_w
     driver = Driver(checkpoint)
     for n in range(5):
         driver.batch(**{"a": n, f"new-{n}": n})
-        driver.hear(monkeypatch)  # returns before the report is left
+        driver.hear()  # returns before the report is left
     checkpoint.slow.set()
     wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [4], "the newest is left")
 

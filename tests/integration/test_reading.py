@@ -283,29 +283,14 @@ class Wire:
     def report(self, checkpoint: int) -> None:
         """The batch was read, and Spark reports it."""
         self.tracks["q", checkpoint - 1] = BatchTrack()
-        event: Any = SimpleNamespace(progress=lambda: JavaProgress(checkpoint))
+        progress = Progress.from_json(report_of(checkpoint))
+        event: Any = SimpleNamespace(run_id="r", batch_id=checkpoint - 1, progress=lambda: progress)
         self.desks.events.take_event("progress", event)
 
     @property
     def status(self) -> RunStatus:
         (run,) = self.standing.run_statuses()
         return replace(run, status=replace(run.status, held=()), spent_us={}, now_us=None)  # they change with time
-
-
-class JavaProgress:
-    """Spark's progress object of a batch."""
-
-    def __init__(self, checkpoint: int) -> None:
-        self.checkpoint = checkpoint
-
-    def __str__(self) -> str:
-        return report_of(self.checkpoint)
-
-    def runId(self) -> SimpleNamespace:  # Java's name
-        return SimpleNamespace(toString=lambda: "r")
-
-    def batchId(self) -> int:
-        return self.checkpoint - 1
 
 
 class _NoQueries(list[object]):
@@ -403,7 +388,6 @@ def test_what_a_planner_could_not_tell_does_not_pile_up_when_its_service_has_sto
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    monkeypatch.setattr("lowmark.integration.spark.progress.java_text", str)  # no JVM
     with private_folder() as folder:
         wire = Wire(f"unix:{folder / 's.sock'}")
         yield wire

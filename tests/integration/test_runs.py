@@ -271,19 +271,9 @@ def test_an_offset_whose_state_cannot_be_read_is_refused() -> None:
 # -- the end of a query
 
 
-class Text(str):
-    """A text of Java's."""
-
-    __slots__ = ()
-
-    def toString(self) -> str:
-        return self
-
-
 def terminated(failure: str | None, run_id: str = "r", query_id: str = "q") -> Any:
     """Spark's event of a query that ended."""
-    exception = SimpleNamespace(isDefined=lambda: failure is not None, get=lambda: failure)
-    return SimpleNamespace(runId=lambda: Text(run_id), id=lambda: Text(query_id), exception=lambda: exception)
+    return SimpleNamespace(run_id=run_id, query_id=query_id, failure=failure)
 
 
 @dataclass

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import lowmark.sources.spark
-from lowmark import LowWatermarkService, adopt, leave, ship
+from lowmark import LowWatermarkService, WatermarkStrategy, adopt, leave, ship
 from lowmark.integration.spark.session import local_session
-from lowmark.sources.generator import SplitScript, StreamScript
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, run, us, windows
@@ -50,8 +50,16 @@ def refusal(call: Callable[[], object]) -> str:
 def use(folder: Path, port: int) -> None:
     """Print which calls are refused, and the rows that a stream of a source gives."""
     spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+    service, source = (
+        LowWatermarkService(spark),
+        GeneratorSource(StreamScript((SplitScript("a", 1),), us(0), ticks=1, tick_us=1, shuffle_us=1), seed=1),
+    )
+    rate = spark.readStream.format("rate").load()
+    by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["value"]))
     calls: dict[str, Callable[[], object]] = {
-        "LowWatermarkService": lambda: LowWatermarkService(spark),
+        "read": lambda: service.read(source, name="orders"),
+        "mark_done": lambda: service.mark_done(rate, name="orders", time="timestamp"),
+        "assigner": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", strategy=by_python),
         "ship": lambda: ship(spark),
         "adopt": lambda: adopt(folder / "checkpoint", "orders", spark=spark),
         "leave": lambda: leave(folder / "checkpoint", spark=spark),
@@ -67,6 +75,7 @@ def use(folder: Path, port: int) -> None:
     writer.option("checkpointLocation", str(folder / "read")).start().awaitTermination(120)
     rows = spark.table("rows").groupBy("split_id").count().collect()
     print(json.dumps({**came, "read": {row["split_id"]: row["count"] for row in rows}}))
+    service.stop()
     spark.stop()
 
 

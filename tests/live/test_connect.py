@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import subprocess
 import sys
+import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 
-from tests.live.servers import LOCALHOST, ROOT, Process, free_ports, require_java
+from tests.integration.feed import Feed
+from tests.live import last_will
+from tests.live.servers import LOCALHOST, ROOT, Process, free_ports, require_java, wait_until
 from tests.sparks import since
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
 
 SECONDS = 180
+END = 5_000.0
 PIPELINE = """
 from lowmark import LowWatermarkService
 from pyspark import pipelines as dp
@@ -62,15 +70,125 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
         said(sys.executable, "-m", "tests.live.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
     )
     assert came["read"] == {"a": 41, "b": 14}, "sources can be read, without a low watermark"
-    assert {*came["refused"]} == {"LowWatermarkService", "ship", "adopt", "leave"}
+    assert {*came["refused"]} == {"read", "mark_done", "assigner", "ship", "adopt", "leave"}
     for what, words in came["refused"].items():
-        assert words.startswith(f"SessionUnfit: {what} needs the session of a driver, got a Spark Connect session"), (
-            words
+        assert re.match(r"SessionUnfit: .* needs the session of a driver, got a Spark Connect session", words), (
+            what,
+            words,
         )
         assert words.count("Hint: ") == 1
     # The service in the server's driver can be reached like any other on this machine.
     status = said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "status", "--json")
     assert '"orders"' in status
+
+
+# -- a client wraps
+
+
+class Client:
+    """A client that wraps the feed of a folder, in a process of its own; see `connect_wrapped.py`."""
+
+    def __init__(self, folder: Path, port: int, *trigger: str) -> None:
+        self._out, self._log = folder / f"{uuid.uuid4().hex}.out", folder / "client.log"
+        with self._out.open("wb") as out, self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.live.connect_wrapped", str(folder), str(port), str(END), *trigger],
+                cwd=ROOT, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
+        last_will.end_with_us(self.process.pid)
+
+    def starts(self) -> None:
+        wait_until(lambda: self._alive() and "started" in self._out.read_text(), "the client's query started")
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self._log.read_text()[-3_000:]
+        return True
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(SECONDS)
+        last_will.ended(self.process.pid)
+
+    def ends(self) -> dict[str, Any]:
+        """The last words of the client."""
+        try:
+            assert self.process.wait(SECONDS) == 0, self._log.read_text()[-3_000:]
+        finally:
+            last_will.ended(self.process.pid)
+        came: dict[str, Any] = json.loads(self._out.read_text().splitlines()[-1])
+        return came
+
+
+class Orders:
+    """A feed whose slow split is 100 s behind, and the windows of all its rows by definition."""
+
+    def __init__(self, folder: Path) -> None:
+        self.feed, self.files = Feed(None, folder / "feed"), 0  # type: ignore[arg-type]  # only files are put
+        self.expected: Counter[tuple[float, str]] = Counter()
+
+    def put(self, files: int = 1) -> None:
+        for _ in range(files):
+            at = 7.0 * self.files
+            self._put(("fast", 1, at + 100), ("slow", 1, at), ("slow", 1, at + 3))
+
+    def end(self) -> None:
+        self.feed.put(*((split, 1, END + 500) for split in ("fast", "slow")))
+
+    def _put(self, *rows: tuple[str, int, float]) -> None:
+        self.feed.put(*rows)
+        self.files += 1
+        self.expected.update((at // 10 * 10, split) for split, _, at in rows)
+
+    def check(self, came: dict[str, Any]) -> None:
+        rows = [((start, split), n) for start, split, n in came["rows"]]
+        assert len(rows) == len({*dict(rows)}), "a window came twice"
+        assert dict(rows) == dict(self.expected)
+
+
+@since("4.2", "splits measured in the JVM")
+@pytest.mark.parametrize("trigger", [(), ("unknown",)], ids=["splits given", "splits found"])
+def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
+    port: int, tmp_path: Path, trigger: tuple[str, ...]
+) -> None:
+    """The watermark holds without the client, and the client that comes back takes over from the checkpoint."""
+    orders, chance = Orders(tmp_path), random.Random(17)
+    for _ in range(2 if trigger else 1):
+        client = Client(tmp_path, port, *trigger)
+        client.starts()
+        orders.put(chance.randrange(3, 9))
+        wait_until((tmp_path / "checkpoint" / "commits" / str(orders.files // 2)).exists, "some batches over")
+        client.kill()
+        orders.put(3)
+    client = Client(tmp_path, port, *trigger)
+    client.starts()
+    orders.put(5)
+    orders.end()
+    came = client.ends()
+    orders.check(came)
+    assert came["explain"].startswith("Stream orders: low watermark 2023-11-14 23:")
+
+
+@since("4.2", "splits measured in the JVM")
+def test_a_query_of_a_client_that_ends_by_itself_emits_what_its_rows_close(port: int, tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    orders.put(4)
+    orders.end()
+    orders.check(Client(tmp_path, port, "available").ends())
+
+
+@since("4.2", "splits measured in the JVM")
+def test_a_second_client_takes_the_query_over_and_the_first_is_told(port: int, tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    first = Client(tmp_path, port)
+    first.starts()
+    orders.put(3)
+    second = Client(tmp_path, port)
+    second.starts()
+    orders.put(3)
+    orders.end()
+    orders.check(second.ends())
+    first.kill()
 
 
 @since("4.1", "declarative pipelines")
@@ -87,4 +205,7 @@ def test_a_declarative_pipeline_is_told_why_not(port: int, tmp_path: Path) -> No
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=SECONDS,
     )  # fmt: skip
     assert ran.returncode != 0
-    assert "LowWatermarkService needs the session of a driver, got a Spark Connect session" in ran.stderr
+    assert (
+        "LowWatermarkService needs a session whose queries it may hear of, got the session of a declarative pipeline"
+        in ran.stderr
+    )

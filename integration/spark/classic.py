@@ -1,0 +1,149 @@
+"""A session in a driver: Spark's JVM runs beside the service and is reached through Py4J."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.transport.heartbeat import HeartbeatSource
+from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.spark.source import register_class
+
+from . import forgotten, logical_plan, native_state, workers
+from .available_now import AvailableNow, Told
+from .listener import QueryEvents
+from .progress import Progress
+from .queries import RunningQuery
+from .sessions import Answer, Enqueue, InputPlan, Query
+
+if TYPE_CHECKING:
+    from lowmark.sources import Source
+    from lowmark.watermark import WatermarkStrategy
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ClassicSession", "JavaEvent"]
+
+log = logging.getLogger("lowmark")
+
+
+class JavaEvent:
+    """An event of the JVM, see `QueryEvent`. Each field is a call into the JVM, so a field is read at its use."""
+
+    def __init__(self, kind: str, event: JavaObject) -> None:
+        self._event = event
+        self._told: JavaObject = event.progress() if kind == "progress" else event
+
+    @property
+    def query_id(self) -> str:
+        text: str = self._told.id().toString()
+        return text
+
+    @property
+    def run_id(self) -> str:
+        text: str = self._told.runId().toString()
+        return text
+
+    @property
+    def batch_id(self) -> int:
+        return int(self._told.batchId())
+
+    @property
+    def failure(self) -> str | None:
+        failure = self._event.exception()
+        return str(failure.get()) if failure.isDefined() else None
+
+    def progress(self) -> Progress:
+        return Progress.from_java(self._told)
+
+
+class ClassicSession:
+    """See `Session`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._listener: QueryEvents | None = None
+
+    @property
+    def application(self) -> str:
+        return self.spark.sparkContext.applicationId
+
+    @property
+    def ended(self) -> bool:
+        return self.spark.sparkContext._jsc is None
+
+    def is_of(self, spark: object) -> bool:
+        mine, other = self.spark._jsparkSession, getattr(spark, "_jsparkSession", None)
+        # A new session may have the number of a session whose context was stopped.
+        return other is not None and (spark is self.spark or _same(mine, other))
+
+    def require_driver(self, action: str) -> None:
+        """Do nothing, because this is the driver."""
+
+    def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
+        workers.check(self.spark, workers.needed(strategy, source))
+
+    def input_plan(self, df: DataFrame) -> InputPlan:
+        plan = logical_plan.analyzed(df)
+        return InputPlan(
+            has_heartbeat=logical_plan.has_heartbeat(plan),
+            has_watermark=logical_plan.has_watermark(plan),
+            sources=logical_plan.count_sources(plan),
+            kafka_columns=logical_plan.kafka_columns(plan),
+            withholds_rows=logical_plan.withholds_rows(plan),
+            keeps_rows=logical_plan.keeps_rows(plan),
+        )
+
+    def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # one for all
+        return service
+
+    def listen(
+        self,
+        enqueue: Enqueue,
+        keep: Callable[[Query], None],
+        available_now: Told,
+        answer: Answer,  # noqa: ARG002  # the readers reach the service's socket
+    ) -> None:
+        spark = self.spark
+        prefer_own_python(spark)  # first, because Spark remembers it when the heartbeat's source is registered
+        register_class(spark, HeartbeatSource)
+        ending = AvailableNow(spark, available_now)
+
+        def begin(event: JavaObject) -> None:
+            # In Spark's thread, because the query may end before the loop takes the event.
+            query = spark._jsparkSession.streams().get(event.id())
+            if query is not None:
+                keep(RunningQuery.of(spark, query))
+            ending.begin(event)
+            native_state.take_over(spark, event)
+            forgotten.warn_of_forgotten_heartbeat(spark, event)
+
+        self._listener = QueryEvents(lambda kind, event: enqueue(kind, JavaEvent(kind, event)), begin)
+        spark.streams.addListener(self._listener)
+
+    def running(self) -> Iterator[RunningQuery]:
+        for query in self.spark.streams.active:
+            yield RunningQuery.of(self.spark, query._jsq)
+
+    def any_active(self) -> bool:
+        try:
+            return bool(self.spark.streams.active)
+        except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
+            log.debug("could not ask for running queries: %s", gone)
+            return False
+
+    def stop_listening(self) -> None:
+        if self._listener is None:
+            return
+        try:
+            self.spark.streams.removeListener(self._listener)
+        except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
+            log.debug("could not remove the listener: %s", gone)
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one.equals(other))
+    except Exception:  # noqa: BLE001  # a stopped session's JVM may be gone, and py4j has many errors for this
+        return False

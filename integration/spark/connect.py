@@ -1,0 +1,299 @@
+"""A session of Spark Connect: Spark's driver is another process, and this is its client.
+
+The client's listener brings the progress of each batch, with the measurements and with the offsets of all sources, so
+also with the heartbeat's. `relay.py` makes of each batch the question that the heartbeat's reader would have asked, and
+tells the answer on the server's host (`transport/told.py`). The watermark is one batch later than in a driver, because
+the reader does not wait for the client, except with availableNow.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import SessionUnfit, WorkersUnfit
+from lowmark.integration.transport.heartbeat import HeartbeatSource
+from lowmark.integration.transport.told import FORMAT, SCHEME, TellSource, Told, seal_of
+from lowmark.sources.spark.source import register_class
+from lowmark.sources.spark.versions import major_minor
+from lowmark.sources.worker import Worker
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryListener
+
+from . import plan_text
+from .available_now import Told as ToldEnding
+from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
+from .relay import END_SECONDS, Relay
+from .sessions import Answer, Enqueue, InputPlan, Query
+
+if TYPE_CHECKING:
+    from lowmark.sources import Source
+    from lowmark.watermark import WatermarkStrategy
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .checkpoint import Farewell
+
+__all__ = ["ConnectSession"]
+
+log = logging.getLogger("lowmark")
+
+_OLDEST = (4, 2)
+
+
+class _Listener(StreamingQueryListener):
+    """Passes each event on with its kind."""
+
+    def __init__(self, take: Callable[[str, Any], None]) -> None:
+        self._take = take
+
+    def onQueryStarted(self, event: Any) -> None:
+        self._take("started", event)
+
+    def onQueryProgress(self, event: Any) -> None:
+        self._take("progress", event)
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._take("idle", event)
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self._take("terminated", event)
+
+
+class ConnectSession:
+    """See `Session`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._secrets: dict[str, str] = {}  # by id of a stream
+        self._names: dict[str, str] = {}  # likewise
+        self._left: dict[str, Farewell] = {}
+        self._queries: dict[str, ConnectQuery] = {}  # by run
+        self._listener: _Listener | None = None
+        self._put: Callable[[str, Any], None] = lambda *_: None
+        self._relay: Relay | None = None
+
+    @property
+    def application(self) -> str:
+        return str(self._client.session_id)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._client.is_stopped)
+
+    @property
+    def _client(self) -> Any:
+        return self.spark
+
+    def is_of(self, spark: object) -> bool:
+        return spark is self.spark or getattr(spark, "session_id", None) == self.application
+
+    def require_driver(self, action: str) -> None:
+        raise SessionUnfit(f"{action} needs the session of a driver", GOT, "run it in the driver itself.")
+
+    def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:  # noqa: ARG002
+        if strategy.runs_python:
+            raise SessionUnfit(
+                "a strategy with Python of yours, a timestamp assigner or a generator, needs the session of a driver",
+                GOT,
+                "compute the event time as a column, with Spark's functions, before wrapping.",
+            )
+
+    def input_plan(self, df: DataFrame) -> InputPlan:
+        plan = plan_text.nodes(_explained(df))
+        if any(node.source == "kafka" for node in plan):  # written for it, and not tried on a broker yet
+            self.require_driver("wrap of Spark's Kafka source")
+        asked = [name for name in ("topic", "partition") if name in df.columns]
+        kafka = frozenset[str]()
+        if asked and any(node.source == "kafka" for node in plan):
+            kafka = plan_text.own_kafka_columns(plan_text.nodes(_explained(df.select(*asked))), asked)
+        return plan_text.input_plan(plan, kafka)
+
+    def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # out of reach
+        self._names[stream_id] = name
+        return f"{SCHEME}{seal_of(self._secrets.setdefault(stream_id, secrets.token_hex(32)))}"
+
+    def listen(
+        self,
+        enqueue: Enqueue,
+        keep: Callable[[Query], None],
+        available_now: ToldEnding,  # noqa: ARG002  # only before 4.2
+        answer: Answer,
+    ) -> None:
+        spark = self.spark
+        if major_minor(spark.version) < _OLDEST:
+            raise SessionUnfit(
+                "LowWatermarkService in a client needs a server with Spark 4.2, whose JVM measures splits",
+                f"a Spark Connect session of Spark {spark.version}",
+                "use Spark 4.2 or newer, or make the service in the driver itself.",
+            )
+        if _in_a_pipeline():
+            raise SessionUnfit(
+                "LowWatermarkService needs a session whose queries it may hear of",
+                "the session of a declarative pipeline, whose function may not analyze, and whose run fails as soon as "
+                "another Python process of the session has counted something",
+                "wrap in a client of its own, and let the pipeline read what its query writes.",
+            )
+        register_class(spark, HeartbeatSource)
+        register_class(spark, TellSource)
+        self._check_server()
+        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._names)
+
+        def put(kind: str, raw: Any) -> None:
+            event = ClientEvent(raw)
+            query = self._queries.get(event.run_id)
+            if query is None:
+                farewells = ClientCheckpoint(self._left)
+                query = ConnectQuery(
+                    self.explained, spark.conf.get, event.query_id, event.run_id, getattr(raw, "name", None), farewells
+                )
+                self._queries[event.run_id] = query
+                keep(query)
+            relay.put(kind, event, query)
+            if kind == "terminated":
+                self._queries.pop(event.run_id)
+
+        self._put, self._listener = put, _Listener(put)
+        self._add_listener()
+
+    def _add_listener(self) -> bool:
+        """Listen to the session's queries; return whether it worked."""
+        # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
+        # it for an error and ends, so another command goes before.
+        streams = self._client.streams
+        streams.active  # noqa: B018
+        streams.addListener(self._listener)
+        return self._listens
+
+    @property
+    def _listens(self) -> bool:
+        """Whether the listener is on the session's bus, which drops its listeners when the connection breaks."""
+        return self._listener in self._client.streams._sqlb._listener_bus
+
+    def _listen_again(self) -> None:
+        """Listen again after a break, and take the batches that were over meanwhile."""
+        if self.ended:
+            return
+        if self._program_is_over():
+            self._leave()
+            return
+        if self._listens:
+            return
+        try:
+            if not self._add_listener():
+                return  # Spark has warned of the reason, and the next second is another try
+            log.warning("listening to Spark's events again, after a break of the connection to its server")
+            for query in self.running():
+                self._catch_up(query)
+        except Exception as gone:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
+            if "INVALID_HANDLE" not in str(gone):
+                log.debug("the server does not answer: %s", gone)
+                return
+            for query in self.running():
+                self._end(query, "the server of Spark Connect no longer knows the client's session: it was restarted")
+
+    def _catch_up(self, query: ConnectQuery) -> None:
+        running: Any = self._client.streams.get(query.query_id)
+        if running is None or str(running.runId) != query.run_id:
+            self._end(query, None)
+            return
+        newest = query.newest()
+        for progress in running.recentProgress:
+            if "addBatch" in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
+                self._put("progress", QueryProgressEvent(progress))
+
+    def _end(self, query: ConnectQuery, failure: str | None) -> None:
+        log.warning("query %s ended while nothing was heard of it", query.query_id)
+        ids = uuid.UUID(query.query_id), uuid.UUID(query.run_id)
+        self._put("terminated", QueryTerminatedEvent(*ids, failure, None))
+
+    def running(self) -> list[ConnectQuery]:
+        return [query for query in tuple(self._queries.values()) if query.active]
+
+    def any_active(self) -> bool:
+        return bool(self.running())
+
+    def stop_listening(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._listener is None or self.ended or not self._listens:
+            return
+        # On a thread, because Spark's client tries for minutes to reach a server that is gone.
+        leaving = Worker("lowmark-leave", self._remove_listener)
+        leaving.start()
+        leaving.join(END_SECONDS)
+
+    def _remove_listener(self) -> None:
+        bus = self._client.streams._sqlb
+        if len(bus._listener_bus) > 1:
+            bus.remove(self._listener)
+            return
+        # The bus would hold its lock while it waits for its thread, which needs the lock for the next event.
+        from pyspark.sql.connect.proto import Command, StreamingQueryListenerBusCommand
+
+        command = Command()
+        command.streaming_query_listener_bus_command.CopyFrom(
+            StreamingQueryListenerBusCommand(remove_listener_bus_listener=True)
+        )
+        self._client.client.execute_command(command)
+        if bus._execution_thread is not None:
+            bus._execution_thread.join(END_SECONDS)
+        with bus._lock:
+            bus._listener_bus.remove(self._listener)
+            bus._execution_thread = None
+
+    def _program_is_over(self) -> bool:
+        """Whether only Spark's thread of events keeps this process alive: it is no daemon, so Python waits for it."""
+        events = self._client.streams._sqlb._execution_thread
+        live = [thread for thread in threading.enumerate() if not thread.daemon and thread is not events]
+        return not any(thread.is_alive() for thread in live)
+
+    def explained(self, query_id: str) -> str:
+        """Return Spark's plan of a running query's newest batch as text; empty if the query has ended."""
+        query: Any = self.spark.streams.get(query_id)
+        if query is None:
+            return ""
+        from pyspark.sql.connect.proto import StreamingQueryCommand
+
+        command = StreamingQueryCommand()
+        command.explain.extended = True
+        return str(query._execute_streaming_query_cmd(command).explain.result)  # `explain` itself would print it
+
+    def _check_server(self) -> None:
+        """Refuse a server without lowmark, in words."""
+        try:
+            self.spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis is the question
+        except Exception as failed:
+            cause = next((line for line in str(failed).splitlines() if "No module named" in line), None)
+            if cause is None:
+                raise
+            raise WorkersUnfit("beside the server of Spark Connect", "the server's", cause.strip(), ()) from failed
+
+    def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
+        options = {"secret": self._secrets[stream_id], "token": token}
+        if told is not None:
+            options["reply"] = told.to_json()
+        self.spark.read.format(FORMAT).options(**options).load().schema  # noqa: B018  # the analysis is the telling
+
+
+def _in_a_pipeline() -> bool:
+    """Whether this code defines a declarative pipeline (`spark-pipelines`)."""
+    registry: Any = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    if registry is None:
+        return False
+    try:
+        registry.get_active_graph_element_registry()
+    except PySparkException:
+        return False
+    return True
+
+
+def _explained(df: Any) -> str:
+    return str(df._explain_string(extended=True))

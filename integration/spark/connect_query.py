@@ -1,0 +1,195 @@
+"""A query of Spark Connect, as the events of the client's listener tell it.
+
+A client sees no checkpoint. So a farewell stays in this process, and a query that another process takes over holds for
+a grace before new splits are trusted (`lost_batch`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import SessionUnfit
+
+from . import plan_text
+from .faults import WATERMARK_POLICY, fault_of
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from .checkpoint import Farewell
+    from .offset_log import OffsetEntry
+
+__all__ = ["GOT", "ClientCheckpoint", "ClientEvent", "ConnectQuery", "progress_of"]
+
+GOT = "a Spark Connect session, whose driver is another process"
+_REMEMBERED = 100
+
+
+class ClientCheckpoint:
+    """The memory of a client, instead of files in a query's checkpoint; see `Checkpoint`.
+
+    The farewells are this process's, and shared by all of its queries.
+
+    Args:
+        left: token of a run -> its farewell.
+    """
+
+    checkpoint = "the checkpoint"
+
+    def __init__(self, left: dict[str, Farewell]) -> None:
+        self._left = left
+        self.begins: Progress | None = None  # the batch by which a reader shows itself
+
+    def write(self, farewell: Farewell) -> None:
+        self._left[farewell.token] = farewell
+        for token in [*self._left][:-_REMEMBERED]:
+            del self._left[token]
+
+    def read(self, token: str) -> Farewell | None:
+        return self._left.get(token)
+
+    def forget(self, token: str) -> None:
+        self._left.pop(token, None)
+
+    def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None:
+        """Return the batch before a reader's first, unless this process took its report; see `FarewellFiles`."""
+        if self.begins is None or not any(resumes in json.dumps(each.start_offset) for each in self.begins.sources):
+            return None
+        over = self.begins.batch_id - (2 if runs else 1)
+        return over if over >= 0 and (left_behind is None or left_behind.batch_id < over) else None
+
+    def kafka_start(self, source: int) -> Mapping[str, Any] | None:  # noqa: ARG002  # only the checkpoint has it
+        return None
+
+    def newest_entry(self) -> OffsetEntry | None:
+        return None
+
+    def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
+        raise _no_checkpoint(f'mark_done("{stream}")')
+
+    def read_done(self, name: str) -> str | None:
+        raise _no_checkpoint(name)
+
+    def write_done(self, name: str, text: str) -> None:  # noqa: ARG002  # the interface of the files
+        raise _no_checkpoint(name)
+
+
+def _no_checkpoint(action: str) -> SessionUnfit:
+    return SessionUnfit(f"{action} needs the query's checkpoint", GOT, "run it in the driver.")
+
+
+class ConnectQuery:
+    """One run of one query, as the events of the client's listener tell it; a `Query`.
+
+    Args:
+        explained: returns Spark's plan of a running query as text, by the query's id.
+        setting: returns a setting of the session.
+        query_id, run_id: Spark's names of it.
+        name: the user's name for it.
+        farewells: see `ClientCheckpoint`.
+    """
+
+    def __init__(
+        self,
+        explained: Callable[[str], str],
+        setting: Callable[[str, str], str | None],
+        query_id: str,
+        run_id: str,
+        name: str | None,
+        farewells: ClientCheckpoint,
+    ) -> None:
+        self.query_id, self.run_id, self.name, self.farewells = query_id, run_id, name, farewells
+        self.active = True
+        self._explained, self._setting = explained, setting
+        self._batches: deque[Progress] = deque(maxlen=_REMEMBERED)
+        self._streams: dict[str, None] = {}
+
+    def expect(self, progress: Progress) -> None:
+        self.name, self.farewells.begins = progress.name, progress
+        for metric in progress.observed_metrics:
+            owner, _, rest = metric.partition(":")
+            stream_id, _, heartbeat = rest.partition(":")
+            if (owner, heartbeat) == ("lowmark", "heartbeat"):
+                self._streams[stream_id] = None
+
+    def take(self, progress: Progress) -> None:
+        self._batches.append(progress)
+
+    def end(self) -> None:
+        self.active = False
+
+    def newest(self, after: int | None = None) -> Progress | None:
+        newest = self._batches[-1] if self._batches else None
+        return None if newest is None or newest.batch_id == after else newest
+
+    def history(self) -> list[Progress]:
+        return [*self._batches]
+
+    def streams(self) -> list[str]:
+        return [*self._streams]
+
+    def heartbeats(self) -> list[tuple[str, list[int]]]:
+        return []  # before the first batch nothing is known, and later nobody asks
+
+    def source_kinds(self) -> list[bool]:
+        return []
+
+    def stream_sources(self) -> Mapping[int, Sequence[int]]:
+        """Return each heartbeat's sources: those since the heartbeat before, because a union lists its rows first."""
+        newest = self.newest()
+        found: dict[int, list[int]] = {}
+        first = 0
+        for heartbeat, _ in [] if newest is None else newest.heartbeats():
+            found[heartbeat] = [*range(first, heartbeat)]
+            first = heartbeat + 1
+        return found
+
+    def observed(self) -> set[str]:
+        return set()
+
+    def tell_late(self) -> None:
+        """Do nothing, because `wrap` refuses a column of late rows for a client."""
+
+    def fault(self) -> str | None:
+        sources = self.stream_sources()
+        if len(sources) > 1:  # written for several, and not tried yet
+            return (
+                "the query has several wrapped streams, which needs the session of a driver, got a Spark Connect "
+                "session. Hint: run it in the driver itself."
+            )
+        if not all(sources.values()):
+            return (
+                "it shares its source with another wrapped stream of the query, and a client of Spark Connect cannot "
+                "tell whose partitions they are. Hint: read the source once for each stream, with options of its own."
+            )
+        plan = plan_text.nodes(self._explained(self.query_id))
+        policy = self._setting(WATERMARK_POLICY, "min")
+        stacked, number = plan_text.nested_watermarks(plan), plan_text.watermarks(plan)
+        return fault_of(stacked=stacked, watermarks=number, policy=policy)
+
+
+def progress_of(told: Any) -> Progress:
+    """Return a client's `StreamingQueryProgress`, typed. The one that a query remembers lacks the sum of its rows.
+
+    Raises:
+        UnreadableReport: a field is missing, or is not what it can be.
+    """
+    fields = json.loads(told.json)
+    fields.setdefault("numInputRows", sum(source["numInputRows"] for source in fields["sources"]))
+    return Progress.from_json(json.dumps(fields))
+
+
+class ClientEvent:
+    """An event of the client's listener, see `QueryEvent`."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+        told = getattr(event, "progress", event)
+        self.query_id, self.run_id = str(told.id), str(told.runId)
+        self.batch_id: int = getattr(told, "batchId", -1)
+        self.failure: str | None = getattr(event, "exception", None)
+
+    def progress(self) -> Progress:
+        return progress_of(self._event.progress)

@@ -1,0 +1,28 @@
+"""Chooses the kind of a session: the only place that asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .classic import ClassicSession
+from .connect import ConnectSession
+from .sessions import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["is_session", "session_of"]
+
+
+def is_session(spark: object) -> bool:
+    """Whether an object is a session of Spark."""
+    return hasattr(spark, "_jsparkSession") or _is_connect(spark)
+
+
+def session_of(spark: SparkSession) -> Session:
+    """Return a session of Spark as the service sees it."""
+    return ConnectSession(spark) if _is_connect(spark) else ClassicSession(spark)
+
+
+def _is_connect(spark: object) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,0 +1,125 @@
+"""Reads Spark's plan from the text of `explain`, because a client of Spark Connect gets only this text.
+
+    == Analyzed Logical Plan ==
+    split: bigint, ts: timestamp
+    ~Project [(value#2L % cast(3 as bigint)) AS split#3L, timestamp#1 AS ts#4]
+    +- ~StreamingRelationV2 org.apache...RateStreamProvider@750b418d, rate, org...@6e2d164a, [], [timestamp#1, value#2L]
+
+Each level is indented by three characters. `~` marks what is streaming.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowmark.integration.transport.heartbeat import FORMAT
+
+from .sessions import InputPlan
+
+__all__ = ["Node", "input_plan", "nested_watermarks", "nodes", "own_kafka_columns", "watermarks"]
+
+_NODE = re.compile(r"(?P<indent>[ :+-]*)(?P<streams>~?)(?P<name>[A-Za-z]\w*)(?P<rest>.*)")
+_SOURCE = re.compile(r" \S+, (?P<source>\S+), ")
+_ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
+_KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line of a plan.
+
+    Attributes:
+        depth: number of its parents.
+        name: Spark's class of it.
+        rest: the text behind the name.
+        streams: whether it is streaming.
+    """
+
+    depth: int
+    name: str
+    rest: str
+    streams: bool
+
+    @property
+    def source(self) -> str | None:
+        """The format of a streaming source; None for a node of another kind."""
+        if not self.name.startswith("StreamingRelation"):
+            return None
+        found = _SOURCE.match(self.rest)
+        return "" if found is None else found["source"]
+
+
+def nodes(explained: str) -> list[Node]:
+    r"""Return the nodes of the analyzed plan in a text of `explain(extended=True)`, parents first.
+
+    >>> text = "== Analyzed Logical Plan ==\na: int\n~Project [a#1]\n+- ~Union false, false\n== Optimized"
+    >>> [(node.depth, node.name) for node in nodes(text)]
+    [(0, 'Project'), (1, 'Union')]
+    """
+    _, _, behind = explained.partition("== Analyzed Logical Plan ==\n")
+    plan, _, _ = behind.partition("\n== ")
+    found = []
+    for line in plan.splitlines()[1:]:
+        matched = _NODE.fullmatch(line)
+        if matched is not None:
+            depth = len(matched["indent"]) // 3
+            found.append(Node(depth, matched["name"], matched["rest"], bool(matched["streams"])))
+    return found
+
+
+def input_plan(plan: Sequence[Node], kafka_columns: frozenset[str]) -> InputPlan:
+    """Return the facts in a plan.
+
+    Args:
+        plan: the nodes of the plan.
+        kafka_columns: see `own_kafka_columns`.
+    """
+    sources = [node for node in plan if node.source is not None]
+    return InputPlan(
+        has_heartbeat=any(node.source == FORMAT for node in sources),
+        has_watermark=watermarks(plan) > 0,
+        sources=len({node.rest for node in sources}),
+        kafka_columns=kafka_columns,
+        withholds_rows=True,  # no poll of an idle query reaches a client
+        keeps_rows=all(
+            node.name in _ROW_BY_ROW or node.source is not None or not _has_child(plan, place)
+            for place, node in enumerate(plan)
+        ),
+    )
+
+
+def own_kafka_columns(plan: Sequence[Node], columns: Sequence[str]) -> frozenset[str]:
+    """Return which columns are a Kafka source's own, in the plan of a `select` of these columns.
+
+    >>> relation = Node(1, "StreamingRelationV2", " a.Provider@1, kafka, b, [], [topic#2, partition#3]", True)
+    >>> chosen = Node(0, "Project", " [partition#3, x#5 AS topic#9]", True)
+    >>> own_kafka_columns([chosen, relation], ["partition", "topic"])
+    frozenset({'partition'})
+    """
+    own = {column for node in plan if node.source == _KAFKA for column in re.findall(r"[^\s,\[\]]+#\d+", node.rest)}
+    chosen = re.findall(r"[^\s,\[\]]+#\d+", plan[0].rest) if plan else []
+    return frozenset(name for name in columns if any(each.startswith(f"{name}#") and each in own for each in chosen))
+
+
+def watermarks(plan: Sequence[Node]) -> int:
+    """Return the number of watermark nodes in a plan."""
+    return sum(node.name == "EventTimeWatermark" for node in plan)
+
+
+def nested_watermarks(plan: Sequence[Node]) -> bool:
+    """Return whether a watermark node stands above another."""
+    above: int | None = None
+    for node in plan:
+        if above is not None and node.depth <= above:
+            above = None
+        if node.name == "EventTimeWatermark":
+            if above is not None:
+                return True
+            above = node.depth
+    return False
+
+
+def _has_child(plan: Sequence[Node], place: int) -> bool:
+    return place + 1 < len(plan) and plan[place + 1].depth > plan[place].depth

@@ -1,0 +1,242 @@
+"""Asks the service for the heartbeat readers of a Spark Connect server, and tells the readers its answers.
+
+One thread. A batch's progress names its heartbeats by their offsets: a token that no batch had before is a reader's
+first question, and every later batch with the token is the next one. Time alone may change an answer, so the relay also
+asks once a second. An answer that could not be told stays until it is; the reader's watermark holds meanwhile.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lowmark.integration.errors import ServiceStopped
+from lowmark.integration.process.clock import monotonic_us
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.integration.transport.told import Told
+from lowmark.sources.worker import Worker, WorkerDied
+from lowmark.watermark import LowmarkError
+from lowmark.watermark.moment import us_of
+
+from .progress import Progress
+from .sessions import Answer, Enqueue, Query, QueryEvent
+
+__all__ = ["END_SECONDS", "Relay", "Taker", "Tell"]
+
+log = logging.getLogger("lowmark")
+
+_TICK_SECONDS = 1.0
+END_SECONDS = 5.0
+"""How long the end of a service waits for a server that may be gone."""
+
+Tell = Callable[[str, str, "Told | None"], None]
+"""Takes an answer to the server's host: (id of the stream, token of the reader, answer, None: remove the answer)."""
+
+
+class Taker(Query, Protocol):
+    """A query that learns of its batches from events."""
+
+    def expect(self, progress: Progress) -> None:
+        """Learn of a batch that `newest` does not return yet."""
+        ...
+
+    def take(self, progress: Progress) -> None:
+        """Let a batch be the newest."""
+        ...
+
+    def end(self) -> None: ...
+
+
+@dataclass
+class _Reader:
+    """A heartbeat reader on the server's host.
+
+    Attributes:
+        stream_id: id of its stream.
+        query: its query.
+        batches: number of its reported batches.
+        answered: the newest answer and the number of batches it knows.
+        told: the newest answer that the server has.
+    """
+
+    stream_id: str
+    query: Taker
+    batches: int = 0
+    answered: Told | None = None
+    told: Told | None = field(default=None)
+
+
+class ServerClock:
+    """Turns times of the server's clock into this process's monotonic time.
+
+    Both clocks differ, and an event takes a while to come. The least difference seen has the shortest way in it.
+
+    >>> clock = ServerClock()
+    >>> clock.see(server_us=1_000, here_us=51_000)
+    >>> clock.see(server_us=2_000, here_us=42_000)
+    >>> clock.here(3_000)
+    43000
+    """
+
+    def __init__(self) -> None:
+        self._difference_us: int | None = None
+
+    def see(self, *, server_us: int, here_us: int) -> None:
+        """Take that an event of the server's time is here now."""
+        difference_us = here_us - server_us
+        if self._difference_us is None or difference_us < self._difference_us:
+            self._difference_us = difference_us
+
+    def here(self, server_us: int) -> int:
+        """Return a time of the server's clock as monotonic time here."""
+        assert self._difference_us is not None, "asked before it has seen an event"
+        return server_us + self._difference_us
+
+
+class Relay:
+    """See above.
+
+    Args:
+        answer: answers a heartbeat reader.
+        enqueue: takes each event after the answer to its batch.
+        tell: takes an answer to the server's host.
+        look: called once a second, with the clock's tick.
+        streams: ids of the streams of this client -> their names.
+    """
+
+    def __init__(
+        self, answer: Answer, enqueue: Enqueue, tell: Tell, look: Callable[[], None], streams: Mapping[str, str]
+    ) -> None:
+        self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
+        self._events: queue.SimpleQueue[tuple[str, QueryEvent, Taker] | None] = queue.SimpleQueue()
+        self._readers: dict[str, _Reader] = {}  # by token
+        self._clock = ServerClock()
+        self._silent_since: float | None = None
+        self._worker = Worker("lowmark-relay", self._run)
+        self._worker.start()
+
+    def put(self, kind: str, event: QueryEvent, taker: Taker) -> None:
+        """Take an event of the listener, and return at once."""
+        self._events.put((kind, event, taker))
+
+    def close(self) -> None:
+        """End the thread after the events that it has."""
+        self._events.put(None)
+        self._worker.join(END_SECONDS)
+
+    def _run(self) -> None:
+        ticks_at = time.monotonic() + _TICK_SECONDS
+        while True:
+            try:
+                taken = self._events.get(timeout=max(0.0, ticks_at - time.monotonic()))
+                if taken is None:
+                    return
+            except queue.Empty:
+                ticks_at, taken = time.monotonic() + _TICK_SECONDS, None
+            try:
+                self._tick() if taken is None else self._take(*taken)
+            except Exception:
+                log.exception("could not take an event of a query; the watermark holds until the next batch")
+            self._tell_all()
+
+    def _tick(self) -> None:
+        self._look()
+        for token, reader in self._readers.items():
+            self._ask(token, reader)
+
+    def _take(self, kind: str, event: QueryEvent, taker: Taker) -> None:
+        match kind:
+            case "progress":
+                self._take_batch(event.progress(), taker)
+            case "terminated":
+                taker.end()
+        self._enqueue(kind, event)
+        if kind == "terminated":
+            for token in [token for token, reader in self._readers.items() if reader.query is taker]:
+                self._remove(token, self._readers.pop(token))
+
+    def _take_batch(self, progress: Progress, taker: Taker) -> None:
+        now_us = monotonic_us()
+        began_us = us_of(dt.datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")))
+        took_us = progress.duration_ms.get("triggerExecution", 0) * 1_000
+        self._clock.see(server_us=began_us + took_us, here_us=now_us)
+        taker.expect(progress)
+        mine = {self._streams[each]: each for each in taker.streams() if each in self._streams}
+        for index, end in progress.heartbeats():
+            stream_id = mine.get(end.stream)
+            if stream_id is None or end.token is None:
+                continue  # another client's stream
+            if end.token not in self._readers:
+                start = HeartbeatOffset.find(progress.sources[index].start_offset)
+                resumes = None if start is None else start.token
+                # A restart runs a batch again under the offset of the reader before; its own reader comes next.
+                if resumes == end.token and taker.newest() is None:
+                    continue
+                reader = self._readers[end.token] = _Reader(stream_id, taker)
+                self._ask(end.token, reader, begins=end, resumes=resumes)
+        taker.take(progress)
+        for _, end in progress.heartbeats():
+            if (known := self._readers.get(end.token or "")) is not None:
+                known.batches += 1
+                self._ask(str(end.token), known, planned_at_us=self._clock.here(began_us))
+
+    def _ask(
+        self,
+        token: str,
+        reader: _Reader,
+        *,
+        planned_at_us: int | None = None,
+        begins: HeartbeatOffset | None = None,
+        resumes: str | None = None,
+    ) -> None:
+        request = HeartbeatRequest(stream_id=reader.stream_id, token=token, planned_at_us=planned_at_us)
+        if begins is not None:
+            request = HeartbeatRequest(
+                stream_id=reader.stream_id,
+                token=token,
+                resumes=resumes,
+                first=True,
+                epoch=begins.epoch,
+                state=begins.state,
+                low_watermark_us=begins.low_us,
+                split=begins.split,
+            )
+        try:
+            reply = self._answer(request)
+        except (ServiceStopped, WorkerDied):
+            return  # the query keeps its watermark
+        except LowmarkError as refused:  # otherwise the query would read on while its watermark holds for ever
+            reply = HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(refused))
+        if begins is None:
+            # Without `wake_at_us`, which is a time of this host.
+            still = HeartbeatReply(reply.low_watermark_us, reply.epoch, reply.state, refusal=reply.refusal)
+            reader.answered = Told(still, reader.batches)
+
+    def _tell_all(self) -> None:
+        for token, reader in self._readers.items():
+            if reader.answered in (None, reader.told):
+                continue
+            try:
+                self._tell(reader.stream_id, token, reader.answered)
+            except Exception as failed:  # noqa: BLE001  # gRPC, Spark and the server's Python have no common base class
+                if self._silent_since is None:
+                    self._silent_since = time.monotonic()
+                    why = str(failed).strip().splitlines()[:1]
+                    log.warning("the server takes no answers, so the watermark of its queries holds: %s", *why or [""])
+                return
+            reader.told = reader.answered
+            if self._silent_since is not None:
+                log.warning("the server takes answers again, after %.0f s", time.monotonic() - self._silent_since)
+                self._silent_since = None
+
+    def _remove(self, token: str, reader: _Reader) -> None:
+        try:
+            self._tell(reader.stream_id, token, None)
+        except Exception as failed:  # noqa: BLE001  # as above; the server removes old answers some day
+            log.debug("could not remove an answer on the server's host: %s", failed)

@@ -1,0 +1,210 @@
+"""The boundary to Spark: the few things that a service needs of a session, a query, an event and a checkpoint.
+
+`classic.py` has them for a driver with a JVM beside it, `connect.py` for a client of Spark Connect. `kinds.session_of`
+chooses. Nothing else in lowmark asks which kind a session is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+    from lowmark.sources import Source
+    from lowmark.watermark import WatermarkStrategy
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .available_now import Told
+    from .checkpoint import Farewell
+    from .offset_log import OffsetEntry
+    from .progress import Progress
+
+__all__ = ["Answer", "Checkpoint", "Enqueue", "InputPlan", "Query", "QueryEvent", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputPlan:
+    """The facts in Spark's plan of a DataFrame that is about to be wrapped.
+
+    Attributes:
+        has_heartbeat: the heartbeat of a wrapped stream is among its sources.
+        has_watermark: `withWatermark` stands in it.
+        sources: number of its streaming sources.
+        kafka_columns: output columns that are a Kafka source's own, unchanged.
+        withholds_rows: nothing shows that an idle query's source has no rows.
+        keeps_rows: every row of its sources comes out of it.
+    """
+
+    has_heartbeat: bool
+    has_watermark: bool
+    sources: int
+    kafka_columns: frozenset[str]
+    withholds_rows: bool
+    keeps_rows: bool
+
+
+class QueryEvent(Protocol):
+    """An event of Spark's listener; its fields are read when they are asked for."""
+
+    @property
+    def query_id(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def batch_id(self) -> int:
+        """The batch of a progress event."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Spark's text of the error that ended a query; None: the query ended without an error."""
+        ...
+
+    def progress(self) -> Progress:
+        """Return the progress of a batch.
+
+        Raises:
+            UnreadableReport: a field is missing, or is not what it can be.
+        """
+        ...
+
+
+class Checkpoint(Protocol):
+    """The files of a query's checkpoint that a service reads and writes: see `FarewellFiles`."""
+
+    @property
+    def checkpoint(self) -> str: ...
+
+    def write(self, farewell: Farewell) -> None: ...
+
+    def read(self, token: str) -> Farewell | None: ...
+
+    def forget(self, token: str) -> None: ...
+
+    def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None: ...
+
+    def kafka_start(self, source: int) -> Mapping[str, Any] | None: ...
+
+    def newest_entry(self) -> OffsetEntry | None: ...
+
+    def newest_commit(self, stream: str) -> tuple[int | None, int | None]: ...
+
+    def read_done(self, name: str) -> str | None: ...
+
+    def write_done(self, name: str, text: str) -> None: ...
+
+
+class Query(Protocol):
+    """One run of one query: see `RunningQuery`."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def query_id(self) -> str: ...
+
+    @property
+    def farewells(self) -> Checkpoint: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def active(self) -> bool: ...
+
+    def newest(self, after: int | None = None) -> Progress | None: ...
+
+    def history(self) -> list[Progress]: ...
+
+    def streams(self) -> list[str]: ...
+
+    def heartbeats(self) -> list[tuple[str, list[int]]]: ...
+
+    def source_kinds(self) -> list[bool]: ...
+
+    def stream_sources(self) -> Mapping[int, Sequence[int]]: ...
+
+    def observed(self) -> set[str]: ...
+
+    def tell_late(self) -> None: ...
+
+    def fault(self) -> str | None: ...
+
+
+Enqueue = Callable[[str, QueryEvent], None]
+"""Takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once."""
+Answer = Callable[["HeartbeatRequest"], "HeartbeatReply"]
+"""Answers a heartbeat reader."""
+
+
+class Session(Protocol):
+    """A session of Spark whose queries a service serves."""
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+    @property
+    def application(self) -> str:
+        """Spark's id of the application; for a client, the id of its session."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session was stopped."""
+        ...
+
+    def is_of(self, spark: object) -> bool:
+        """Whether an object is this session, also under another Python object."""
+        ...
+
+    def require_driver(self, action: str) -> None:
+        """Refuse an action that needs the driver's JVM or file systems.
+
+        Raises:
+            SessionUnfit: this is a client's session.
+        """
+        ...
+
+    def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
+        """Refuse a stream whose code Spark's workers cannot run.
+
+        Raises:
+            WorkersUnfit: names the missing packages.
+            SessionUnfit: the session cannot measure such a stream.
+        """
+        ...
+
+    def input_plan(self, df: DataFrame) -> InputPlan:
+        """Return the facts in Spark's plan of a DataFrame of this session."""
+        ...
+
+    def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:
+        """Return where the heartbeat reader of a stream asks, for a service that listens at `service`."""
+        ...
+
+    def listen(self, enqueue: Enqueue, keep: Callable[[Query], None], available_now: Told, answer: Answer) -> None:
+        """Make the heartbeat's source known to the session, and hear of its queries from now on.
+
+        Args:
+            enqueue: takes each event.
+            keep: called with each query that begins, before the query may end.
+            available_now: see `AvailableNow`.
+            answer: answers the heartbeat readers that cannot ask the service themselves.
+        """
+        ...
+
+    def running(self) -> Iterable[Query]:
+        """Return the running queries of the session."""
+        ...
+
+    def any_active(self) -> bool:
+        """Whether a query runs; may be called from any thread. False if Spark is gone."""
+        ...
+
+    def stop_listening(self) -> None:
+        """Stop to hear of queries. Spark may be gone already."""
+        ...

@@ -1,0 +1,183 @@
+"""The heartbeat's other wire: answers that a client of Spark Connect leaves for a reader on the server's host.
+
+The client's service hears of a batch through Spark's listener, and tells its answer by the analysis of a data source:
+
+    client   spark.read.format("lowmark_tell").options(secret=..., token=..., reply=...).schema
+    server   `TellSource.schema` runs in a Python process beside the driver, and writes the file
+             <folder of sockets>/<seal>-<token>.told
+    reader   `ToldClient.heartbeat` reads the file, each time Spark asks for new offsets
+
+The seal is the hash of a secret that only the client has which made the stream. The plan of the query shows the seal
+alone, and only the secret's owner finds the name of the file, so no other client can move the watermark. Code that
+runs under the same user on the server's host can write any of the user's files, so it cannot be kept apart.
+
+The reader never invents: without a newer answer its offset stays as it is, and the watermark holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from lowmark.integration.errors import ServiceUnreachable
+from lowmark.integration.process import sockets
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import BooleanType, StructType
+
+from .driver_rpc import HeartbeatReply, HeartbeatRequest
+
+__all__ = ["FORMAT", "SCHEME", "TellSource", "Told", "ToldClient", "seal_of"]
+
+FORMAT = "lowmark_tell"
+SCHEME = "told:"
+_NAME = re.compile(r"[0-9a-f]{32}")
+_ABANDONED_SECONDS = 7 * 86_400.0
+"""Files of clients that never came back are removed after this time."""
+_LAST_WORD_SECONDS = 10.0
+"""A reader whose query ends when nothing is new waits so long for the answer to its newest batch."""
+_LOOK_SECONDS = 0.005
+
+
+class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer to a reader.
+
+    Attributes:
+        reply: the answer.
+        batches: number of the reader's batches whose reports the answer knows.
+    """
+
+    reply: HeartbeatReply
+    batches: int
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+def seal_of(secret: str) -> str:
+    """Return the name under which the answers of a stream lie: 32 hexadecimal digits.
+
+    >>> seal_of("a")
+    'ca978112ca1bbdcafac231b39a23dc4d'
+    """
+    return hashlib.sha256(secret.encode()).hexdigest()[:32]
+
+
+def _file(seal: str, token: str) -> Path:
+    if not _NAME.fullmatch(seal) or not _NAME.fullmatch(token):
+        raise ValueError(f"expected a seal and a token of 32 hexadecimal digits, got {seal!r:.40} and {token!r:.40}")
+    return _folder() / f"{seal}-{token}.told"
+
+
+@functools.cache
+def _folder() -> Path:
+    """The private folder of this user's sockets."""
+    return Path(sockets.new_address().removeprefix("unix:")).parent
+
+
+class TellSource(DataSource):
+    """A source without rows whose analysis takes an answer to the server's host.
+
+    Options: `secret`, `token` and `reply`, a `Told` as JSON; without a reply the file is removed. Without options, the
+    schema alone tells that lowmark is on the server: its only column is named for the version.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        if "secret" in self.options:
+            _take(self.options)
+        return StructType().add(importlib.metadata.version("lowmark"), BooleanType())
+
+
+def _take(options: Mapping[str, str]) -> None:
+    path = _file(seal_of(options["secret"]), options["token"])
+    if "reply" not in options:
+        path.unlink(missing_ok=True)
+        return
+    text = options["reply"].encode()
+    msgspec.json.decode(text, type=Told)  # so a reader never meets a text that is none
+    if not path.exists():
+        _remove_abandoned(path.parent)
+    part = path.with_name(f".{uuid.uuid4().hex}.part")
+    part.touch(mode=0o600)
+    part.write_bytes(text)
+    part.replace(path)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    before = time.time() - _ABANDONED_SECONDS
+    for path in folder.glob("*.told"):
+        if path.stat().st_mtime < before:
+            path.unlink(missing_ok=True)
+
+
+class ToldClient:
+    """Answers a heartbeat reader from the file that the stream's client has it told; see `driver_rpc.Client`.
+
+    Args:
+        address: ``told:`` and the seal of the stream.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._seal = address.removeprefix(SCHEME)
+        self._known: HeartbeatReply | None = None
+        self._batches = 0  # batches that this reader planned
+        self._planned_at_us: int | None = None  # the newest of them
+        self._waits = True  # False after a wait in vain
+        self._stamp: tuple[int, int] | None = None  # of the file that was read last
+        self._told: Told | None = None
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Return the newest answer to this reader; while there is no newer answer, the last answer again.
+
+        Raises:
+            ServiceUnreachable: the file cannot be read.
+        """
+        if request.looks:
+            return HeartbeatReply(low_watermark_us=None, epoch=0, state="")  # a client sees no checkpoint
+        if self._known is None or request.first:
+            # The first offset repeats the checkpoint's under a new token, by which the client learns of this reader.
+            self._known = HeartbeatReply(request.low_watermark_us, request.epoch, request.state or "", wake_at_us=0)
+            return self._known
+        if request.planned_at_us != self._planned_at_us:
+            self._batches, self._planned_at_us = self._batches + 1, request.planned_at_us
+        told = self._last_word(request.token) if request.available_now else self._newest(request.token)
+        if told is not None:
+            self._known = msgspec.structs.replace(told.reply, wake_at_us=0)  # time 0 is over, so each poll asks again
+        return self._known
+
+    def _last_word(self, token: str) -> Told | None:
+        """Wait for the answer that knows the newest batch, because the query ends when there is none."""
+        until = time.monotonic() + (_LAST_WORD_SECONDS if self._waits else 0)
+        while (told := self._newest(token)) is None or told.batches < self._batches:
+            if time.monotonic() >= until:
+                self._waits = False
+                return told
+            time.sleep(_LOOK_SECONDS)
+        self._waits = True
+        return told
+
+    def close(self) -> None:
+        """Do nothing, because no file stays open."""
+
+    def _newest(self, token: str) -> Told | None:
+        path = _file(self._seal, token)
+        try:
+            found = path.stat()
+            stamp = found.st_mtime_ns, found.st_ino
+            if stamp != self._stamp:
+                self._told, self._stamp = msgspec.json.decode(path.read_bytes(), type=Told), stamp
+        except FileNotFoundError:
+            return self._told
+        except (OSError, msgspec.DecodeError) as broken:
+            raise ServiceUnreachable(f"{SCHEME}{self._seal}", "read the answer of the client", str(broken)) from broken
+        return self._told
