@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
-from tests.live.servers import CACHE, wait_until
+from tests.live.servers import CACHE
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"
 
@@ -34,7 +34,7 @@ def share() -> dict[str, str]:
 
 
 def main() -> None:
-    """Run a query with state and a sink in Python, and archive the classes that it loads."""
+    """Run a wrapped query with windows and a sink in Python, and archive the classes that it loads."""
     clean_environment()
     made = archive()
     part = made.with_suffix(".part")
@@ -42,28 +42,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lowmark-classes-", ignore_cleanup_errors=True) as place:
         os.environ["SPARK_HOME"] = str(lean_home(Path(place)))
         os.environ[_OPTIONS] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable"
-        from pyspark.sql import DataFrame, SparkSession
-        from pyspark.sql import functions as F
+        from lowmark.integration import LowWatermarkService
+        from pyspark.sql import SparkSession
+
+        from tests.integration.feed import Feed, run, windows
 
         settings: dict[str, bool | float | int | str | None] = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-            "spark.sql.shuffle.partitions": "1",
             "spark.log.level": "OFF",
         }
         spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-        rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
-        windows = rows.groupBy(F.window("timestamp", "1 second")).count()
-
-        def sink(frame: DataFrame, _batch: int) -> None:
-            frame.collect()
-
-        writer = windows.writeStream.foreachBatch(sink).outputMode("append")
-        query = writer.option("checkpointLocation", f"{place}/checkpoint").start()
-        wait_until(lambda: len(query.recentProgress) > 1, "two batches", seconds=120)
-        query.stop()
+        with LowWatermarkService(spark) as service:
+            feed = Feed(spark, Path(place, "feed"))
+            events = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a", "b"])
+            rows = [[(split, 1, at) for split in ("a", "b")] for at in (100, 200)]
+            run(windows(events, "split"), feed, rows, f"{place}/checkpoint").query.stop()
         gateway = spark.sparkContext._gateway
         spark.stop()
         assert gateway is not None, "a session has a JVM"
