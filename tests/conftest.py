@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
+from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live import class_archive
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Give this process its own folder for sockets, apart from the services of other processes and of the user."""
     # The lean home makes Spark's Python processes start faster; the tests start hundreds of them.
-    os.environ["SPARK_HOME"] = str(lean_home(tmp_path_factory.mktemp("home")))
+    os.environ["SPARK_HOME"] = str(class_archive.home())
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
 
 

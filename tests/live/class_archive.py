@@ -3,13 +3,15 @@
     python -m tests.live.class_archive      makes the archive of this environment's Spark, once
 
 `SPARK_SUBMIT_OPTS` passes the archive to every JVM of Spark that the tests start in any process. The JVM silently
-ignores a missing archive, and an archive of another Java or Spark.
+ignores a missing archive, an archive of another Java or Spark, and one made with another class path; so the archive and
+all processes of the tests have one home of Spark.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -26,6 +28,20 @@ def archive() -> Path:
     return CACHE / f"spark-{importlib.metadata.version('pyspark')}.jsa"
 
 
+def home() -> Path:
+    """Return the lean home of Spark in the cache, whose path is the class path of the archive."""
+    place = CACHE / f"home-{importlib.metadata.version('pyspark')}"
+    if not place.exists():
+        CACHE.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=CACHE))
+        lean_home(made)
+        try:
+            made.rename(place)
+        except OSError:  # another process was faster
+            shutil.rmtree(made)
+    return place / "spark-home"
+
+
 def share() -> dict[str, str]:
     """Return environment variables for short-lived Spark processes, with the archive if it exists."""
     # The option disables the log because the JVM would write a mismatch of the archive to stdout.
@@ -40,7 +56,7 @@ def main() -> None:
     part = made.with_suffix(".part")
     made.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lowmark-classes-", ignore_cleanup_errors=True) as place:
-        os.environ["SPARK_HOME"] = str(lean_home(Path(place)))
+        os.environ["SPARK_HOME"] = str(home())
         os.environ[_OPTIONS] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable"
         from lowmark.integration import LowWatermarkService
         from pyspark.sql import SparkSession
