@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
+from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live import class_archive
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Give this process its own folder for sockets, apart from the services of other processes and of the user."""
     # The lean home makes Spark's Python processes start faster; the tests start hundreds of them.
-    os.environ["SPARK_HOME"] = str(lean_home(tmp_path_factory.mktemp("home")))
+    os.environ["SPARK_HOME"] = str(class_archive.home())
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
 
 
@@ -119,6 +119,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
+        # Spark's checksum files beside its state cost threads in every task; nothing here reads them, and sessions of
+        # other processes (test_versions, the kills of tests/live) keep Spark's default.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),

@@ -3,20 +3,22 @@
     python -m tests.live.class_archive      makes the archive of this environment's Spark, once
 
 `SPARK_SUBMIT_OPTS` passes the archive to every JVM of Spark that the tests start in any process. The JVM silently
-ignores a missing archive, and an archive of another Java or Spark.
+ignores a missing archive, an archive of another Java or Spark, and one made with another class path; so the archive and
+all processes of the tests have one home of Spark.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
-from tests.live.servers import CACHE, wait_until
+from tests.live.servers import CACHE
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"
 
@@ -24,6 +26,20 @@ _OPTIONS = "SPARK_SUBMIT_OPTS"
 def archive() -> Path:
     """Return the path of the archive for this environment's Spark."""
     return CACHE / f"spark-{importlib.metadata.version('pyspark')}.jsa"
+
+
+def home() -> Path:
+    """Return the lean home of Spark in the cache, whose path is the class path of the archive."""
+    place = CACHE / f"home-{importlib.metadata.version('pyspark')}"
+    if not place.exists():
+        CACHE.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=CACHE))
+        lean_home(made)
+        try:
+            made.rename(place)
+        except OSError:  # another process was faster
+            shutil.rmtree(made)
+    return place / "spark-home"
 
 
 def share() -> dict[str, str]:
@@ -34,36 +50,32 @@ def share() -> dict[str, str]:
 
 
 def main() -> None:
-    """Run a query with state and a sink in Python, and archive the classes that it loads."""
+    """Run a wrapped query with windows and a sink in Python, and archive the classes that it loads."""
     clean_environment()
     made = archive()
     part = made.with_suffix(".part")
     made.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lowmark-classes-", ignore_cleanup_errors=True) as place:
-        os.environ["SPARK_HOME"] = str(lean_home(Path(place)))
+        os.environ["SPARK_HOME"] = str(home())
         os.environ[_OPTIONS] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable"
-        from pyspark.sql import DataFrame, SparkSession
-        from pyspark.sql import functions as F
+        from lowmark.integration import LowWatermarkService
+        from pyspark.sql import SparkSession
+
+        from tests.integration.feed import Feed, run, windows
 
         settings: dict[str, bool | float | int | str | None] = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-            "spark.sql.shuffle.partitions": "1",
             "spark.log.level": "OFF",
         }
         spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-        rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
-        windows = rows.groupBy(F.window("timestamp", "1 second")).count()
-
-        def sink(frame: DataFrame, _batch: int) -> None:
-            frame.collect()
-
-        writer = windows.writeStream.foreachBatch(sink).outputMode("append")
-        query = writer.option("checkpointLocation", f"{place}/checkpoint").start()
-        wait_until(lambda: len(query.recentProgress) > 1, "two batches", seconds=120)
-        query.stop()
+        with LowWatermarkService(spark) as service:
+            feed = Feed(spark, Path(place, "feed"))
+            events = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["a", "b"])
+            rows = [[(split, 1, at) for split in ("a", "b")] for at in (100, 200)]
+            run(windows(events, "split"), feed, rows, f"{place}/checkpoint").query.stop()
         gateway = spark.sparkContext._gateway
         spark.stop()
         assert gateway is not None, "a session has a JVM"
