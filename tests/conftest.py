@@ -119,9 +119,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
-        # Spark's checksum files beside its state cost threads in every task; nothing here reads them, and sessions of
-        # other processes (test_versions, the kills of tests/live) keep Spark's default.
-        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),

@@ -86,7 +86,7 @@ def test_a_query_that_ends_by_itself_waits_for_the_answer_to_its_newest_batch(mo
         if len(slept) == 3:
             tell(SECRET, reader.offset["token"], 7_000)
 
-    monkeypatch.setattr(told.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert reader.poll() == 7_000
     assert len(slept) == 3
 

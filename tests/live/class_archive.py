@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
@@ -29,8 +30,11 @@ def archive() -> Path:
 
 
 def home() -> Path:
-    """Return the lean home of Spark in the cache, whose path is the class path of the archive."""
-    place = CACHE / f"home-{importlib.metadata.version('pyspark')}"
+    """Return the lean home of Spark in the cache, whose path is the class path of the archive.
+
+    It links into the environment of this process, so another environment has another home.
+    """
+    place = CACHE / f"home-{importlib.metadata.version('pyspark')}-{zlib.crc32(sys.prefix.encode()):08x}"
     if not place.exists():
         CACHE.mkdir(exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=CACHE))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.live import class_archive
 from tests.live.servers import Broker, Record, http_get, kafka_broker, prometheus_server, wait_until
 
 pytestmark = pytest.mark.live
@@ -62,3 +66,14 @@ def test_prometheus_answers_and_scrapes_itself(tmp_path: Path, prometheus_binary
             # A target counts as up shortly before its sample can be queried.
             wait_until(lambda: [sample["value"][1] for sample in server.query("up")] == ["1"], "its sample")
     assert http_get(f"{idle}/-/ready")[0] == 0
+
+
+@pytest.mark.skipif(not class_archive.archive().exists(), reason="`make classes` could not archive Spark's classes")
+def test_the_jvms_of_the_tests_take_sparks_classes_from_the_archive(tmp_path: Path) -> None:
+    """A JVM with another class path would take none, silently, and start in twice the time."""
+    log = tmp_path / "classes"
+    options = class_archive.share()["SPARK_SUBMIT_OPTS"].replace("-Xlog:disable", f"-Xlog:class+load:file={log}")
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    environment = {**os.environ, "SPARK_HOME": str(class_archive.home()), "SPARK_SUBMIT_OPTS": options}
+    subprocess.run([program, "--version"], env=environment, capture_output=True, check=True, timeout=60)
+    assert log.read_text().count("shared objects file (top)") > 500
