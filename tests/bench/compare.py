@@ -3,8 +3,8 @@
     python -m tests.bench.compare OLD.json NEW.json
 
 A row is judged by its ratio to native Spark if it has one, because the ratio is taken pair by pair. It got worse if the
-median of each result lies outside of the other's spread, on the worse side. A row without pairs is judged by its bound
-alone: it got worse if it was met. Exits with 1 if a row got worse.
+median of each result lies outside of the other's spread, on the worse side. A row without pairs, or with a single pair,
+which has no spread, is judged by its bound alone: it got worse if it was met. Exits with 1 if a row got worse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def worse(old: Kept, new: Kept) -> str | None:
     if old["met"] and new["met"] is False:
         return f"its bound was met: {_figure(old)}, now {_figure(new)}"
     before, after = old["ratio"], new["ratio"]
-    if before is None or after is None:
+    if before is None or after is None or min(before["pairs"], after["pairs"]) < 2:
         return None
     if after["median"] > before["high"] and before["median"] < after["low"]:
         return f"{_figure(old)}, now {_figure(new)}"

@@ -68,6 +68,8 @@ def run(
                 note=f"{len(spent['native'])} batches each; {_where(batches_of['native'], batches_of['wrapped'])}",
             )
         )
+        slow = [[statistics.quantiles(spent[side], n=100)[98]] for side in ("native", "wrapped")]
+        table.append(Row.pairs(section, f"{name}: the same, 99 of 100 batches", "ms", *slow, bound=Bound(50, "added")))
         if any(others["wrapped"]):
             table.append(
                 Row(

@@ -81,3 +81,9 @@ def test_a_row_without_pairs_got_worse_if_its_bound_was_met(before: float, after
     )
 
     assert len(compare([old], [new])[0]) == worse
+
+
+def test_a_single_pair_has_no_spread_to_be_judged_by() -> None:
+    old, new = (kept(Row.pairs("start", "20 queries", "ms", [100], [each])) for each in (120, 150))
+
+    assert compare([old], [new]) == ([], 1)
