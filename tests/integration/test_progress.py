@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark import progress
-from lowmark.integration.spark.progress import Progress, ProgressReader, java_text
+from lowmark.integration.spark.progress import Progress, java_text
 from pyspark.errors import StreamingQueryException
 
 from tests.integration.feed import Feed
@@ -67,41 +67,6 @@ def test_a_field_that_spark_calls_otherwise_ends_the_query_and_is_named(
 
     with pytest.raises(StreamingQueryException, match=r"as Spark 4\..* missing required field `endOffset`"):
         query.processAllAvailable()
-
-
-class CountedProgress:
-    """A progress object of the JVM without the JVM; counts the calls into it."""
-
-    def __init__(self, batch_id: int, filling: str = "") -> None:
-        self.calls = 0
-        self.text = (
-            f'{{"id": "q", "runId": "r", "name": "{filling}", "batchId": {batch_id}, "numInputRows": 0, "sources": [], '
-            '"stateOperators": [], "durationMs": {"addBatch": 1}}'
-        )
-
-    def json(self) -> str:
-        self.calls += 1
-        return self.text
-
-
-def test_a_short_report_after_a_short_one_takes_one_call_and_a_long_one_comes_in_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    in_parts: list[Any] = []
-
-    def parts(value: Any) -> str:
-        in_parts.append(value)
-        return str(value.text)
-
-    monkeypatch.setattr(progress, "java_text", parts)
-    reader = ProgressReader()
-    reports: list[Any] = [
-        CountedProgress(0), CountedProgress(1), CountedProgress(2, "x" * PART), CountedProgress(3), CountedProgress(4)
-    ]  # fmt: skip
-
-    assert [reader.read(each).batch_id for each in reports] == [0, 1, 2, 3, 4]
-    assert [each.calls for each in reports] == [0, 1, 1, 0, 1]
-    assert in_parts == [reports[0], reports[3]], "the first, whose length nobody knows, and the one after a long one"
 
 
 def test_progress_is_what_sparks_json_says(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
