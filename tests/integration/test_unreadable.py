@@ -139,7 +139,8 @@ def test_windows_of_a_checkpoint_whose_watermark_is_ahead_of_the_clock(folder: P
     """The filter for emitted windows would leave out all windows until the year 2100."""
     (folder / "offsets" / "0").write_text(f'v1\n{{"batchWatermarkMs":4102444800000}}\n{KAFKA}')
     with pytest.raises(
-        CheckpointUnreadable, match=r"stands at 2100-01-01 .* not say which windows are open. Hint: begin a new checkpoint"
+        CheckpointUnreadable,
+        match=r"stands at 2100-01-01 .* not say which windows are open. Hint: begin a new checkpoint",
     ):
         reach_back(folder, window_us=1, delay_us=0)
 
