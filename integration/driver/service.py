@@ -410,6 +410,7 @@ class LowWatermarkService:
             StreamNameTaken: a query is read or audited under that name.
             ServiceStopped: the service was stopped.
         """
+        self._session.require_driver(f'audit("{name}")')
         self._begin("audit", name, None, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
         stream = stream_factory.audited(

@@ -58,6 +58,7 @@ def use(folder: Path, port: int) -> None:
     by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["value"]))
     calls: dict[str, Callable[[], object]] = {
         "read": lambda: service.read(source, name="orders"),
+        "audit": lambda: service.audit(rate, name="orders", event_time="timestamp", split="value"),
         "mark_done": lambda: service.mark_done(rate, name="orders", time="timestamp"),
         "assigner": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", strategy=by_python),
         "ship": lambda: ship(spark),

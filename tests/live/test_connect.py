@@ -70,7 +70,7 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
         said(sys.executable, "-m", "tests.live.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
     )
     assert came["read"] == {"a": 41, "b": 14}, "sources can be read, without a low watermark"
-    assert {*came["refused"]} == {"read", "mark_done", "assigner", "ship", "adopt", "leave"}
+    assert {*came["refused"]} == {"read", "audit", "mark_done", "assigner", "ship", "adopt", "leave"}
     for what, words in came["refused"].items():
         assert re.match(r"SessionUnfit: .* needs the session of a driver, got a Spark Connect session", words), (
             what,
