@@ -235,7 +235,7 @@ class ConnectSession:
         if len(bus._listener_bus) > 1:
             bus.remove(self._listener)
             return
-        # SPARK-59623: the bus would hold its lock while it waits for its thread, which needs the lock for the next event.
+        # SPARK-59623: the bus would hold its lock while it waits for its thread, and the next event needs the lock.
         from pyspark.sql.connect.proto import Command, StreamingQueryListenerBusCommand
 
         command = Command()
