@@ -174,7 +174,7 @@ def test_a_service_whose_page_cannot_be_served_leaves_nothing_behind(spark: Spar
 
     before, taken = threads(), PageServer(AllServices())
     try:
-        with pytest.raises(PageUnavailable, match="another service of this one"):
+        with pytest.raises(PageUnavailable, match="another service of this process"):
             LowWatermarkService(spark, metrics_port=0, page_port=taken.port)
     finally:
         taken.stop()
