@@ -63,7 +63,10 @@ def bare_python(folder: Path) -> Path:
 
 
 def slow_at_first(folder: str) -> Callable[[Any, int | None], int | None]:
-    """Return a function from a row to its event time; the second task's first attempt waits until Spark cancels it."""
+    """Return a function from a row to its event time; the second task's first attempt waits until Spark cancels it.
+
+    The other attempt goes on once the first has begun.
+    """
 
     def assign(_row: Any, own_us: int | None) -> int | None:
         from pathlib import Path
@@ -76,6 +79,9 @@ def slow_at_first(folder: str) -> Callable[[Any, int | None], int | None]:
         Path(folder, f"{context.partitionId()}-{context.attemptNumber()}").touch()
         if context.partitionId() == 1 and context.attemptNumber() == 0:
             Event().wait(60)
+        elif context.partitionId() == 1:
+            while not Path(folder, "1-0").exists():  # which Spark has started
+                Event().wait(0.05)
         return own_us
 
     return assign
