@@ -51,15 +51,15 @@ def explanations(seen: CoordinatorStatus, address: str) -> dict[str, list[dict[s
 
 def sink_in_words(source: SourceStatus) -> str:
     """Say how far the sinks of all tasks of a source are complete, and which task's sink is the last."""
-    of, last = f"{source.source_id} of {source.job_id}", source.least_complete
+    last = source.least_complete
     if last is None:
-        return f"{of}: no task is registered, so no sink is known."
+        return "no task is registered, so no sink is known."
     if source.missing:
-        return f"{of}: the sinks of {source.missing} of {source.expected} expected tasks are not known."
+        return f"the sinks of {source.missing} of {source.expected} expected tasks are not known."
     if source.complete_until_us is None:
-        return f"{of}: the sink of task {last.task_id} is not known to be complete until any time."
+        return f"the sink of task {last.task_id} is not known to be complete until any time."
     until = format_time_us(source.complete_until_us)
-    return f"{of}: all sinks are complete until {until}; the sink of task {last.task_id} is the last."
+    return f"all sinks are complete until {until}; the sink of task {last.task_id} is the last."
 
 
 def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
@@ -101,7 +101,7 @@ def _source_in_words(source: SourceStatus, address: str) -> str:
     lines = [
         f"{source.source_id} of {source.job_id}: the low watermark is {low}; {since}; {held}.",
         f"Why: {source.why}",
-        f"Sinks: {sink_in_words(source).partition(': ')[2]}",
+        f"Sinks: {sink_in_words(source)}",
     ]
     if left_out or more:
         named = [f"{task.task.task_id} ({task.why})" for task in left_out]

@@ -207,7 +207,7 @@ def _of_coordinator(question: Callable[[], StatusAnswer], name: str | None, job:
     if job is not None and not sources:
         raise UnknownStream(f"{job}/{name or '*'}", tuple(f"{each.job_id}/{each.source_id}" for each in known))
     behind = [each for each in sources if each.complete_until_us is None or each.complete_until_us < past_us]
-    why = [sink_in_words(each) for each in behind]
+    why = [f"{each.source_id} of {each.job_id}: {sink_in_words(each)}" for each in behind]
     return _Answer(least_us(each.complete_until_us for each in sources), why or ([] if sources else [_NO_TASK]))
 
 

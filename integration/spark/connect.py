@@ -105,13 +105,9 @@ class ConnectSession:
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         plan = plan_text.nodes(_explained(df))
-        if any(node.source == "kafka" for node in plan):  # written for it, and not tried on a broker yet
+        if any(node.source == "kafka" for node in plan):  # not tried on a broker yet
             self.require_driver("wrap of Spark's Kafka source")
-        asked = [name for name in ("topic", "partition") if name in df.columns]
-        kafka = frozenset[str]()
-        if asked and any(node.source == "kafka" for node in plan):
-            kafka = plan_text.own_kafka_columns(plan_text.nodes(_explained(df.select(*asked))), asked)
-        return plan_text.input_plan(plan, kafka)
+        return plan_text.input_plan(plan)
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # out of reach
         self._names[stream_id] = name

@@ -4,7 +4,7 @@
     before each next batch            from the plan of the batch before, while a heartbeat reader waits for its answer
 
 Stateful operators drop rows by the watermark of the batch before, and remove state by that of the batch itself. With
-the setting `ALLOWS_MULTIPLE` off they use the latter for both. Spark decides that watermark only after it has asked the
+the setting `ALLOWS_MULTIPLE` off they use the latter for both. Spark decides that watermark after it has asked the
 heartbeat, so `wrap` refuses `late=` there.
 """
 

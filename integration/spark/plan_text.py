@@ -18,12 +18,11 @@ from lowmark.integration.transport.heartbeat import FORMAT
 
 from .sessions import InputPlan
 
-__all__ = ["Node", "input_plan", "nested_watermarks", "nodes", "own_kafka_columns", "watermarks"]
+__all__ = ["Node", "input_plan", "nested_watermarks", "nodes", "watermarks"]
 
 _NODE = re.compile(r"(?P<indent>[ :+-]*)(?P<streams>~?)(?P<name>[A-Za-z]\w*)(?P<rest>.*)")
 _SOURCE = re.compile(r" \S+, (?P<source>\S+), ")
 _ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
-_KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,38 +68,20 @@ def nodes(explained: str) -> list[Node]:
     return found
 
 
-def input_plan(plan: Sequence[Node], kafka_columns: frozenset[str]) -> InputPlan:
-    """Return the facts in a plan.
-
-    Args:
-        plan: the nodes of the plan.
-        kafka_columns: see `own_kafka_columns`.
-    """
+def input_plan(plan: Sequence[Node]) -> InputPlan:
+    """Return the facts in a plan without a Kafka source."""
     sources = [node for node in plan if node.source is not None]
     return InputPlan(
         has_heartbeat=any(node.source == FORMAT for node in sources),
         has_watermark=watermarks(plan) > 0,
         sources=len({node.rest for node in sources}),
-        kafka_columns=kafka_columns,
+        kafka_columns=frozenset(),
         withholds_rows=True,  # no poll of an idle query reaches a client
         keeps_rows=all(
             node.name in _ROW_BY_ROW or node.source is not None or not _has_child(plan, place)
             for place, node in enumerate(plan)
         ),
     )
-
-
-def own_kafka_columns(plan: Sequence[Node], columns: Sequence[str]) -> frozenset[str]:
-    """Return which columns are a Kafka source's own, in the plan of a `select` of these columns.
-
-    >>> relation = Node(1, "StreamingRelationV2", " a.Provider@1, kafka, b, [], [topic#2, partition#3]", True)
-    >>> chosen = Node(0, "Project", " [partition#3, x#5 AS topic#9]", True)
-    >>> own_kafka_columns([chosen, relation], ["partition", "topic"])
-    frozenset({'partition'})
-    """
-    own = {column for node in plan if node.source == _KAFKA for column in re.findall(r"[^\s,\[\]]+#\d+", node.rest)}
-    chosen = re.findall(r"[^\s,\[\]]+#\d+", plan[0].rest) if plan else []
-    return frozenset(name for name in columns if any(each.startswith(f"{name}#") and each in own for each in chosen))
 
 
 def watermarks(plan: Sequence[Node]) -> int:

@@ -32,7 +32,7 @@ def archive() -> Path:
 def home() -> Path:
     """Return the lean home of Spark in the cache, whose path is the class path of the archive.
 
-    It links into the environment of this process, so another environment has another home.
+    The home links into the environment of this process, so each environment has a home of its own.
     """
     place = CACHE / f"home-{importlib.metadata.version('pyspark')}-{zlib.crc32(sys.prefix.encode()):08x}"
     if not place.exists():
