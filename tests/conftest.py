@@ -96,6 +96,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     require_java()
     from pyspark.sql import SparkSession
 
+    from tests.sparks import LOCAL_CHECKPOINTS
+
     folder = tmp_path_factory.mktemp("spark")
     (folder / "log4j2.properties").write_text(LOG4J.format(log=folder / "spark.log"))
     options = " ".join(
@@ -122,6 +124,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
+        **LOCAL_CHECKPOINTS,  # drivers that are killed have Spark's own manager of checkpoints
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
     yield session
