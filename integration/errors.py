@@ -338,7 +338,7 @@ class LateRowsNotWritten(LowmarkError, OSError):
     fact: str  # the fault
     _fact = 'stream "{stream}": batch {batch_id} could not write its late rows to "{folder}" ({fact})'
     _hint = (
-        "let Spark's executors write there and start the query again: it begins with this batch, and no row is lost."
+        "let Spark's executors write there, and start the query again: it begins with this batch, so no row is lost."
     )
 
 

@@ -204,7 +204,7 @@ def _watermark(spark: SparkSession, name: str) -> Column:
 
 def _reached(name: str, folder: str) -> str:
     """Return the address of a folder for tasks, which run in other folders of this machine."""
-    address = folder.rstrip("/") if is_elsewhere(folder) else os.path.abspath(local_path(folder))
+    address = folder.rstrip("/") if is_elsewhere(folder) else str(local_path(folder).resolve())
     try:
         file_system(address)
     except (OSError, ValueError, ArrowException) as failed:
