@@ -259,7 +259,7 @@ class LowWatermarkService:
             late_to: folder for the rows that Spark drops, each once, as Parquet: a path of this machine, or an address
                 on S3, HDFS, Google's storage or Azure's. The query reads its source twice. None: Spark drops them.
             late_until: the time until which a row still counts, an SQL expression over df's columns, such as
-                "window(ts, '10 minutes').end". None: its event time, as deduplication, joins and timers have it.
+                "window(ts, '10 minutes').end". None: the event time, by which deduplication, joins and timers drop.
 
         Returns:
             A DataFrame with df's columns, all nullable. It may feed several queries.

@@ -36,7 +36,7 @@ __all__ = ["LATE_BY", "UNTIL", "WATERMARK", "LateFileWriter", "file_name"]
 UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
 """Columns that the files have beside the user's."""
 
-_RENAMES = frozenset({"local", "hdfs"})  # a stream to any other file system appears when it is closed, as a whole
+_RENAMES = frozenset({"local", "hdfs"})  # elsewhere a file appears when its stream is closed, as a whole
 
 
 def file_name(stream: str, query_id: str, batch_id: int) -> str:

@@ -257,3 +257,19 @@ def wrapped(service: LowWatermarkService, feed: Feed, folder: Path | None, **arg
 def marks(ran: Ran) -> dict[int, int]:
     """The watermark of each batch, microseconds."""
     return {progress.batch_id: progress.watermark_us or 0 for progress in ran.progress}
+
+
+def test_a_session_window_drops_the_rows_of_the_folder(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path
+) -> None:
+    session, late = "session_window(ts, '5 seconds')", tmp_path / "late"
+    df = counted(wrapped(service, feed, late, late_until=f"{session}.end"), session)
+    ran = run(
+        df,
+        feed,
+        [[("a", n, at)] for n, at in enumerate((10, 12, 30, 31, 24, 25.999, 26, 8, 100, 100))],
+        str(tmp_path / "cp"),
+    )
+    assert [row["v"] for row in late_rows(late)] == [4, 5, 7]
+    assert sum(n for *_, n in ran.rows) == 5, "10, 12, 26 and the session of 30 and 31; 100 is still open"
+    assert ran.dropped == 3
