@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.arrow_files import file_system
@@ -140,9 +140,9 @@ class LateFiles:
         dropped = self._timed(df, name, event_time).filter(F.col(UNTIL) <= _watermark(df.sparkSession, name))
         # The columns come from Python, because Spark would remove a branch in which a filter on literals is false.
         kinds = {late.late: BooleanType(), late.watermark: TimestampType()}
-        added = [StructField(column, kind) for column, kind in kinds.items() if column is not None]
+        more = [StructField(column, kind) for column, kind in kinds.items() if column is not None]
         # One partition, because a batch has one file.
-        return map_in_arrow(dropped.repartition(1), writer, StructType([*df.schema.fields, *added]))
+        return map_in_arrow(dropped.repartition(1), writer, StructType([*df.schema.fields, *more]))
 
     def _check_arguments(self, name: str) -> bool:
         """Whether a folder is given."""
@@ -150,11 +150,12 @@ class LateFiles:
             if self.until is not None:
                 raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
             return False
-        if not isinstance(self.folder, str | os.PathLike) or not os.fspath(self.folder):
+        folder, until = cast("object", self.folder), cast("object", self.until)
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             hint = 'pass late_to="/data/late" or late_to="s3a://bucket/late".'
-            raise WrapRefused(name, f"late_to is {self.folder!r:.100}, expected the path of a folder", hint)
-        if not isinstance(self.until, str | Column | None):
-            fact = f"late_until is {self.until!r:.100}, expected an SQL expression or a Column"
+            raise WrapRefused(name, f"late_to is {folder!r:.100}, expected the path of a folder", hint)
+        if not isinstance(until, str | Column | None):
+            fact = f"late_until is {until!r:.100}, expected an SQL expression or a Column"
             raise WrapRefused(name, fact, _UNTIL_HINT)
         return True
 

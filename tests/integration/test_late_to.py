@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, lose_commit, run, start, us
-from tests.integration.test_late import SPLITS, check_windows_and_dropped, random_batches
+from tests.integration.test_late import SPLITS, check_windows_and_dropped, random_batches, same_time
 from tests.sparks import settings
 
 WINDOW = "window(ts, '10 seconds').end"
@@ -71,7 +71,7 @@ def test_the_input_is_the_windows_and_the_files_also_when_a_batch_runs_again(
     batches.append([(split, -1, 100_000) for split in SPLITS])
     feed, checkpoint, draw = Feed(spark, tmp_path / "feed"), str(tmp_path / "checkpoint"), random.Random(seed)
     emitted: dict[int, list[Row]] = {}
-    watermarks_us: dict[int, int] = {}
+    watermarks_us, query = dict[int, int](), ""
     for part in (batches[:4], batches[4:7], batches[7:]):
         ran = start(
             counted(wrapped(service, feed, late, splits=SPLITS, late_until=WINDOW)), checkpoint, emitted=emitted
@@ -81,12 +81,13 @@ def test_the_input_is_the_windows_and_the_files_also_when_a_batch_runs_again(
             ran.settle()
         ran.query.stop()
         watermarks_us |= marks(ran)
+        query = str(ran.query.id)
         if part[-1][0][1] != -1 and draw.random() < 0.7:
             lose_commit(checkpoint)
     note = f"seed {seed}"
     rows = [row for rows in emitted.values() for row in rows]
     check_windows_and_dropped(rows + as_dropped(late), batches, note)
-    check_files(late, batches, watermarks_us, str(ran.query.id), note)
+    check_files(late, batches, watermarks_us, query, note)
 
 
 def test_by_default_a_row_counts_until_its_event_time(
@@ -220,7 +221,7 @@ def test_the_source_is_read_once_where_it_is_not_asked_for(
         (
             {
                 "late_to": "/late",
-                "strategy": WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda _, at: at),
+                "strategy": WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(same_time),
             },
             "does not know the assigned times",
         ),
