@@ -18,6 +18,7 @@
     ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── NoEventTime          (TypeError)         a timestamp assigner returned a value that is no time
+    ├── LateRowsNotWritten   (OSError)           a folder that does not take the rows that came too late
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
     ├── CheckpointUnwritable (OSError)           a checkpoint folder that cannot be changed
@@ -59,6 +60,7 @@ __all__ = [
     "ExtraMissing",
     "FolderRefused",
     "JournalRefused",
+    "LateRowsNotWritten",
     "MalformedMessage",
     "MarkRefused",
     "MetricsUnavailable",
@@ -325,6 +327,19 @@ class NoEventTime(LowmarkError, TypeError):
     row: str  # the row (``repr``, cut)
     _fact = 'stream "{stream}": the timestamp assigner returned {returned} for the row {row}'
     _hint = "return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
+
+
+class LateRowsNotWritten(LowmarkError, OSError):
+    """The rows of a batch that came too late could not be written; the batch fails, so they are not lost."""
+
+    stream: str  # name of the stream
+    batch_id: str  # number of the batch
+    folder: str  # the folder as given
+    fact: str  # the fault
+    _fact = 'stream "{stream}": batch {batch_id} could not write its late rows to "{folder}" ({fact})'
+    _hint = (
+        "let Spark's executors write there, and start the query again: it begins with this batch, so no row is lost."
+    )
 
 
 class UnreadableReport(LowmarkError, ValueError):

@@ -45,7 +45,7 @@ class Heartbeats:
             self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         except UnreadableReport as unreadable:  # the next report will be no better, and the watermark would hold
             run.give_up("a report", unreadable)
-        if run.stream.late.names:
+        if run.stream.tells_late:
             self._runs.queries.tell_late(run.stream.stream_id)
         run.asked_at_us = now_us
         polled = request.polled_until_us is not None and not run.stream.withholds

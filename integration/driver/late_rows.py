@@ -1,24 +1,40 @@
-"""The columns of `wrap(late=..., watermark=...)` and of `read`: refuses what they cannot be, and adds them."""
+"""The columns of `wrap(late=..., watermark=...)` and of `read`, and the files of `wrap(late_to=...)`.
+
+Refuses what they cannot be, and adds them to a stream.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lowmark.integration.errors import WrapRefused
+from lowmark.integration.process.arrow_files import file_system
+from lowmark.integration.spark.checkpoint_store import is_elsewhere, local_path
 from lowmark.integration.spark.late import ALLOWS_MULTIPLE
+from lowmark.integration.spark.versions import check_arrow
 from lowmark.integration.transport import late
+from lowmark.integration.transport.accumulated import map_in_arrow
 from lowmark.integration.transport.heartbeat import COLUMNS
+from lowmark.integration.transport.late_files import LATE_BY, UNTIL, WATERMARK, LateFileWriter
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark.source import register_class
+from lowmark.watermark import WatermarkStrategy
+from pyarrow import ArrowException
+from pyspark.errors import PySparkException
+from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LateColumns"]
+__all__ = ["LateColumns", "LateFiles"]
 
 _ROW = COLUMNS[2]
+_UNTIL_HINT = "pass an expression over the columns of the rows, such as late_until=\"window(ts, '10 minutes').end\"."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +66,9 @@ class LateColumns:
                 raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
         if not self.names:
             return
-        if not hasattr(df, "_jdf"):
-            raise WrapRefused(
-                name,
-                "the DataFrame is one of Spark Connect, and only a session in this process is told which rows are late",
-                "leave late= and watermark= out, or wrap in the driver, in a session without remote().",
-            )
-        exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-        known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *self.names)]
-        for added in self.names:
-            if known.count(added if exact_case else added.lower()) > 1:
-                raise WrapRefused(name, f'"{added}" names a column that exists already', "choose another name.")
-        if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
-            raise WrapRefused(
-                name,
-                f"with {ALLOWS_MULTIPLE}=false Spark drops rows by a watermark that it decides only after it has asked "
-                "lowmark, so late rows cannot be told apart exactly",
-                "leave the setting at its default true.",
-            )
+        _check_session(df, name)
+        for added in _known_already(df, self.names):
+            raise WrapRefused(name, f'"{added}" names a column that exists already', "choose another name.")
 
     def add(self, data: DataFrame, name: str, event_time: str) -> DataFrame:
         """Return the rows of a stream with the columns.
@@ -79,10 +80,7 @@ class LateColumns:
         """
         if not self.names:
             return data
-        spark = data.sparkSession
-        if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(late.FORMAT):
-            register_class(spark, late.LateSource)
-        watermark = late.watermark(spark, name)
+        watermark = _watermark(data.sparkSession, name)
         if self.late is not None:
             is_late = F.coalesce(F.col(quoted(event_time)) <= watermark, F.lit(False))
             data = data.withColumn(self.late, is_late)
@@ -96,3 +94,122 @@ class LateColumns:
         if self.watermark is not None:
             made.append(F.get(F.array(F.lit(None).cast("timestamp")), F.col(_ROW)).alias(self.watermark))
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class LateFiles:
+    """A folder for the rows that Spark drops, as the user gives it.
+
+    Attributes:
+        folder: a path of this machine, or an address with a scheme; None: no such folder.
+        until: the time until which a row still counts, an SQL expression or a Column; None: its event time.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    until: str | Column | None = None
+
+    def branch(
+        self, df: DataFrame, name: str, *, event_time: str, strategy: WatermarkStrategy, late: LateColumns
+    ) -> DataFrame | None:
+        """Return the branch of a query that writes the late rows of each batch and yields no row; None: no folder.
+
+        Args:
+            df: the user's rows, checked by `wrap.check_input`, before they are measured.
+            name: name of the stream.
+            event_time: the TIMESTAMP column.
+            strategy: the strategy of its splits.
+            late: further columns of the branch, because it is united with rows that have them.
+
+        Raises:
+            WrapRefused: with the reason and the remedy.
+        """
+        if not self._check_arguments(name):
+            return None
+        _check_session(df, name)
+        if strategy.timestamp_assigner is not None:
+            raise WrapRefused(
+                name,
+                "late_to reads the source beside the timestamp assigner, so it does not know the assigned times",
+                "make the event time a column before wrapping, and leave the assigner out.",
+            )
+        for added in _known_already(df, [UNTIL, WATERMARK, LATE_BY]):
+            fact = f'late_to adds a column "{added}" to its files, and the rows have one'
+            raise WrapRefused(name, fact, "rename it before wrapping.")
+        check_arrow(df, name)
+        writer = LateFileWriter(name, event_time, _reached(name, os.fspath(self.folder or "")))
+        dropped = self._timed(df, name, event_time).filter(F.col(UNTIL) <= _watermark(df.sparkSession, name))
+        # The columns come from Python, because Spark would remove a branch in which a filter on literals is false.
+        kinds = {late.late: BooleanType(), late.watermark: TimestampType()}
+        more = [StructField(column, kind) for column, kind in kinds.items() if column is not None]
+        # One partition, because a batch has one file.
+        return map_in_arrow(dropped.repartition(1), writer, StructType([*df.schema.fields, *more]))
+
+    def _check_arguments(self, name: str) -> bool:
+        """Whether a folder is given."""
+        if self.folder is None:
+            if self.until is not None:
+                raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
+            return False
+        folder, until = cast("object", self.folder), cast("object", self.until)
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            hint = 'pass late_to="/data/late" or late_to="s3a://bucket/late".'
+            raise WrapRefused(name, f"late_to is {folder!r:.100}, expected the path of a folder", hint)
+        if not isinstance(until, str | Column | None):
+            fact = f"late_until is {until!r:.100}, expected an SQL expression or a Column"
+            raise WrapRefused(name, fact, _UNTIL_HINT)
+        return True
+
+    def _timed(self, df: DataFrame, name: str, event_time: str) -> DataFrame:
+        """Return the rows with the time until which they count; a row of several windows comes once for each."""
+        until = F.col(quoted(event_time)) if self.until is None else self.until
+        try:
+            timed = df.withColumn(UNTIL, F.expr(until) if isinstance(until, str) else until)
+        except PySparkException as failed:
+            fact = f"late_until cannot be computed ({str(failed).splitlines()[0]:.300})"
+            raise WrapRefused(name, fact, _UNTIL_HINT) from failed
+        kind = timed.schema[UNTIL].dataType
+        if not isinstance(kind, TimestampType):
+            raise WrapRefused(name, f"late_until is {kind.simpleString()}, expected timestamp", _UNTIL_HINT)
+        return timed
+
+
+def _check_session(df: DataFrame, name: str) -> None:
+    """Refuse a session whose queries cannot be told their watermarks."""
+    if not hasattr(df, "_jdf"):
+        raise WrapRefused(
+            name,
+            "the DataFrame is one of Spark Connect, and only a session in this process is told which rows are late",
+            "leave late=, watermark= and late_to= out, or wrap in the driver, in a session without remote().",
+        )
+    if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
+        raise WrapRefused(
+            name,
+            f"with {ALLOWS_MULTIPLE}=false Spark drops rows by a watermark that it decides only after it has asked "
+            "lowmark, so late rows cannot be told apart exactly",
+            "leave the setting at its default true.",
+        )
+
+
+def _known_already(df: DataFrame, added: list[str]) -> Iterator[str]:
+    """The added columns that would exist twice."""
+    exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *added)]
+    return (each for each in added if known.count(each if exact_case else each.lower()) > 1)
+
+
+def _watermark(spark: SparkSession, name: str) -> Column:
+    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(late.FORMAT):
+        register_class(spark, late.LateSource)
+    return late.watermark(spark, name)
+
+
+def _reached(name: str, folder: str) -> str:
+    """Return the address of a folder for tasks, which run in other folders of this machine."""
+    address = folder.rstrip("/") if is_elsewhere(folder) else str(local_path(folder).resolve())
+    try:
+        file_system(address)
+    except (OSError, ValueError, ArrowException) as failed:
+        fact = f'late_to "{folder}" cannot be reached ({" ".join(str(failed).split()):.300})'
+        hint = "pass a folder of this machine, or one on S3, HDFS, Google's storage or Azure's that Arrow reaches."
+        raise WrapRefused(name, fact, hint) from failed
+    return address

@@ -56,7 +56,7 @@ from . import by_hand, check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .desks import Desks
-from .late_rows import LateColumns
+from .late_rows import LateColumns, LateFiles
 from .listeners import Listeners
 from .marking import DonePartition, Marking
 from .passing import Wait
@@ -67,7 +67,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
     from lowmark.integration.page.endpoint import PageServer
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
 __all__ = ["LowWatermarkService"]
@@ -237,6 +237,8 @@ class LowWatermarkService:
         detail: bool = False,
         late: str | None = None,
         watermark: str | None = None,
+        late_to: str | os.PathLike[str] | None = None,
+        late_until: str | Column | None = None,
     ) -> DataFrame:
         """Return the same rows under the low watermark of their splits.
 
@@ -254,6 +256,10 @@ class LowWatermarkService:
                 Spark drops rows in the row's batch, exactly, also when the batch runs again. None: no such column.
             watermark: name for an added TIMESTAMP column with that watermark, 1970 before the first, which tells which
                 rows a window drops. None: no such column.
+            late_to: folder for the rows that Spark drops, each once, as Parquet: a path of this machine, or an address
+                on S3, HDFS, Google's storage or Azure's. The query reads its source twice. None: Spark drops them.
+            late_until: the time until which a row still counts, an SQL expression over df's columns, such as
+                "window(ts, '10 minutes').end". None: the event time, by which deduplication, joins and timers drop.
 
         Returns:
             A DataFrame with df's columns, all nullable. It may feed several queries.
@@ -279,6 +285,7 @@ class LowWatermarkService:
             max_splits=max_splits,
             detail=detail,
             late=LateColumns(late, watermark),
+            late_to=LateFiles(late_to, late_until),
         )
         return self._build(df, stream, event_time)
 
@@ -431,7 +438,7 @@ class LowWatermarkService:
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
         session = self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
-        if stream.late.names:
+        if stream.tells_late:
             self._queries.tell_late_of(stream.stream_id)
         address = session.heartbeat_address(stream.stream_id, stream.name, self.address)
         return wrap.build(df, stream, event_time=event_time, address=address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.split_key import SplitKey
@@ -12,6 +13,9 @@ from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
 
 from .late_rows import LateColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["Stream", "metric_of"]
 
@@ -41,6 +45,7 @@ class Stream:
         claims: its planner's claims about splits are event times.
         shows_names: only its rows tell the names of its splits.
         late: the added columns that tell late rows.
+        dropped: the branch that writes the rows that Spark drops, and yields none; None: they are not asked for.
     """
 
     name: str
@@ -58,6 +63,12 @@ class Stream:
     claims: bool = False
     shows_names: bool = True
     late: LateColumns = field(default_factory=LateColumns)
+    dropped: DataFrame | None = None
+
+    @property
+    def tells_late(self) -> bool:
+        """Whether tasks need the watermark by which Spark drops rows."""
+        return bool(self.late.names) or self.dropped is not None
 
     @property
     def finds_splits(self) -> bool:

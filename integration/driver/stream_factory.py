@@ -27,7 +27,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
 from . import wrap
-from .late_rows import LateColumns
+from .late_rows import LateColumns, LateFiles
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
@@ -47,10 +47,12 @@ def wrapped(
     max_splits: int,
     detail: bool,
     late: LateColumns,
+    late_to: LateFiles,
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
     late.check(df, name)
+    dropped = late_to.branch(df, name, event_time=event_time, strategy=strategy, late=late)
     known = _known(df, name, split, splits)
     key = known["key"]
     shows_names = strategy.runs_python or not _names_itself(known)
@@ -59,7 +61,14 @@ def wrapped(
     measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
     df, measure = _measured(df, measurement, strategy, stream_id)
     stream = Stream(
-        name=name, stream_id=stream_id, strategy=strategy, measure=measure, shows_names=shows_names, late=late, **known
+        name=name,
+        stream_id=stream_id,
+        strategy=strategy,
+        measure=measure,
+        shows_names=shows_names,
+        late=late,
+        dropped=dropped,
+        **known,
     )
     return df, stream
 

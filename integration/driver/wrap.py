@@ -195,6 +195,8 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     data = stream.late.add(stream.measure.observe(data), stream.name, event_time)
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
+    if stream.dropped is not None:  # the last, because a progress event lists a source where it stands first
+        both = both.unionByName(stream.dropped.withColumn(_MARKER, F.lit(False)))
     result = both.filter(~F.col(_MARKER)).select(*map(quoted, [*df.columns, *stream.late.names]))
     # Spark refuses a second watermark only while the query runs. DataFrames built on `result` lose this
     # override, so the service looks at the plan of their running queries (`RunningQuery.fault`).

@@ -1,9 +1,4 @@
-"""The files of a checkpoint on another machine, read without Spark: through the file systems of Arrow.
-
-S3, Google's storage and Azure's need no JVM. HDFS is read by Hadoop's own library, ``libhdfs``, which starts a JVM in
-this process and needs an installation of Hadoop. Arrow finds credentials, region and address as the clients of each
-system do, for S3 in ``AWS_ACCESS_KEY_ID``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``.
-"""
+"""The files of a checkpoint on another machine, read without Spark: through the file systems of Arrow."""
 
 from __future__ import annotations
 
@@ -14,13 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.process.arrow_files import file_system
 
 from .checkpoint_store import MOST_BYTES, CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
 
 __all__ = ["ArrowStore", "checkpoint_files"]
-
-_AS_ARROW = {"s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
-"""Schemes that Hadoop and Arrow write differently."""
 
 
 def checkpoint_files(checkpoint: str) -> CheckpointFiles:
@@ -44,10 +37,9 @@ class ArrowStore:
         with self._reading(""):
             from pyarrow import fs
 
-            scheme, _, rest = self._root.partition(":")
             self._kinds = fs.FileType
             self._select = fs.FileSelector
-            self._files, self._path = fs.FileSystem.from_uri(f"{_AS_ARROW.get(scheme, scheme)}:{rest}")
+            self._files, self._path = file_system(self._root)
 
     @property
     def root(self) -> str:

@@ -1,10 +1,14 @@
-"""The column of late rows: what it adds to a batch of a wrapped stream that is written as it comes."""
+"""The column of late rows, and the folder for them: what each adds to a batch of a wrapped stream without state.
+
+No row is late, so the folder costs its second read of the source, its task and no file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowmark.integration import LowWatermarkService
 
@@ -20,16 +24,16 @@ if TYPE_CHECKING:
 def run(
     spark: SparkSession, service: LowWatermarkService, folder: Path, *, sizes: tuple[int, ...], chunks: int, warm: int
 ) -> list[Row]:
-    """Return a row for each size of a batch: wrapped without the column, and with it."""
+    """Return two rows for each size of a batch: with the column, and with the folder, beside wrap without them."""
 
-    def wrapped(df: DataFrame, rows: int) -> DataFrame:
-        name = f"without {rows}"
-        return service.wrap(df, name=name, event_time="ts", split="partition", strategy=STRATEGY)
+    def wrapped(df: DataFrame, side: str, arguments: Mapping[str, Any]) -> DataFrame:
+        return service.wrap(df, name=side, event_time="ts", split="partition", strategy=STRATEGY, **arguments)
 
-    def marked(df: DataFrame, rows: int) -> DataFrame:
-        name = f"with {rows}"
-        return service.wrap(df, name=name, event_time="ts", split="partition", strategy=STRATEGY, late="is_late")
-
+    sides: dict[str, dict[str, Any]] = {
+        "without": {},
+        "column": {"late": "is_late"},
+        "folder": {"late_to": folder / "late", "late_until": "window(ts, '1 minute').end"},
+    }
     table = []
     for rows in sizes:
         turns = warm + chunks
@@ -37,8 +41,13 @@ def run(
         moved = [TIME.removesuffix(" ts") + f" + interval {n} seconds ts" for n in range(turns * CHUNK)]
         files = [write(spark, f"{SPLITS}, {time}", rows, folder / f"late-{rows}-{n}") for n, time in enumerate(moved)]
         lives = {
-            build.__name__: Live(spark, folder / f"late-{rows}-{build.__name__}", files[0], partial(build, rows=rows))
-            for build in (wrapped, marked)
+            side: Live(
+                spark,
+                folder / f"late-{rows}-{side}",
+                files[0],
+                partial(wrapped, side=f"{side} {rows}", arguments=arguments),
+            )
+            for side, arguments in sides.items()
         }
         spent: dict[str, list[float]] = {side: [] for side in lives}
         for turn in range(turns):
@@ -48,14 +57,15 @@ def run(
                     spent[side] += [spent_ms([batch], "triggerExecution") for batch in data]
         for live in lives.values():
             live.query.stop()
-        table.append(
-            Row.pairs(
-                "column of late rows, beside wrap without it",
-                f"triggerExecution of a batch of {rows:,} rows",
-                "ms",
-                spent["wrapped"],
-                spent["marked"],
-                note=f"{len(spent['marked'])} batches each",
+        for side, section in (("column", "column of late rows"), ("folder", "folder of late rows")):
+            table.append(
+                Row.pairs(
+                    f"{section}, beside wrap without it",
+                    f"triggerExecution of a batch of {rows:,} rows",
+                    "ms",
+                    spent["without"],
+                    spent[side],
+                    note=f"{len(spent[side])} batches each",
+                )
             )
-        )
     return table

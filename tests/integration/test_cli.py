@@ -433,6 +433,19 @@ def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
         assert (code, 'did you mean "shared"?' in err) == (1, True)
 
 
+def test_explain_keeps_a_name_with_a_colon_whole(many: str) -> None:
+    stream, task = "eu: orders: new", "query: 1"
+    with serving(Door(many.rpartition("/")[0] + "/coordinator.sock")) as address, CoordinatorClient(address) as client:
+        client.register(TaskId("billing: eu", stream, task))
+        client.report(TaskId("billing: eu", stream, task), 1_000)
+        wait_until(lambda: client.low_us(TaskId("billing: eu", stream, task)) == 1_000, "the low watermark")
+        code, out, err = call("explain", stream, "--coordinator", address)
+    assert (code, err) == (0, "")
+    assert f"{stream} of billing: eu: the low watermark is 1970-01-01 00:00:00.001 UTC" in out
+    assert f"task {task} holds it" in out
+    assert f"Sinks: the sink of task {task} is not known to be complete until any time." in out
+
+
 def test_a_coordinator_alone_is_found_and_one_that_wants_a_token_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,133 @@
+"""The files of `wrap(late_to=...)`: the rows of a batch that Spark drops because they come too late.
+
+Spark has no second output of an operator. So the query reads its source once more, keeps the rows that Spark's rule
+drops (`late.py` has the watermark), and sends only these to one task. The task writes one file and yields no row.
+
+    FOLDER/STREAM-QUERY-BATCH.parquet
+
+Each batch has one file, whatever tasks read the source, because the number of tasks may differ when a batch runs again.
+The file is replaced as a whole, and removed if the batch has no late row. So the folder never has a row twice, also if
+a task of a killed driver ends late: that task writes the same rows under the same name.
+
+Executors import this module.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from lowmark.integration.errors import LateRowsNotWritten
+from lowmark.integration.process.arrow_files import file_system
+
+from .late import of_this_batch
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+__all__ = ["LATE_BY", "UNTIL", "WATERMARK", "LateFileWriter", "file_name"]
+
+UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
+"""Columns that the files have beside the user's."""
+
+_RENAMES = frozenset({"local", "hdfs"})  # elsewhere a file appears when its stream is closed, as a whole
+
+
+def file_name(stream: str, query_id: str, batch_id: int) -> str:
+    """Return the name of the file of one batch.
+
+    >>> file_name("eu/orders", "4d9ad2e2", 17)
+    'eu%2Forders-4d9ad2e2-0000000017.parquet'
+    """
+    return f"{quote(stream, safe='')}-{query_id}-{batch_id:010}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class LateFileWriter:
+    """The function that `mapInArrow` runs in one task over the late rows of a batch.
+
+    Attributes:
+        stream: name of the stream.
+        event_time: the TIMESTAMP column.
+        folder: absolute path of this machine, or an address with a scheme.
+    """
+
+    stream: str
+    event_time: str
+    folder: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "mapInArrow runs in a task"
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        watermark_us = of_this_batch()
+        rows = (batch for batch in batches if batch.num_rows)
+        first = next(rows, None)  # raises `late.watermark`'s error if there are rows, and the watermark is not known
+        if query_id is not None and batch_id is not None and watermark_us is not None:
+            name = file_name(self.stream, query_id, int(batch_id))
+            try:
+                self._replace(name, None if first is None else chain([first], rows), watermark_us)
+            except (OSError, ValueError, pa.ArrowException) as failed:
+                fact = " ".join(str(failed).split())[:300]
+                raise LateRowsNotWritten(self.stream, batch_id, self.folder, fact) from failed
+        yield from ()
+
+    def _replace(self, name: str, rows: Iterable[pa.RecordBatch] | None, watermark_us: int) -> None:
+        files, folder = file_system(self.folder)
+        path = f"{folder}/{name}"
+        if rows is None:
+            _remove(files, path)
+            return
+        files.create_dir(folder, recursive=True)
+        with tempfile.TemporaryFile() as whole:  # so a row that fails leaves no half of a file in a bucket
+            self._write(rows, watermark_us, whole)
+            whole.seek(0)
+            _put(files, path, whole)
+
+    def _write(self, rows: Iterable[pa.RecordBatch], watermark_us: int, to: Any) -> None:
+        import pyarrow.parquet as pq
+
+        writer = None
+        for batch in rows:
+            told = self._with_lateness(batch, watermark_us)
+            if writer is None:
+                writer = pq.ParquetWriter(to, told.schema)
+            writer.write_batch(told)
+        assert writer is not None, "there is a first batch"
+        writer.close()
+
+    def _with_lateness(self, batch: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
+        import pyarrow.compute as pc
+
+        times = batch.column(batch.schema.get_field_index(self.event_time))
+        late_by_us = pc.subtract(pa.scalar(watermark_us, pa.int64()), times.cast(pa.int64()))
+        watermarks = pa.repeat(pa.scalar(watermark_us, pa.int64()), batch.num_rows).cast(pa.timestamp("us", tz="UTC"))
+        names = [*batch.schema.names, WATERMARK, LATE_BY]
+        return pa.RecordBatch.from_arrays([*batch.columns, watermarks, late_by_us], names=names)
+
+
+def _put(files: FileSystem, path: str, whole: Any) -> None:
+    """Write a file that readers see as a whole or not at all."""
+    part = f"{path}.part" if files.type_name in _RENAMES else path
+    with files.open_output_stream(part) as stream:
+        shutil.copyfileobj(whole, stream, 1 << 20)
+    if part != path:
+        if files.type_name == "hdfs":  # its rename does not replace; a batch that is killed here runs again
+            _remove(files, path)
+        files.move(part, path)
+
+
+def _remove(files: FileSystem, path: str) -> None:
+    from pyarrow.fs import FileType
+
+    if files.get_file_info(path).type != FileType.NotFound:
+        files.delete_file(path)
