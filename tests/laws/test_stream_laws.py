@@ -494,7 +494,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
         assert {n for n, s in expected.splits.items() if s.by_hand is not None} == {n for n, _ in status.by_hand}
         assert expected.silent == (self.watermarks.silent_since_us is not None) == (status.silent_since is not None)
-        self.watermarks._coalescer._check()
+        self.watermarks._low.coalescer._check()
 
     @invariant()
     def says_when_to_look_again(self) -> None:

@@ -229,6 +229,10 @@ class Idleness:
                 self._overdue.pop(split, None)
         self._queue = SortedList(entry for entry in self._queue if entry[2] in self._timers)
 
+    def counts_from(self, split: SplitId, at_us: int) -> bool:
+        """Whether the silence of a split counts from this moment, and from nothing later."""
+        return self.heard_us(split) == at_us
+
     def heard_us(self, split: SplitId) -> int | None:
         """When a split was last heard; None if the split is not timed or was paused since."""
         timer = self._timers.get(split)
@@ -343,6 +347,52 @@ class Idleness:
         if timer.bound_us is not None:
             self._queue.remove((timer.bound_us, *split_order(split)))
             timer.bound_us = None
+
+
+class NeverIdle:
+    """The timers of a stream without an idle timeout: no silence is too long, so nothing is kept.
+
+    >>> timers = NeverIdle()
+    >>> timers.heard("a", 0); timers.quiet(10**18, {}), timers.next_deadline_us()
+    ([], None)
+    """
+
+    timeout_us: None = None
+    young_since_us: None = None
+
+    def begin(self, at_us: int) -> None:
+        """See `Idleness`, like all methods here."""
+
+    def read(self, until_us: int) -> None: ...
+
+    def delivered(self, at_us: int) -> None: ...
+
+    def heard(self, split: SplitId, at_us: int) -> None: ...
+
+    def heard_all(self, heard_us: Iterable[tuple[SplitId, int]]) -> None: ...
+
+    def pause(self, split: SplitId, at_us: int) -> None: ...
+
+    def resume(self, split: SplitId, at_us: int) -> None: ...
+
+    def forget(self, split: SplitId) -> None: ...
+
+    def forget_all(self, splits: Collection[SplitId]) -> None: ...
+
+    def counts_from(self, _split: SplitId, _at_us: int) -> bool:
+        return True
+
+    def runs_out(self, _heard_us: int, _until_us: int) -> bool:
+        return False
+
+    def deadline_us(self, _since_us: int) -> None:
+        return None
+
+    def quiet(self, _until_us: int, _backlog_rows: Mapping[SplitId, int]) -> list[SplitId]:
+        return []
+
+    def next_deadline_us(self) -> None:
+        return None
 
 
 def _few(pauses: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
