@@ -149,6 +149,17 @@ def test_columns_and_mappings_tell_the_same(
         assert mapped._reports.cohort is None
 
 
+def test_a_cohort_counts_a_report_below_the_split_s_own_watermark() -> None:
+    mapped, columnar = watermarks_of(STRATEGIES[1]), watermarks_of(STRATEGIES[1])
+    for batch_id, top_us in enumerate((10, 20, 15)):
+        for of_splits, event in ((mapped, dict), (columnar, column)):
+            watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, top_us)
+            of_splits.handle(BatchReported(batch_id, batch_id, event(watermarks)), batch_id)
+
+    assert columnar._reports.cohort is not None
+    assert mapped.status(3).regressions == columnar.status(3).regressions == len(SPLITS)
+
+
 def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None:
     of_splits = watermarks_of(STRATEGIES[1])
     met = []
