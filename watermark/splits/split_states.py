@@ -30,8 +30,8 @@ from .events import (
     SplitStateChanged,
 )
 from .lineage import Lineage
-from .reports import Reports, rows_of
 from .snapshot import StreamSnapshot
+from .split_reports import SplitReports, rows_of
 from .timers import SplitRecord, Timers
 
 _NUMBER_RANGE = range(2**64)
@@ -50,7 +50,7 @@ class SplitStates:
         saved: the state before a restart; ``restore`` takes its splits.
 
     >>> coalescer = Coalescer()
-    >>> states = SplitStates(WatermarkStrategy(idle_timeout_us=10), coalescer, Reports(0), StreamSnapshot())
+    >>> states = SplitStates(WatermarkStrategy(idle_timeout_us=10), coalescer, SplitReports(0), StreamSnapshot())
     >>> changes = Changes(now_us=0)
     >>> states.discover(("a", "b"), frozenset(), 0, changes)
     >>> states.deliver("a", BatchReported(0, 5, {"a": 7}), "delivered rows", changes)
@@ -59,7 +59,7 @@ class SplitStates:
     """
 
     def __init__(
-        self, strategy: WatermarkStrategy, coalescer: Coalescer, reports: Reports, saved: StreamSnapshot
+        self, strategy: WatermarkStrategy, coalescer: Coalescer, reports: SplitReports, saved: StreamSnapshot
     ) -> None:
         self.lineage = Lineage(coalescer, saved.ancestry)  # gives states and watermarks: it knows the silent children
         self.records: dict[SplitId, SplitRecord] = {}
@@ -112,6 +112,8 @@ class SplitStates:
     def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
         """The effects of an event's changes: changes of state, then late returns, both sorted by split."""
         effects: list[SplitStateChanged | SplitReturnedLate] = []
+        if not changes.before and not changes.late:
+            return effects
         for split in sorted(changes.before, key=split_order):
             before, after = changes.before[split], self.lineage.state(split)
             if after is not before:
@@ -195,7 +197,7 @@ class SplitStates:
                 changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
 
     def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:
-        """Wake idle splits with rows waiting, so that they hold before these rows are read."""
+        """Wake idle splits in which rows wait, so that the splits hold before these rows are read."""
         idle = self.lineage.states[SplitState.IDLE] > 0
         for split, rows in backlog_rows.items() if idle else ():
             if rows > 0 and self.lineage.state(split) is SplitState.IDLE and not self._only_rows_bring_back(split):

@@ -9,11 +9,11 @@ Rule 3: all changes of one event are applied before anything is decided: first t
 
 Three types share the work, in the order of rule 3:
 
-    Reports       (``reports.py``)         what was reported: times, counts and backlogs of the splits
+    SplitReports  (``split_reports.py``)   what was reported: times, counts and backlogs of the splits
     SplitStates   (``split_states.py``)    who is waited for: the states of the splits, with their ``timers.py``
     LowWatermark  (``low_watermark.py``)   what follows: the low watermark, and what is told
 
-This file hands each event to them, and answers for them.
+`SplitWatermarks` hands each event to these three, and answers the questions of callers from them.
 
 Two clocks are used, and must not be mixed up. ``now_us`` is the moment at which an event is handled; a grace set by the
 user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the
@@ -51,8 +51,8 @@ from .events import (
     Tick,
 )
 from .low_watermark import LowWatermark
-from .reports import Reports, check_range, rows_of, within_guard
 from .snapshot import StreamSnapshot, decode, encode
+from .split_reports import SplitReports, check_range, rows_of, within_guard
 from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
@@ -86,7 +86,7 @@ class SplitWatermarks:
         strategy, adaptive = self._strategy, self._strategy.adaptive
         bounds = None if adaptive is None else AdaptiveBounds(adaptive, saved.bounds_us, saved.bound_rows)
         self._names = dict(saved.names)
-        self._reports = Reports(strategy.out_of_orderness_us, bounds)
+        self._reports = SplitReports(strategy.out_of_orderness_us, bounds)
         self._low = LowWatermark(
             strategy,
             saved.low_us,

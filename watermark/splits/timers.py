@@ -1,8 +1,8 @@
 """The timers of one stream's splits: when a silence is too long.
 
 Two timers run for a split. The idle timer measures its silence (``idleness.py``). The grace limits how long a new split
-without a watermark is waited for, if the strategy sets a grace or the split is known to be empty. Neither timer runs
-for a child of a reshard while a parent may still deliver.
+without a watermark is waited for, if the strategy sets a grace or the split is known to be empty. A child of a
+reshard is not timed while a parent may still deliver.
 
 A silence of all splits is a silence of the stream, which makes no split idle unless time alone does.
 """
@@ -18,8 +18,8 @@ from lowmark.watermark.strategy import WatermarkStrategy
 from .cohort import Cohort
 from .idleness import Idleness, NeverIdle
 from .lineage import Lineage
-from .reports import Reports
 from .snapshot import StreamSnapshot
+from .split_reports import SplitReports
 
 KNOWN_EMPTY_GRACE_US = 60_000_000
 """How long a silent new split that is known to be empty may hold, unless the strategy sets a grace: 1 minute."""
@@ -44,7 +44,7 @@ class Timers:
         saved: the state before a restart, for the age of the stream.
 
     >>> from lowmark.watermark.splits.coalescer import Coalescer
-    >>> coalescer, reports = Coalescer(), Reports(out_of_orderness_us=0)
+    >>> coalescer, reports = Coalescer(), SplitReports(out_of_orderness_us=0)
     >>> lineage = Lineage(coalescer)
     >>> timers = Timers(WatermarkStrategy(idle_timeout_us=10), lineage, reports, StreamSnapshot())
     >>> for split in ("a", "b"): coalescer.assign(split); timers.start(split, SplitRecord(0, "discovered"), 0)
@@ -53,7 +53,9 @@ class Timers:
     {'b': 'silent for more than 10us while others delivered, backlog unknown'}
     """
 
-    def __init__(self, strategy: WatermarkStrategy, lineage: Lineage, reports: Reports, saved: StreamSnapshot) -> None:
+    def __init__(
+        self, strategy: WatermarkStrategy, lineage: Lineage, reports: SplitReports, saved: StreamSnapshot
+    ) -> None:
         self._strategy, self._lineage, self._reports = strategy, lineage, reports
         self._idle = _idle_timers(strategy, saved)
         clock = strategy.silence_clock
@@ -203,12 +205,9 @@ class Timers:
         if read_us is not None and timeout_us is not None:
             if cohort is not None and self._idle.runs_out(cohort.earliest_heard_us, read_us):
                 self.time_each()
-            grows = self._strategy.progressive is not None
-            timeout = (rough_duration_us if grows else format_duration_us)(timeout_us)
-            meanwhile = "" if self._by_time else " while others delivered"
             for split in self._idle.quiet(read_us, backlog_rows):
                 known = "no backlog" if split in backlog_rows else "backlog unknown"
-                named[split] = f"silent for more than {timeout}{meanwhile}, {known}"
+                named[split] = f"silent for more than {self._shown(timeout_us)}, {known}"
                 self._grace.forget(split)
         # During a long batch nothing else is read: an empty split whose first rows arrive meanwhile must not be passed
         # before these rows can be read.
@@ -217,6 +216,11 @@ class Timers:
             named[split] = f"new, and silent for more than its grace of {format_duration_us(self.grace_us)}"
             self._idle.forget(split)
         return named
+
+    def _shown(self, timeout_us: int) -> str:
+        grows = self._strategy.progressive is not None
+        timeout = rough_duration_us(timeout_us) if grows else format_duration_us(timeout_us)
+        return timeout if self._by_time else f"{timeout} while others delivered"
 
 
 def _idle_timers(strategy: WatermarkStrategy, saved: StreamSnapshot) -> Idleness | NeverIdle:

@@ -11,7 +11,7 @@ from lowmark.watermark.strategy import WatermarkStrategy
 
 from .cause import cause_of, unusable_times
 from .low_watermark import LowWatermark
-from .reports import Reports
+from .split_reports import SplitReports
 from .split_states import SplitStates
 from .status import Hold, HolderSpell, SplitStatus, StreamStatus, WrongClock, lost_reasons, need, utc
 from .tally import FutureTally
@@ -33,7 +33,7 @@ class View:
 
     name: str
     strategy: WatermarkStrategy
-    reports: Reports
+    reports: SplitReports
     states: SplitStates
     low: LowWatermark
 

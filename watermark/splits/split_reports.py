@@ -1,10 +1,10 @@
 """The reports on the splits of one stream: their counts, their backlogs, and when each split was last heard.
 
-Reports change no state and no watermark: ``split_states.py`` decides which splits are waited for, and
+`SplitReports` changes no state and no watermark: ``split_states.py`` decides which splits are waited for, and
 ``low_watermark.py`` what follows. Counts are for people. Decisions use the times and the backlogs.
 
-Splits that report together are a cohort, which keeps their numbers in columns. Whoever asks for the numbers of a split
-gets the same answer with and without a cohort.
+Splits that report together are a cohort, which keeps their numbers in columns. The numbers of a split are the same with
+and without a cohort.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .tally import SplitTally, Tally
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
 
-class Reports:
+class SplitReports:
     """Keeps what was reported of each split.
 
     Args:
         out_of_orderness_us: how late rows may be, used as the delay of native Spark.
         bounds: the bounds of single splits; None: the splits share one bound.
 
-    >>> reports = Reports(out_of_orderness_us=0)
+    >>> reports = SplitReports(out_of_orderness_us=0)
     >>> reports.hear("a", 10), reports.hear("a", 10), reports.heard_us("a")    # a repeated report is no news
     (True, False, 10)
     >>> reports.note_backlogs(BatchReported(0, 10, {"a": 5}, backlog_rows={"a": 3})); reports.backlog_rows
