@@ -20,6 +20,8 @@ a quarter of the timeout, whatever its length. The consequences:
 - If the splits deliver less often, a dead split is left out with the fifth delivery. If long gaps did not count at
   all, the stream would wait for the dead split for ever.
 
+One file, because the timers and their null object answer the same questions.
+
 With progressive idleness the timeout is short when the stream begins and grows evenly with the age of the stream, which
 begins when its first split becomes known. The rules above hold for the present timeout.
 """
@@ -122,9 +124,8 @@ class Idleness:
     Raises:
         ValueError: the timeout is not positive.
 
-    Source: Flink's ``WatermarksWithIdleness``; the backlog rule is Kafka Streams'
-        ``PartitionGroup.readyToProcess``
-    (KIP-695); pauses are FLIP-471.
+    Source: Flink's ``WatermarksWithIdleness``; Kafka Streams' ``PartitionGroup.readyToProcess`` (KIP-695) for the
+        backlog; FLIP-471 for pauses.
 
     >>> idleness = Idleness(timeout_us=10)
     >>> for split in ("a", "b", "c"): idleness.heard(split, 0)

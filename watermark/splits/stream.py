@@ -87,14 +87,8 @@ class SplitWatermarks:
         bounds = None if adaptive is None else AdaptiveBounds(adaptive, saved.bounds_us, saved.bound_rows)
         self._names = dict(saved.names)
         self._reports = SplitReports(strategy.out_of_orderness_us, bounds)
-        self._low = LowWatermark(
-            strategy,
-            saved.low_us,
-            job_id=self._job_id,
-            source_id=self._source_id,
-            task_id=self._task_id,
-            moved_at_us=restored_us,
-        )
+        ids = {"job_id": self._job_id, "source_id": self._source_id, "task_id": self._task_id}
+        self._low = LowWatermark(strategy, saved.low_us, **ids, moved_at_us=restored_us)
         self._states = SplitStates(strategy, self._low.coalescer, self._reports, saved)
 
     # -- the way in and out

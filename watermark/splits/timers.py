@@ -50,7 +50,7 @@ class Timers:
     >>> for split in ("a", "b"): coalescer.assign(split); timers.start(split, SplitRecord(0, "discovered"), 0)
     >>> for at_us in (4, 8, 12, 16): timers.heard("a", at_us); timers.delivered(at_us)
     >>> timers.read(16); timers.too_long(now_us=16)
-    {'b': 'silent for more than 10us while others delivered, backlog unknown'}
+    {'b': 'silent for more than 0.00001s while others delivered, backlog unknown'}
     """
 
     def __init__(
