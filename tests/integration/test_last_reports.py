@@ -220,7 +220,7 @@ def test_a_question_shows_nothing_of_a_source_that_may_keep_rows_back(
     polled_us = driver.desks.runs.clock.to_monotonic_us(now_us[0])
     driver.desks.heartbeats.answer(HeartbeatRequest("s", driver.token, polled_until_us=polled_us))
 
-    assert driver.run.watermarks._read_until_us == pytest.approx(read_until_us, abs=SECOND)
+    assert driver.run.watermarks._reports.read_until_us == pytest.approx(read_until_us, abs=SECOND)
 
 
 def test_a_report_without_news_leaves_only_that_nothing_is_missing(

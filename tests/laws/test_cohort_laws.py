@@ -146,7 +146,18 @@ def test_columns_and_mappings_tell_the_same(
         assert mapped.wake_at_us(now_us) == columnar.wake_at_us(now_us)
         assert mapped.epoch == columnar.epoch
         assert mapped.snapshot() == columnar.snapshot()
-        assert mapped._cohort is None
+        assert mapped._reports.cohort is None
+
+
+def test_a_cohort_counts_a_report_below_the_split_s_own_watermark() -> None:
+    mapped, columnar = watermarks_of(STRATEGIES[1]), watermarks_of(STRATEGIES[1])
+    for batch_id, top_us in enumerate((10, 20, 15)):
+        for of_splits, event in ((mapped, dict), (columnar, column)):
+            watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, top_us)
+            of_splits.handle(BatchReported(batch_id, batch_id, event(watermarks)), batch_id)
+
+    assert columnar._reports.cohort is not None
+    assert mapped.status(3).regressions == columnar.status(3).regressions == len(SPLITS)
 
 
 def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None:
@@ -155,10 +166,10 @@ def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None
     for batch_id in range(5):
         watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, batch_id)
         of_splits.handle(BatchReported(batch_id, batch_id, column(watermarks)), batch_id)
-        met.append(of_splits._cohort is not None)
+        met.append(of_splits._reports.cohort is not None)
     for event in (Tick(), SplitsDiscovered((7,)), SplitsPaused((3,))):
         of_splits.handle(event, 6)
-        met.append(of_splits._cohort is not None)
+        met.append(of_splits._reports.cohort is not None)
 
     assert met == [False, True, True, True, True, True, True, False]
 
@@ -170,14 +181,14 @@ def test_a_split_that_is_not_active_is_in_no_cohort() -> None:
     for batch_id in range(3):
         of_splits.handle(BatchReported(batch_id, batch_id, column(dict.fromkeys(SPLITS, batch_id))), batch_id)
 
-        assert of_splits._cohort is None
+        assert of_splits._reports.cohort is None
 
 
 def gathered(strategy: WatermarkStrategy) -> SplitWatermarks:
     of_splits = watermarks_of(strategy)
     for batch_id in range(2):
         of_splits.handle(BatchReported(batch_id, 5 + batch_id, column(dict.fromkeys(SPLITS, 1))), 9)
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
     return of_splits
 
 
@@ -185,7 +196,7 @@ def test_old_news_are_taken_by_a_cohort_and_make_no_split_younger() -> None:
     of_splits = gathered(STRATEGIES[1])
     of_splits.handle(BatchReported(2, 5, column(dict.fromkeys(SPLITS, 2))), 9)
 
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
     assert of_splits.low_watermark_us == 2
     assert of_splits.wake_at_us(9) == 6 + TIMEOUT_US + 1
 
@@ -207,7 +218,7 @@ def test_a_promise_below_what_a_split_stands_at_lowers_nothing() -> None:
     of_splits.handle(BatchPlanned(8, dict.fromkeys(SPLITS, 1)), 9)
     of_splits.handle(BatchReported(3, 9, column(dict.fromkeys(SPLITS, 3))), 9)
 
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
     assert (of_splits.low_watermark_us, of_splits.epoch) == (5, epoch)
 
 
@@ -235,13 +246,13 @@ def test_a_cohort_goes_on_over_plans_of_all_of_some_and_of_others(columns: bool)
     for number, splits in enumerate((SPLITS, SPLITS[:2], (), (*SPLITS, 7)), 2):
         promised: dict[SplitId, int] = dict.fromkeys(splits, number)
         of_splits.handle(BatchPlanned(8, column(promised) if columns else promised, {7: 3}), 9)
-        assert of_splits._cohort is not None
+        assert of_splits._reports.cohort is not None
 
     assert of_splits.low_watermark_us == 5
     assert of_splits.status(9).splits["7"].watermark_us == 5
     assert [seen.rows for seen in of_splits.status(9).splits.values()] == [0] * 5
     of_splits.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 6))), 9)
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
 
 
 @pytest.mark.parametrize("strategy", [FLOW, TIME])
@@ -249,7 +260,7 @@ def test_splits_that_no_plan_promises_anything_of_fall_idle_by_themselves(strate
     of_splits = gathered(strategy)
     for us in range(7, 6 + TIMEOUT_US + 2):
         of_splits.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us)), 30)
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
     for us in range(7, 6 + TIMEOUT_US + 2):
         assert of_splits.states[SplitState.IDLE] == 0
         of_splits.handle(BatchReported(us, us, dict.fromkeys(SPLITS[:2], 50)), 30)
@@ -266,7 +277,7 @@ def test_nobody_is_left_out_for_rows_that_are_planned_and_not_reported_yet(strat
     for us in range(7, 50):
         of_splits.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us), dict.fromkeys(SPLITS, 0)), us)
 
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
     risen = of_splits.handle(BatchReported(2, 49, dict.fromkeys(SPLITS, 50)), 50)[-1]
     assert isinstance(risen, NotifyNewLowWatermark)
     assert risen.new_low_watermark == 50
@@ -289,7 +300,7 @@ def test_a_row_exactly_at_the_watermark_in_force_is_late() -> None:
     for batch_id in range(3):
         watermarks = column({3: 5_000, 7: 5_001})
         of_splits.handle(BatchReported(batch_id, batch_id, watermarks, in_force_us=5_000), 9)
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
 
     assert [seen.late_reports for seen in of_splits.status(9).splits.values()] == [3, 0]
 
@@ -301,7 +312,7 @@ def test_a_cohort_counts_all_rows_late_for_native_spark_from_the_same_microsecon
         watermarks: dict[SplitId, int] = {3: 100_000, 7: 100_000 - behind_us}
         of_splits.handle(BatchReported(batch_id, batch_id, column(watermarks), rows={3: 7, 7: 7}), 9)
         counted.append(of_splits.status(9).splits["7"].native_late_rows)
-    assert of_splits._cohort is not None
+    assert of_splits._reports.cohort is not None
 
     assert [after - before for before, after in pairwise(counted)] == [0, late, late]
 

@@ -489,12 +489,12 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         silent = {n: s for n, s in expected.splits.items() if s.parents or s.left_us}
         for name, child in silent.items():
             if child.state is not FINISHED:
-                assert expected.stands_at_us(name) == self.watermarks._lineage.inherited_us(name), name
-        assert silent.keys() == set(self.watermarks._lineage.children)
+                assert expected.stands_at_us(name) == self.watermarks._states.lineage.inherited_us(name), name
+        assert silent.keys() == set(self.watermarks._states.lineage.children)
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
         assert {n for n, s in expected.splits.items() if s.by_hand is not None} == {n for n, _ in status.by_hand}
         assert expected.silent == (self.watermarks.silent_since_us is not None) == (status.silent_since is not None)
-        self.watermarks._coalescer._check()
+        self.watermarks._low.coalescer._check()
 
     @invariant()
     def says_when_to_look_again(self) -> None:
@@ -597,7 +597,7 @@ def test_nothing_is_published_above_what_a_live_split_has_reached(history: list[
     for now_us, event in enumerate([*history, BatchReported(99, 99, dict(zip(SPLITS, more, strict=False)))]):
         moved = lows(of_splits.handle(event, now_us))
         published += moved
-        lineage = of_splits._lineage
+        lineage = of_splits._states.lineage
         for split in of_splits.splits if moved else ():
             if lineage.state(split) in (PENDING, ACTIVE, PAUSED):
                 own_us, inherited_us = lineage.watermark_us(split), lineage.inherited_us(split)
@@ -631,7 +631,7 @@ def test_reshards_discoveries_and_reports_in_any_order_any_number_of_times_end_i
         of_splits = watermarks_of(WatermarkStrategy())
         for event in order:
             of_splits.handle(event, 1)
-        lineage = of_splits._lineage
+        lineage = of_splits._states.lineage
         outcomes.append(
             (
                 {s: (lineage.state(s), lineage.watermark_us(s), lineage.inherited_us(s)) for s in of_splits.splits},
@@ -657,8 +657,8 @@ def test_a_silent_grandchild_stands_at_the_minimum_of_all_its_silent_line(
     ):
         of_splits.handle(event, 0)
     expected = min(parents_us.values()) if len(parents_us) == 3 else None
-    assert expected == of_splits._lineage.inherited_us("g")
+    assert expected == of_splits._states.lineage.inherited_us("g")
     for name in (*removed[:2], "m", removed[2]):
         of_splits.handle(SplitsRemoved((name,)), 0)
 
-        assert expected == of_splits._lineage.inherited_us("g")
+        assert expected == of_splits._states.lineage.inherited_us("g")

@@ -97,10 +97,10 @@ def test_a_batch_longer_than_the_grace_does_not_use_it_up(
     spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty partition that gets its first row during a long batch was never observed as silent."""
-    from lowmark.watermark.splits import stream
+    from lowmark.watermark.splits import timers
 
     # Shorter than the default of a minute, to save time; the long batch below takes longer than this.
-    monkeypatch.setattr(stream, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)
+    monkeypatch.setattr(timers, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)
     log = Log.create(kafka, 2)
     log.produce({0: [FAST_US]})
     sink = Batches()

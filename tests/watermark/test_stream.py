@@ -15,8 +15,9 @@ from lowmark.watermark.splits.events import (
     SplitStateChanged,
     Tick,
 )
+from lowmark.watermark.splits.low_watermark import ALL_IDLE_STEP_US
 from lowmark.watermark.splits.snapshot import decode
-from lowmark.watermark.splits.stream import ALL_IDLE_STEP_US, SplitWatermarks
+from lowmark.watermark.splits.stream import SplitWatermarks
 
 from tests.watermark.history import BY_TIME, PLAIN, History, at, batch, restored, watermarks_of
 
@@ -667,11 +668,9 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
 
     assert of_splits.splits == ("x", "s50")
     assert len(of_splits.snapshot()) < 120
-    assert [len(kept) for kept in (of_splits._records, of_splits._tally.splits, of_splits._backlog_rows)] == [
-        2,
-        0,
-        1,
-    ]
+    states, reports = of_splits._states, of_splits._reports
+    kept_of_splits = (states.records, reports.tally.splits, reports.backlog_rows, reports._heard_us)
+    assert [len(kept) for kept in kept_of_splits] == [2, 0, 1, 0]
 
 
 # -- when to look again

@@ -66,6 +66,9 @@ class Cohort:
     def __contains__(self, split: object) -> bool:
         return split in self._row_of
 
+    def __len__(self) -> int:
+        return len(self._ids)
+
     @property
     def watermarks_us(self) -> Column:
         """The present watermark of each split, shape (n,)."""

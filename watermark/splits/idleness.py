@@ -20,6 +20,8 @@ a quarter of the timeout, whatever its length. The consequences:
 - If the splits deliver less often, a dead split is left out with the fifth delivery. If long gaps did not count at
   all, the stream would wait for the dead split for ever.
 
+One file, because the timers and their null object answer the same questions.
+
 With progressive idleness the timeout is short when the stream begins and grows evenly with the age of the stream, which
 begins when its first split becomes known. The rules above hold for the present timeout.
 """
@@ -122,9 +124,8 @@ class Idleness:
     Raises:
         ValueError: the timeout is not positive.
 
-    Source: Flink's ``WatermarksWithIdleness``; the backlog rule is Kafka Streams'
-        ``PartitionGroup.readyToProcess``
-    (KIP-695); pauses are FLIP-471.
+    Source: Flink's ``WatermarksWithIdleness``; Kafka Streams' ``PartitionGroup.readyToProcess`` (KIP-695) for the
+        backlog; FLIP-471 for pauses.
 
     >>> idleness = Idleness(timeout_us=10)
     >>> for split in ("a", "b", "c"): idleness.heard(split, 0)
@@ -228,6 +229,10 @@ class Idleness:
             if self._timers.pop(split, None) is not None:
                 self._overdue.pop(split, None)
         self._queue = SortedList(entry for entry in self._queue if entry[2] in self._timers)
+
+    def counts_from(self, split: SplitId, at_us: int) -> bool:
+        """Whether the silence of a split counts from this moment, and from nothing later."""
+        return self.heard_us(split) == at_us
 
     def heard_us(self, split: SplitId) -> int | None:
         """When a split was last heard; None if the split is not timed or was paused since."""
@@ -343,6 +348,52 @@ class Idleness:
         if timer.bound_us is not None:
             self._queue.remove((timer.bound_us, *split_order(split)))
             timer.bound_us = None
+
+
+class NeverIdle:
+    """The timers of a stream without an idle timeout: no silence is too long, so nothing is kept.
+
+    >>> timers = NeverIdle()
+    >>> timers.heard("a", 0); timers.quiet(10**18, {}), timers.next_deadline_us()
+    ([], None)
+    """
+
+    timeout_us: None = None
+    young_since_us: None = None
+
+    def begin(self, at_us: int) -> None:
+        """See `Idleness`, like all methods here."""
+
+    def read(self, until_us: int) -> None: ...
+
+    def delivered(self, at_us: int) -> None: ...
+
+    def heard(self, split: SplitId, at_us: int) -> None: ...
+
+    def heard_all(self, heard_us: Iterable[tuple[SplitId, int]]) -> None: ...
+
+    def pause(self, split: SplitId, at_us: int) -> None: ...
+
+    def resume(self, split: SplitId, at_us: int) -> None: ...
+
+    def forget(self, split: SplitId) -> None: ...
+
+    def forget_all(self, splits: Collection[SplitId]) -> None: ...
+
+    def counts_from(self, _split: SplitId, _at_us: int) -> bool:
+        return True
+
+    def runs_out(self, _heard_us: int, _until_us: int) -> bool:
+        return False
+
+    def deadline_us(self, _since_us: int) -> None:
+        return None
+
+    def quiet(self, _until_us: int, _backlog_rows: Mapping[SplitId, int]) -> list[SplitId]:
+        return []
+
+    def next_deadline_us(self) -> None:
+        return None
 
 
 def _few(pauses: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

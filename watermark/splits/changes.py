@@ -1,0 +1,40 @@
+"""The changes of one event, collected while the event is handled: all of them are made before anything is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lowmark.watermark.state import SplitId, SplitState
+
+from .events import SplitReturnedLate
+
+
+@dataclass(slots=True)
+class Changes:
+    """The changes that one event made so far.
+
+    Attributes:
+        now_us: the moment at which the event is handled, microseconds since the epoch.
+        before: each split whose state changed, with its state before the event.
+        late: the splits that came in below the low watermark.
+        material: whether the snapshot changed in a way that a restart must know.
+
+    >>> changes = Changes(now_us=7)
+    >>> changes.began("a", SplitState.ACTIVE); changes.began("a", SplitState.IDLE)    # the first state counts
+    >>> changes.before
+    {'a': <SplitState.ACTIVE: 'active'>}
+    """
+
+    now_us: int
+    before: dict[SplitId, SplitState] = field(default_factory=dict)
+    late: list[SplitReturnedLate] = field(default_factory=list)
+    material: bool = False
+
+    def began(self, split: SplitId, state: SplitState) -> None:
+        """Note the state in which a split was before it changed."""
+        self.before.setdefault(split, state)
+
+    def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> None:
+        """Note that a split came in with a watermark ``own_us``, if that is below the low watermark ``low_us``."""
+        if own_us is not None and low_us is not None and own_us < low_us:
+            self.late.append(SplitReturnedLate(split, low_us - own_us, rows))

@@ -1,0 +1,233 @@
+"""The reports on the splits of one stream: their counts, their backlogs, and when each split was last heard.
+
+`SplitReports` changes no state and no watermark: ``split_states.py`` decides which splits are waited for, and
+``low_watermark.py`` what follows. Counts are for people. Decisions use the times and the backlogs.
+
+Splits that report together are a cohort, which keeps their numbers in columns. The numbers of a split are the same with
+and without a cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+from lowmark.watermark.errors import InvalidWatermark
+from lowmark.watermark.moment import INT64
+from lowmark.watermark.state import SplitId
+from lowmark.watermark.strategy import WatermarkStrategy
+
+from .adaptive import AdaptiveBounds
+from .cohort import Cohort
+from .events import BatchPlanned, BatchReported, SplitColumn
+from .tally import SplitTally, Tally
+
+Batch = TypeVar("Batch", BatchReported, BatchPlanned)
+
+
+class SplitReports:
+    """Keeps what was reported of each split.
+
+    Args:
+        out_of_orderness_us: how late rows may be, used as the delay of native Spark.
+        bounds: the bounds of single splits; None: the splits share one bound.
+
+    >>> reports = SplitReports(out_of_orderness_us=0)
+    >>> reports.hear("a", 10), reports.hear("a", 10), reports.heard_us("a")    # a repeated report is no news
+    (True, False, 10)
+    >>> reports.note_backlogs(BatchReported(0, 10, {"a": 5}, backlog_rows={"a": 3})); reports.backlog_rows
+    {'a': 3}
+    >>> reports.count(BatchReported(0, 10, {"a": 5}, rows={"a": 2}), low_us=None, now_us=11)
+    >>> reports.counted("a").rows
+    2
+    """
+
+    def __init__(self, out_of_orderness_us: int, bounds: AdaptiveBounds | None = None) -> None:
+        self.tally = Tally(out_of_orderness_us)
+        self.bounds = bounds
+        self.backlog_rows: dict[SplitId, int] = {}
+        """Unread rows of each split whose backlog is known."""
+        self.read_until_us: int | None = None
+        """Up to when the sources were read; None: not known yet."""
+        self.planned_us: int | None = None
+        """When the newest batch was planned; None: no batch was reported yet."""
+        self.filled_us: int | None = None
+        """When the newest batch was planned that had rows of a split; None: no batch had rows yet."""
+        self.cohort: Cohort | None = None
+        """The splits that report together, with their numbers; None: each split has its numbers here."""
+        self._heard_us: dict[SplitId, int] = {}  # without the splits of the cohort
+        self._out_of_orderness_us = out_of_orderness_us
+        self._last_column: SplitColumn | None = None  # the newest column, perhaps the first of a cohort
+
+    # -- of a split
+
+    def heard_us(self, split: SplitId) -> int | None:
+        """When the newest batch was planned that had rows or a claim of a split; None: the split was never heard."""
+        if self.cohort is not None and split in self.cohort:
+            return self.cohort.heard_us(split)
+        return self._heard_us.get(split)
+
+    def counted(self, split: SplitId) -> SplitTally:
+        """The counts of a split; all are 0 before its first report."""
+        tally = self.tally.splits.get(split, SplitTally())
+        return self.cohort.tally(split, tally) if self.cohort is not None and split in self.cohort else tally
+
+    def hear(self, split: SplitId, planned_at_us: int) -> bool:
+        """Note that a batch planned at this moment tells of a split. Returns whether no newer batch told before."""
+        heard_us = self._heard_us.get(split)
+        if heard_us is not None and planned_at_us <= heard_us:
+            return False
+        self._heard_us[split] = planned_at_us
+        return True
+
+    def forget(self, split: SplitId) -> None:
+        """Forget a split that was removed."""
+        self._heard_us.pop(split, None)
+        self.backlog_rows.pop(split, None)
+        self.tally.forget(split)
+        if self.bounds is not None:
+            self.bounds.forget(split)
+
+    # -- of a batch
+
+    def read(self, until_us: int) -> None:
+        """Note that the sources were read up to this moment. Old news changes nothing."""
+        self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
+
+    def learn(self, event: BatchReported) -> None:
+        """Learn from a batch how late the rows of its splits are. A repeated batch teaches nothing.
+
+        Raises:
+            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+        """
+        if self.bounds is not None:
+            check_range(event.watermarks_us)
+            if self.tally.fresh(event.batch_id):
+                self.bounds.learn(event)
+
+    def bounded(self, event: Batch, watermark_us: Callable[[SplitId], int | None]) -> Batch:
+        """Take each split's own bound off the watermarks of an event.
+
+        Args:
+            event: a batch, whose watermarks were made with the least bound.
+            watermark_us: gives the present watermark of a split; None: the split has none, or is unknown.
+
+        Raises:
+            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+        """
+        if self.bounds is None:
+            return event
+        check_range(event.watermarks_us)
+        stood_at = ((split, watermark_us(split)) for split in event.watermarks_us)
+        stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
+        return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, stands_at_us))
+
+    def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
+        """Count a batch that was not counted yet; ``low_us`` is the low watermark before the batch."""
+        self.tally.count(event, low_us, now_us)
+        self.planned_us = event.planned_at_us
+        if event.watermarks_us or any(rows > 0 for rows in event.rows.values()):
+            self.filled_us = event.planned_at_us
+
+    def note_backlogs(self, event: BatchReported | BatchPlanned) -> None:
+        """Note backlogs. A backlog stays until its split reports another, or delivers rows without a backlog."""
+        if self.backlog_rows:
+            for split in chain(rows_of(event), event.watermarks_us):
+                self.backlog_rows.pop(split, None)
+        self.backlog_rows.update(event.backlog_rows)
+
+    # -- of splits that report together
+
+    def reported_by(self, event: BatchReported) -> Cohort | None:
+        """The cohort, if a batch that was not counted yet reports exactly the splits of the cohort; else None."""
+        cohort = self.cohort
+        return cohort if cohort is not None and self.tally.fresh(event.batch_id) and cohort.takes(event) else None
+
+    def count_together(self, event: BatchReported, cohort: Cohort, low_us: int | None, now_us: int) -> bool:
+        """Count a batch for which ``reported_by`` gave the cohort. Returns whether a split's watermark rose."""
+        tally, column = self.tally, event.watermarks_us
+        assert isinstance(column, SplitColumn)
+        self.planned_us = self.filled_us = event.planned_at_us
+        in_force_us = low_us if event.in_force_us is None else event.in_force_us
+        tally.count_batch(event, now_us)
+        late_reports, native_late_rows = cohort.count_late(
+            event, in_force_us, tally.native_of(event), self._out_of_orderness_us
+        )
+        tally.late_reports += late_reports
+        top_us = column.values_of.max().item()
+        tally.count_native_late(event, native_late_rows, top_us)
+        tally.saw(top_us)
+        tally.saw_time(event.newest_us)
+        return cohort.report(event, now_us)
+
+    def gather(self, event: BatchReported, steady_us: Callable[[SplitId], int | None]) -> Cohort | None:
+        """Make a cohort of the splits if they report together a second time. Returns the new cohort.
+
+        Args:
+            event: the batch, which has been counted.
+            steady_us: gives the watermark of a split that only reports can change now; None for every other split.
+        """
+        column, last = event.watermarks_us, self._last_column
+        self._last_column = column if isinstance(column, SplitColumn) else None
+        if not isinstance(column, SplitColumn) or last is None or not column:
+            return None
+        if not np.array_equal(column.splits, last.splits) or len(column) < len(column.splits):
+            return None
+        own_us, heard_us = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+        for row, split in enumerate(column):
+            at_us, heard_at_us = steady_us(split), self._heard_us.get(split)
+            if at_us is None or heard_at_us is None:
+                return None
+            own_us[row], heard_us[row] = at_us, heard_at_us
+        self.cohort = Cohort(SplitColumn(column.splits, own_us), heard_us)
+        return self.cohort
+
+    def dissolve(self) -> Cohort | None:
+        """Move the numbers of the cohort back to its splits, before an event of single splits. Returns the cohort."""
+        cohort, self.cohort = self.cohort, None
+        if cohort is not None:
+            for split in cohort:
+                self._heard_us[split] = cohort.heard_us(split)
+                self.tally.splits[split] = cohort.tally(split, self.tally.splits.get(split, SplitTally()))
+        return cohort
+
+
+def rows_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
+    """The rows of each split in a batch; empty for a plan, because no row was seen yet."""
+    return event.rows if isinstance(event, BatchReported) else {}
+
+
+def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
+    """Check watermarks.
+
+    Raises:
+        InvalidWatermark: a watermark does not fit 64 bits.
+    """
+    for split, watermark_us in watermarks_us.items():
+        if watermark_us not in INT64:
+            raise InvalidWatermark(split, watermark_us)
+
+
+def within_guard(event: BatchPlanned, strategy: WatermarkStrategy) -> BatchPlanned:
+    """Drop the claims beyond the future guard, because rows beyond the guard move no watermark either.
+
+    Raises:
+        InvalidWatermark: a claim beyond the guard does not fit 64 bits.
+
+    >>> strategy = WatermarkStrategy(future_guard_us=1_000_000)
+    >>> within_guard(BatchPlanned(0, {"a": 5_000, "b": 9_000_000}, {}), strategy).watermarks_us
+    {'a': 5000}
+    """
+    guard_us, claimed = strategy.future_guard_us, event.watermarks_us
+    if guard_us is None or not claimed:
+        return event
+    most_us = strategy.watermark_of_max(event.planned_at_us + guard_us)
+    top_us = claimed.values_of.max() if isinstance(claimed, SplitColumn) else max(claimed.values())
+    if top_us <= most_us:
+        return event
+    check_range(claimed)
+    kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
+    return replace(event, watermarks_us=kept)

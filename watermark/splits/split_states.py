@@ -1,0 +1,345 @@
+"""The states of one stream's splits: which splits are waited for, and why.
+
+A split is waited for from its discovery on. It is left out while it is silent for too long (``idleness.py``), while a
+person left it out (``by_hand.py``), while alignment holds it back, and once it is finished. ``watermark/state.py`` has
+the table of states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lowmark.watermark.errors import InvalidSplitId
+from lowmark.watermark.state import SplitId, SplitState, split_order
+from lowmark.watermark.strategy import WatermarkStrategy
+
+from .by_hand import Mark, Marks
+from .changes import Changes
+from .coalescer import Coalescer
+from .events import (
+    BatchPlanned,
+    BatchReported,
+    SplitReturnedLate,
+    SplitsFinished,
+    SplitsMarkedActive,
+    SplitsMarkedIdle,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResharded,
+    SplitsResumed,
+    SplitStateChanged,
+)
+from .lineage import Lineage
+from .snapshot import StreamSnapshot
+from .split_reports import SplitReports, rows_of
+from .timers import SplitRecord, Timers
+
+_NUMBER_RANGE = range(2**64)
+
+Signal = SplitsFinished | SplitsPaused | SplitsResumed | SplitsRemoved | SplitsMarkedIdle | SplitsMarkedActive
+"""An event about the states of single splits."""
+
+
+class SplitStates:
+    """Keeps the state of every split.
+
+    Args:
+        strategy: has the idle timeout and the grace.
+        coalescer: takes the states and watermarks.
+        reports: the backlogs, and when each split was heard.
+        saved: the state before a restart; ``restore`` takes its splits.
+
+    >>> coalescer = Coalescer()
+    >>> states = SplitStates(WatermarkStrategy(idle_timeout_us=10), coalescer, SplitReports(0), StreamSnapshot())
+    >>> changes = Changes(now_us=0)
+    >>> states.discover(("a", "b"), frozenset(), 0, changes)
+    >>> states.deliver("a", BatchReported(0, 5, {"a": 7}), "delivered rows", changes)
+    >>> [told.after.value for told in states.told(changes)], coalescer.pending
+    (['active'], frozenset({'b'}))
+    """
+
+    def __init__(
+        self, strategy: WatermarkStrategy, coalescer: Coalescer, reports: SplitReports, saved: StreamSnapshot
+    ) -> None:
+        self.lineage = Lineage(coalescer, saved.ancestry)  # gives states and watermarks: it knows the silent children
+        self.records: dict[SplitId, SplitRecord] = {}
+        """A record of every split, in the order of discovery."""
+        self.by_hand = Marks(saved.by_hand)
+        """The splits that a person left out; all of them are IDLE."""
+        self.lost = saved.lost
+        """The batch whose report was lost, and when the loss was known; None: the stream waits for no lost report."""
+        self.timers = Timers(strategy, self.lineage, reports, saved)
+        self._strategy, self._coalescer, self._reports = strategy, coalescer, reports
+        self._kind: type | None = None  # of split ids: int or str, one per stream
+        self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
+        self._spent_until_us: int | None = None  # up to this moment
+
+    def restore(self, saved: StreamSnapshot, now_us: int) -> None:
+        """Take the splits of a snapshot. Idle and grace timers start anew."""
+        self.timers.last_sign_us = now_us
+        for split, (state, watermark_us) in saved.splits.items():
+            self._kind = type(split)
+            self._coalescer.assign(split, state=state, watermark_us=watermark_us)
+            mark = saved.by_hand.get(split)
+            self.records[split] = SplitRecord(
+                now_us, f"{state.value} before the restart" if mark is None else str(mark)
+            )
+            self.timers.start(split, self.records[split], now_us)
+            if state is SplitState.PAUSED:
+                self.timers.pause(split, now_us)
+        self._let_inherit(now_us)
+
+    # -- queries
+
+    def next_us(self) -> int | None:
+        """The next moment at which time alone could leave a split out or bring one back; None: no moment does."""
+        moments = [self.timers.next_us(), self.by_hand.next_us]
+        if self.lost is not None:
+            moments.append(self.lost[1] + self.timers.grace_us + 1)
+        return min((us for us in moments if us is not None), default=None)
+
+    def spent_us(self, now_us: int) -> dict[SplitState, int]:
+        """How long splits have been in each state, added up over all splits, microseconds, up to now."""
+        passed_us = 0 if self._spent_until_us is None else max(0, now_us - self._spent_until_us)
+        states = self.lineage.states
+        return {state: us + states[state] * passed_us for state, us in self._spent_us.items()}
+
+    def steady_us(self, split: SplitId) -> int | None:
+        """The watermark of an active split that is timed from its last report; None for every other split."""
+        steady = self.lineage.state(split) is SplitState.ACTIVE and self.timers.steady(split)
+        return self.lineage.watermark_us(split) if steady else None
+
+    def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
+        """The effects of an event's changes: changes of state, then late returns, both sorted by split."""
+        effects: list[SplitStateChanged | SplitReturnedLate] = []
+        if not changes.before and not changes.late:
+            return effects
+        for split in sorted(changes.before, key=split_order):
+            before, after = changes.before[split], self.lineage.state(split)
+            if after is not before:
+                effects.append(SplitStateChanged(split, before, after, self.records[split].why))
+        effects.extend(sorted(changes.late, key=lambda late: split_order(late.split)))
+        return effects
+
+    def spend(self, now_us: int) -> None:
+        """Add up the time that splits spent in their states, before an event changes the states."""
+        self._spent_us, self._spent_until_us = self.spent_us(now_us), now_us
+
+    # -- splits that report
+
+    def discover(
+        self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, changes: Changes
+    ) -> None:
+        """Wait for splits that are new, from ``at_us`` on. Known splits do not change.
+
+        Raises:
+            InvalidSplitId: an id is of the wrong kind; nothing was changed.
+        """
+        new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
+        self._check_ids(new)
+        if new:
+            self.timers.begin(at_us)
+        for split in new:
+            self._coalescer.assign(split)
+            self.records[split] = SplitRecord(changes.now_us, "discovered")
+            if split in known_empty:
+                self._reports.backlog_rows[split] = 0
+            self.timers.start(split, self.records[split], at_us)
+            self.timers.sign_of_life(at_us)
+            changes.material = True
+
+    def reshard(self, event: SplitsResharded, changes: Changes) -> None:
+        """Let the children of a reshard inherit from their parents, until they speak.
+
+        Raises:
+            InvalidReshard: a split would be its own ancestor, or parents or children are empty; nothing was changed.
+        """
+        self._check_ids([*event.parents, *event.children])
+        self.lineage.check(event.parents, event.children)
+        self.discover(event.children, event.known_empty, changes.now_us, changes)
+        changes.material |= self.lineage.reshard(event.parents, event.children)
+
+    def deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
+        """Take the report of one split. The split becomes active, unless the report is old news, or by hand."""
+        before = self.lineage.state(split)
+        if before is SplitState.FINISHED:
+            return  # a late report of a split that is finished for good
+        watermark_us, record = event.watermarks_us.get(split), self.records[split]
+        if watermark_us is not None and record.waits:
+            record.waits = False  # from now on the split is timed like any other split
+            if before is not SplitState.PAUSED:
+                self.timers.resume(split, event.planned_at_us)
+        news = self._reports.hear(split, event.planned_at_us)
+        if news:
+            self.timers.heard(split, event.planned_at_us)
+        if watermark_us is not None:
+            seen_us = self.lineage.watermark_us(split)
+            changes.material |= seen_us is None or watermark_us > seen_us
+            self.lineage.speak(split)
+            self._coalescer.report(split, watermark_us)
+            self.timers.end_grace(split)
+        elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
+            record.pending_since_us = changes.now_us
+            self.timers.limit_grace(split, self.records[split])
+        mark = self.by_hand.get(split)
+        if mark is not None and mark.ends_with(event.planned_at_us):
+            changes.material |= self.by_hand.drop(split)
+        elif mark is not None:
+            self._coalescer.idle(split)
+            self.timers.stop(split)
+            return
+        elif before is SplitState.IDLE and not news:
+            self._coalescer.idle(split)
+            return
+        if before is not SplitState.ACTIVE:
+            self._note(split, before, why, changes)
+            if news and before in (SplitState.IDLE, SplitState.PENDING):
+                changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
+
+    def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:
+        """Wake idle splits in which rows wait, so that the splits hold before these rows are read."""
+        idle = self.lineage.states[SplitState.IDLE] > 0
+        for split, rows in backlog_rows.items() if idle else ():
+            if rows > 0 and self.lineage.state(split) is SplitState.IDLE and not self._only_rows_bring_back(split):
+                self._rejoin(split, f"{rows} rows are waiting in it", changes)
+        for split in self.lineage.pending:
+            self.timers.limit_grace(split, self.records[split])
+
+    # -- signals
+
+    def signal(self, event: Signal, changes: Changes) -> None:
+        """Take an event about the states of single splits. Unknown splits are ignored, unless they finish."""
+        if isinstance(event, SplitsMarkedActive):
+            for split in event.splits:
+                self._take_back(split, f"taken back by {event.by}", changes)
+            return
+        self.timers.time_each()
+        if isinstance(event, SplitsFinished):
+            self.discover(event.splits, frozenset(), changes.now_us, changes)
+        for split in dict.fromkeys(event.splits):
+            if split in self._coalescer:
+                self._signal(split, event, changes)
+
+    def lose(self, batch_id: int, changes: Changes) -> None:
+        """Hold, because the report of a batch was lost and the splits that were new in it are unknown."""
+        self.lost, changes.material = (batch_id, changes.now_us), True
+
+    def _signal(self, split: SplitId, event: Signal, changes: Changes) -> None:
+        before, now_us = self.lineage.state(split), changes.now_us
+        match event:
+            case SplitsFinished():
+                changes.material |= self._coalescer.finish(split)
+                self.by_hand.drop(split)
+                self.timers.stop(split)
+                self._note(split, before, "every row of it was processed", changes)
+            case SplitsPaused() if self._coalescer.pause(split):
+                self.timers.pause(split, now_us)
+                self._note(split, before, "alignment holds it back", changes)
+            case SplitsResumed() if self._coalescer.resume(split):
+                self.records[split].pending_since_us = now_us
+                self.timers.limit_grace(split, self.records[split])
+                self.timers.sign_of_life(now_us)
+                self.timers.resume(split, now_us)
+                self._note(split, before, "alignment lets it go on", changes)
+            case SplitsRemoved():
+                self._remove(split, changes)
+            case SplitsMarkedIdle() if before is not SplitState.FINISHED:
+                self._mark(split, event, changes)
+
+    def _remove(self, split: SplitId, changes: Changes) -> None:
+        self.lineage.remove(split)
+        self.timers.stop(split)
+        del self.records[split]
+        self.by_hand.drop(split)
+        self._reports.forget(split)
+        changes.before.pop(split, None)
+        changes.material = True
+
+    def _mark(self, split: SplitId, event: SplitsMarkedIdle, changes: Changes) -> None:
+        mark = Mark(event.by, changes.now_us, event.until_us)
+        over = event.until_us is not None and event.until_us <= changes.now_us
+        if over or not self.by_hand.put(split, mark):
+            return
+        before = self.lineage.state(split)
+        self._coalescer.resume(split)  # alignment holds back only splits that take part
+        self._leave_out(split, str(mark), changes, before)
+        self.records[split].why = str(mark)  # also of a split that was idle before
+        changes.material = True
+
+    def _take_back(self, split: SplitId, why: str, changes: Changes) -> None:
+        """End a mark: the split takes part again, and is timed from now on."""
+        if not self.by_hand.drop(split):
+            return
+        changes.material = True
+        self._rejoin(split, why, changes)
+        changes.returned(split, self.lineage.watermark_us(split), self._coalescer.low_us, None)
+
+    # -- time
+
+    def settle(self, changes: Changes) -> None:
+        """Apply what time changes by itself, after the event: once, so that the order of splits has no influence."""
+        self._end_loss(changes)
+        for split in self.by_hand.over(changes.now_us):
+            self._take_back(split, f"the time is over in which it was {self.by_hand[split]}", changes)
+        for split, why in self.timers.too_long(changes.now_us).items():
+            self._leave_out(split, why, changes)
+        self._let_inherit(changes.now_us)
+
+    def _end_loss(self, changes: Changes) -> None:
+        """End the hold after a lost report once the splits of that batch had time to report again."""
+        read_us = self._reports.read_until_us
+        if self.lost is not None and read_us is not None and read_us - self.lost[1] > self.timers.grace_us:
+            self.lost, changes.material = None, True
+
+    def _let_inherit(self, now_us: int) -> None:
+        """Give silent children the watermarks of their parents; time a child once no parent can deliver."""
+        self.lineage.settle()
+        for child in self.lineage.children:
+            if self.lineage.state(child) is not SplitState.PENDING:
+                continue
+            record, waits = self.records[child], self.lineage.waits(child)
+            if waits:
+                self.timers.pause(child, now_us)
+            elif record.waits:
+                record.waits, record.pending_since_us = False, now_us
+                self.timers.start(child, self.records[child], now_us)
+                self.timers.resume(child, now_us)
+            record.waits = waits
+
+    # -- how
+
+    def _leave_out(self, split: SplitId, why: str, changes: Changes, before: SplitState | None = None) -> None:
+        before = self.lineage.state(split) if before is None else before
+        self._coalescer.idle(split)
+        self.timers.stop(split)
+        self._note(split, before, why, changes)
+
+    def _rejoin(self, split: SplitId, why: str, changes: Changes) -> None:
+        """Wait for an idle split again, from now on."""
+        self._coalescer.wake(split)
+        self.records[split].pending_since_us = changes.now_us
+        self.timers.start(split, self.records[split], changes.now_us)
+        self.timers.sign_of_life(changes.now_us)
+        self._note(split, SplitState.IDLE, why, changes)
+
+    def _only_rows_bring_back(self, split: SplitId) -> bool:
+        """Whether a person left an idle split out, or a grace set by the user."""
+        by_grace = self._strategy.grace_us is not None and self.lineage.watermark_us(split) is None
+        return split in self.by_hand or by_grace
+
+    def _note(self, split: SplitId, before: SplitState, why: str, changes: Changes) -> None:
+        if self.lineage.state(split) is not before:
+            changes.began(split, before)
+            self.records[split].why = why
+
+    def _check_ids(self, new: Iterable[SplitId]) -> None:
+        known = self._kind
+        for split in new:
+            kind = type(split) if known is None else known
+            if kind not in (int, str) or type(split) is not kind:
+                expected = "an int or a str" if known is None else f"a {known.__name__}, as for its other splits"
+                raise InvalidSplitId(repr(split), expected)
+            if isinstance(split, int) and split not in _NUMBER_RANGE:
+                raise InvalidSplitId(repr(split), "a number of 0 or more in 64 bits")
+            known = kind
+        self._kind = known

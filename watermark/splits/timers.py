@@ -1,0 +1,236 @@
+"""The timers of one stream's splits: when a silence is too long.
+
+Two timers run for a split. The idle timer measures its silence (``idleness.py``). The grace limits how long a new split
+without a watermark is waited for, if the strategy sets a grace or the split is known to be empty. A child of a
+reshard is not timed while a parent may still deliver.
+
+A silence of all splits is a silence of the stream, which makes no split idle unless time alone does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowmark.watermark.duration import format_duration_us, rough_duration_us
+from lowmark.watermark.state import IdleClock, SplitId, SplitState
+from lowmark.watermark.strategy import WatermarkStrategy
+
+from .cohort import Cohort
+from .idleness import Idleness, NeverIdle
+from .lineage import Lineage
+from .snapshot import StreamSnapshot
+from .split_reports import SplitReports
+
+KNOWN_EMPTY_GRACE_US = 60_000_000
+"""How long a silent new split that is known to be empty may hold, unless the strategy sets a grace: 1 minute."""
+
+
+@dataclass(slots=True)
+class SplitRecord:
+    """Notes on a split; the coalescer has the state and the watermark."""
+
+    pending_since_us: int
+    why: str  # the reason for its state
+    waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
+
+
+class Timers:
+    """Times the splits of a stream, and the silence of the stream.
+
+    Args:
+        strategy: has the idle timeout and the grace.
+        lineage: has the states of the splits.
+        reports: has the backlogs, and up to when the sources were read.
+        saved: the state before a restart, for the age of the stream.
+
+    >>> from lowmark.watermark.splits.coalescer import Coalescer
+    >>> coalescer, reports = Coalescer(), SplitReports(out_of_orderness_us=0)
+    >>> lineage = Lineage(coalescer)
+    >>> timers = Timers(WatermarkStrategy(idle_timeout_us=10), lineage, reports, StreamSnapshot())
+    >>> for split in ("a", "b"): coalescer.assign(split); timers.start(split, SplitRecord(0, "discovered"), 0)
+    >>> for at_us in (4, 8, 12, 16): timers.heard("a", at_us); timers.delivered(at_us)
+    >>> timers.read(16); timers.too_long(now_us=16)
+    {'b': 'silent for more than 0.00001s while others delivered, backlog unknown'}
+    """
+
+    def __init__(
+        self, strategy: WatermarkStrategy, lineage: Lineage, reports: SplitReports, saved: StreamSnapshot
+    ) -> None:
+        self._strategy, self._lineage, self._reports = strategy, lineage, reports
+        self._idle = _idle_timers(strategy, saved)
+        clock = strategy.silence_clock
+        self._by_time = clock is IdleClock.TIME
+        # A grace set by the user limits time itself; the default grace limits silence.
+        self.grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
+        """How long a new split with a grace may hold."""
+        self._grace = Idleness(self.grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
+        self.last_sign_us: int | None = None
+        """Up to when sources were read when a split last delivered, was discovered, woke or resumed; None: never."""
+
+    # -- queries
+
+    @property
+    def idle_timeout_us(self) -> int | None:
+        """The idle timeout of the moment; None: the stream has none."""
+        return self._idle.timeout_us
+
+    @property
+    def young_since_us(self) -> int | None:
+        """When the stream began, while its idle timeout grows; else None."""
+        return self._idle.young_since_us
+
+    @property
+    def patience_us(self) -> int | None:
+        """How long no split may be heard before the stream is silent; None: the stream cannot become silent now."""
+        states = self._lineage.states
+        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
+        if self._by_time or states[SplitState.PAUSED] or not pending + active:
+            return None
+        if self.idle_timeout_us is not None:
+            return self.idle_timeout_us
+        # If all live splits are new and known to be empty, the stream waits for them for their grace at most.
+        return self.grace_us if len(self._grace) == pending and not active else None
+
+    @property
+    def silent_since_us(self) -> int | None:
+        """Since when no split delivered; None: the stream is not silent. See `SplitWatermarks.silent_since_us`."""
+        patience_us, sign_us, read_us = self.patience_us, self.last_sign_us, self._reports.read_until_us
+        if patience_us is None or sign_us is None or read_us is None or read_us - sign_us <= patience_us:
+            return None
+        waiting = (split for split, rows in self._reports.backlog_rows.items() if rows > 0)
+        if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
+            return None
+        return sign_us
+
+    def grace_left_us(self, split: SplitId, record: SplitRecord, now_us: int) -> int | None:
+        """The rest of a split's grace, by the clock of the grace; None: the split has no grace."""
+        if self._strategy.grace_us is not None:
+            return record.pending_since_us + self.grace_us - now_us
+        read_us = self._reports.read_until_us
+        return self._grace.left_us(split, now_us if read_us is None else read_us)
+
+    def steady(self, split: SplitId) -> bool:
+        """Whether the silence of a split counts from its last report."""
+        heard_us = self._reports.heard_us(split)
+        return heard_us is not None and self._idle.counts_from(split, heard_us)
+
+    def next_us(self) -> int | None:
+        """The next moment at which a silence may be too long; None: only an event makes one too long."""
+        cohort, patience_us, read_us = self._reports.cohort, self.patience_us, self._reports.read_until_us
+        moments = [self._idle.next_deadline_us(), self._grace.next_deadline_us()]
+        if cohort is not None and self._by_time:
+            moments.append(self._idle.deadline_us(cohort.earliest_heard_us))
+        if patience_us is not None and self.last_sign_us is not None:
+            silent_us = self.last_sign_us + patience_us + 1
+            moments.append(silent_us if read_us is None or silent_us > read_us else None)
+        return min((us for us in moments if us is not None), default=None)
+
+    # -- the stream was read
+
+    def begin(self, at_us: int) -> None:
+        """Count the age of the stream from here. Does nothing if the stream began already."""
+        self._idle.begin(at_us)
+
+    def read(self, until_us: int) -> None:
+        """Note that the sources were read up to this moment. Old news changes nothing."""
+        self._reports.read(until_us)
+        self._idle.read(until_us)
+
+    def delivered(self, at_us: int) -> None:
+        """Note a delivery: time up to this moment counts as silence of the splits that did not deliver."""
+        self._grace.delivered(at_us)
+        self._idle.delivered(at_us)
+
+    def sign_of_life(self, at_us: int) -> None:
+        """Note that a split delivered, was discovered, woke or resumed, so that the stream is not silent."""
+        self.last_sign_us = at_us if self.last_sign_us is None else max(self.last_sign_us, at_us)
+
+    # -- of one split
+
+    def start(self, split: SplitId, record: SplitRecord, at_us: int) -> None:
+        """Time a split from ``at_us`` on, if it is neither idle nor finished."""
+        if self._lineage.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
+            self._idle.heard(split, at_us)
+            self.limit_grace(split, record)
+
+    def stop(self, split: SplitId) -> None:
+        """Stop timing a split that is not waited for."""
+        self._grace.forget(split)
+        self._idle.forget(split)
+
+    def heard(self, split: SplitId, at_us: int) -> None:
+        """Measure the silence of a split from ``at_us`` on. Old news changes nothing."""
+        self._idle.heard(split, at_us)
+
+    def pause(self, split: SplitId, at_us: int) -> None:
+        """Count no silence of a split that is not read from now on."""
+        self._grace.forget(split)
+        self._idle.pause(split, at_us)
+
+    def resume(self, split: SplitId, at_us: int) -> None:
+        """Count the silence of a split again."""
+        self._idle.resume(split, at_us)
+
+    def end_grace(self, split: SplitId) -> None:
+        """End the grace of a split that has a watermark."""
+        self._grace.forget(split)
+
+    def limit_grace(self, split: SplitId, record: SplitRecord) -> None:
+        """Time the grace of a silent new split if the split is known to be empty, or if the strategy sets a grace."""
+        bounded = self._strategy.grace_us is not None or self._reports.backlog_rows.get(split) == 0
+        if bounded and self._lineage.state(split) is SplitState.PENDING and not record.waits:
+            self._grace.heard(split, record.pending_since_us)
+        else:
+            self._grace.forget(split)
+
+    # -- of splits that report together
+
+    def time_together(self, cohort: Cohort) -> None:
+        """Time the splits of a new cohort by the cohort."""
+        self._idle.forget_all(cohort)
+
+    def time_each(self) -> None:
+        """Dissolve the cohort, and time its splits one by one, before an event of single splits."""
+        cohort = self._reports.dissolve()
+        if cohort is not None:
+            self._idle.heard_all((split, cohort.heard_us(split)) for split in cohort)
+
+    # -- the time is up
+
+    def too_long(self, now_us: int) -> dict[SplitId, str]:
+        """Name the splits whose silence is too long, each with the reason; they are not timed any more."""
+        named: dict[SplitId, str] = {}
+        read_us, backlog_rows, cohort = self._reports.read_until_us, self._reports.backlog_rows, self._reports.cohort
+        timeout_us = self.idle_timeout_us
+        if read_us is not None and timeout_us is not None:
+            if cohort is not None and self._idle.runs_out(cohort.earliest_heard_us, read_us):
+                self.time_each()
+            for split in self._idle.quiet(read_us, backlog_rows):
+                known = "no backlog" if split in backlog_rows else "backlog unknown"
+                named[split] = f"silent for more than {self._shown(timeout_us)}, {known}"
+                self._grace.forget(split)
+        # During a long batch nothing else is read: an empty split whose first rows arrive meanwhile must not be passed
+        # before these rows can be read.
+        until_us = now_us if self._strategy.grace_us is not None else read_us
+        for split in () if until_us is None else self._grace.quiet(until_us, {}):
+            named[split] = f"new, and silent for more than its grace of {format_duration_us(self.grace_us)}"
+            self._idle.forget(split)
+        return named
+
+    def _shown(self, timeout_us: int) -> str:
+        grows = self._strategy.progressive is not None
+        timeout = rough_duration_us(timeout_us) if grows else format_duration_us(timeout_us)
+        return timeout if self._by_time else f"{timeout} while others delivered"
+
+
+def _idle_timers(strategy: WatermarkStrategy, saved: StreamSnapshot) -> Idleness | NeverIdle:
+    """The idle timers of a new stream, or of a saved stream with its age: a saved stream without an age is old."""
+    if strategy.idle_timeout_us is None:
+        return NeverIdle()
+    young = not saved.splits or saved.young_since_us is not None
+    return Idleness(
+        strategy.idle_timeout_us,
+        strategy.silence_clock,
+        grows=strategy.progressive if young else None,
+        began_us=saved.young_since_us if saved.splits else None,
+    )
