@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.late import ALLOWS_MULTIPLE
 from lowmark.integration.transport import late
 from lowmark.integration.transport.heartbeat import COLUMNS
@@ -42,6 +43,7 @@ class LateColumns:
 
         Raises:
             WrapRefused: with the reason and the remedy.
+            SessionUnfit: the DataFrame is that of a Spark Connect client.
         """
         given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
         for argument, column, example in given:
@@ -50,12 +52,7 @@ class LateColumns:
                 raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
         if not self.names:
             return
-        if not hasattr(df, "_jdf"):
-            raise WrapRefused(
-                name,
-                "the DataFrame is one of Spark Connect, and only a session in this process is told which rows are late",
-                "leave late= and watermark= out, or wrap in the driver, in a session without remote().",
-            )
+        session_of(df.sparkSession).require_driver("wrap with late= or watermark=")
         exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
         known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *self.names)]
         for added in self.names:

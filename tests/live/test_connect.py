@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import random
@@ -19,7 +20,17 @@ import pytest
 
 from tests.integration.feed import Feed
 from tests.live import last_will
-from tests.live.servers import LOCALHOST, ROOT, Process, free_ports, require_java, wait_until
+from tests.live.servers import (
+    LOCALHOST,
+    ROOT,
+    Process,
+    Record,
+    free_ports,
+    kafka_broker,
+    require_jars,
+    require_java,
+    wait_until,
+)
 from tests.sparks import since
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
@@ -70,7 +81,7 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
         said(sys.executable, "-m", "tests.live.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
     )
     assert came["read"] == {"a": 41, "b": 14}, "sources can be read, without a low watermark"
-    assert {*came["refused"]} == {"read", "audit", "mark_done", "assigner", "ship", "adopt", "leave"}
+    assert {*came["refused"]} == {"read", "audit", "mark_done", "assigner", "late", "ship", "adopt", "leave"}
     for what, words in came["refused"].items():
         assert re.match(r"SessionUnfit: .* needs the session of a driver, got a Spark Connect session", words), (
             what,
@@ -189,6 +200,33 @@ def test_a_second_client_takes_the_query_over_and_the_first_is_told(port: int, t
     orders.end()
     orders.check(second.ends())
     first.kill()
+
+
+@since("4.2", "splits measured in the JVM")
+def test_kafka_partitions_and_a_join_of_two_streams_come_out_as_their_rows(port: int, tmp_path: Path) -> None:
+    """Partition 1 of each topic is two minutes behind partition 0; every other order is paid, a second later."""
+    require_jars("spark-kafka")
+    begin, number, skew = 1_700_000_000, 120, 120
+    with kafka_broker(tmp_path / "kafka") as broker:
+        orders, payments = (broker.create_topic(partitions=2) for _ in range(2))
+        placed = [(v, v % 2, begin + v + skew * (1 - v % 2)) for v in range(number)]
+        paid = [(v, partition, at + 1) for v, partition, at in placed if v % 4 < 2]
+        for topic, rows in ((orders, placed), (payments, paid)):
+            end = -1 if topic == orders else -2  # no payment of an order
+            ends = [(end, partition, begin + 10_000) for partition in (0, 1)]
+            records = [Record(str(v), partition, timestamp_ms=at * 1_000) for v, partition, at in [*rows, *ends]]
+            broker.produce(topic, records)
+        until = dt.datetime.fromtimestamp(begin + 5_000, dt.timezone.utc).isoformat()
+        given = (broker.bootstrap, orders, payments, until)
+        came = json.loads(
+            said(sys.executable, "-m", "tests.live.connect_kafka", str(tmp_path), str(port), *given).splitlines()[-1]
+        )
+    topics = {"counted": orders, "orders": orders, "payments": payments}
+    assert came["splits"] == {name: [f"{topic}/0", f"{topic}/1"] for name, topic in topics.items()}
+    windows = Counter((at // 10 * 10, partition) for _, partition, at in placed)
+    assert came["windows"] == sorted(([*window, rows] for window, rows in windows.items()), key=str)
+    matched = {v for v, _, _ in paid}
+    assert came["joined"] == sorted(([v, v if v in matched else None] for v, _, _ in placed), key=str)
 
 
 @since("4.1", "declarative pipelines")
