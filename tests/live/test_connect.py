@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import uuid
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from lowmark.integration.transport.told import _folder
 
 from tests.integration.feed import Feed
 from tests.live import last_will
@@ -51,8 +53,8 @@ def orders():
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Yield the port of a driver that has a service and a wrapped query, and serves clients."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, int]]:
+    """Yield a driver that has a service and a wrapped query and serves clients, and its port."""
     require_java()
     folder = tmp_path_factory.mktemp("connect")
     [port] = free_ports(1)
@@ -62,9 +64,22 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     )
     server.start(lambda: "ready" in log.read_text())
     try:
-        yield port
+        yield server, port
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def port(server: tuple[Process, int]) -> int:
+    return server[1]
+
+
+def jvm_of(server: Process) -> int:
+    """The process id of Spark's JVM, the only child of the server's Python that runs Java."""
+    assert server.running is not None
+    pid = server.running.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return next(int(each) for each in children if "java" in Path(f"/proc/{each}/comm").read_text())
 
 
 def said(*command: str, **environment: str) -> str:
@@ -74,6 +89,16 @@ def said(*command: str, **environment: str) -> str:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3_000:]
     return ran.stdout
+
+
+def lowmark(*arguments: str) -> str:
+    return said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", *arguments)
+
+
+def newest_offset(folder: Path) -> str:
+    """The newest offsets in a query's checkpoint, as text."""
+    offsets = [path for path in (folder / "checkpoint" / "offsets").glob("*") if path.name.isdigit()]
+    return max(offsets, key=lambda path: int(path.name)).read_text() if offsets else ""
 
 
 def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> None:
@@ -89,8 +114,7 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
         )
         assert words.count("Hint: ") == 1
     # The service in the server's driver can be reached like any other on this machine.
-    status = said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "status", "--json")
-    assert '"orders"' in status
+    assert '"orders"' in lowmark("status", "--json")
 
 
 # -- a client wraps
@@ -170,6 +194,9 @@ def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
         orders.put(chance.randrange(3, 9))
         wait_until((tmp_path / "checkpoint" / "commits" / str(orders.files // 2)).exists, "some batches over")
         client.kill()
+        for answer in _folder().glob("*.told"):  # an hour passes
+            os.utime(answer, (0, 0))
+        wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
         orders.put(3)
     client = Client(tmp_path, port, *trigger)
     client.starts()
@@ -178,6 +205,30 @@ def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
     came = client.ends()
     orders.check(came)
     assert came["explain"].startswith("Stream orders: low watermark 2023-11-14 23:")
+    assert came["passed"]
+    assert came["states"][1:] == ["idle", came["states"][0]], "marked by hand, and the mark taken back"
+    assert len(came["served"]) == 2
+    assert "client_silent_since" not in newest_offset(tmp_path)
+
+
+@since("4.2", "splits measured in the JVM")
+def test_a_stopped_server_holds_no_service(server: tuple[Process, int], tmp_path: Path) -> None:
+    """Its status answers and names the server; the query goes on with the server."""
+    orders, jvm = Orders(tmp_path), jvm_of(server[0])
+    client = Client(tmp_path, server[1])
+    client.starts()
+    orders.put(3)
+    wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "three batches over")
+    os.kill(jvm, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "has not answered for" in lowmark("explain", "orders"), "the status names the server")
+    finally:
+        os.kill(jvm, signal.SIGCONT)
+    orders.put(3)
+    orders.end()
+    came = client.ends()
+    orders.check(came)
+    assert "has not answered" not in came["explain"]
 
 
 @since("4.2", "splits measured in the JVM")
