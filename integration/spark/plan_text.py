@@ -76,7 +76,7 @@ def input_plan(plan: Sequence[Node]) -> InputPlan:
     """Return the facts in a plan.
 
     Args:
-        plan: its top is a `select` of the columns that may be Kafka's own (`SPLIT_COLUMNS`), if it has any of them.
+        plan: a DataFrame that has a column of `SPLIT_COLUMNS` is given as a `select` of these columns.
     """
     sources = [node for node in plan if node.source is not None]
     return InputPlan(

@@ -144,7 +144,7 @@ class Relay:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Note how long a call to the server lasts, because a stopped server answers never and refuses nothing."""
+        """Note how long a call to the server lasts, because a stopped server never answers and never refuses."""
         if self._asked_since is None:
             self._asked_since = time.monotonic()
         yield
