@@ -156,11 +156,11 @@ class ConnectQuery:
     def stream_sources(self) -> Mapping[int, Sequence[int]]:
         """Return each heartbeat's sources, read off the plan.
 
-        Without a plan, because the query ended with its first batch: the sources since the heartbeat before, because a
-        union lists its rows first.
+        Without a plan that fits the progress, as after an end with the first batch: the sources since the heartbeat
+        before, because a union lists its rows first.
         """
-        if self._plan:
-            return plan_text.stream_sources(self._plan)[0]
+        if (placed := self._placed()) is not None:
+            return placed
         newest = self.newest()
         found: dict[int, list[int]] = {}
         first = 0
@@ -169,6 +169,14 @@ class ConnectQuery:
             first = heartbeat + 1
         return found
 
+    def _placed(self) -> dict[int, list[int]] | None:
+        """The sources of each heartbeat by the plan; None: the plan is unknown or does not fit the progress."""
+        newest = self.newest()
+        found, number = plan_text.stream_sources(self._plan)
+        if newest is None or number != len(newest.sources):
+            return None
+        return found if sorted(found) == [place for place, _ in newest.heartbeats()] else None
+
     def observed(self) -> set[str]:
         return set()
 
@@ -176,15 +184,11 @@ class ConnectQuery:
         """Do nothing, because `wrap` refuses a column of late rows for a client."""
 
     def fault(self) -> str | None:
-        newest = self.newest()
-        if self._plan and newest is not None:
-            found, number = plan_text.stream_sources(self._plan)
-            if number != len(newest.sources) or [*sorted(found)] != [place for place, _ in newest.heartbeats()]:
-                return (
-                    f"a client of Spark Connect cannot tell its sources: {number} are in the plan's text, with "
-                    f"heartbeats at {sorted(found)}, and {len(newest.sources)} in the progress of a batch. "
-                    "Hint: run it in the driver itself."
-                )
+        if len(self._streams) > 1 and self._plan and self._placed() is None:
+            return (
+                "the query has several wrapped streams, and the text of its plan does not tell a client of Spark "
+                "Connect which source belongs to which stream. Hint: run it in the driver itself."
+            )
         stacked, number = plan_text.nested_watermarks(self._plan), plan_text.watermarks(self._plan)
         return fault_of(stacked=stacked, watermarks=number, policy=self._policy)
 

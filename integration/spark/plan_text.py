@@ -109,12 +109,12 @@ def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
     Returns:
         Number of the heartbeat -> numbers of its stream's sources; the number of sources, heartbeats included.
 
-    >>> lines = ["Write", "+- ~Union false, false", "   :- ~Relation [a#1] json", "   +- ~Project [a#2]"]
-    >>> lines += ["      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4, lowmark_row#5]"]
+    >>> lines = ["Write", "+- ~Union false, false", "   :- ~Project [a#1]", "   :  +- Relation [a#1] json"]
+    >>> lines += ["   +- ~Project [a#2]", "      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4, lowmark_row#5]"]
     >>> stream_sources(nodes("\n".join(["== Analyzed Logical Plan ==", *lines])))
     ({1: [0]}, 2)
     """
-    leaves = [place for place, node in enumerate(plan) if node.streams and not _has_child(plan, place)]
+    leaves = [place for place, _ in enumerate(plan) if not _has_child(plan, place) and _streams(plan, place)]
     numbers: dict[tuple[str, str], int] = {}
     number = {place: numbers.setdefault((plan[place].name, plan[place].rest), len(numbers)) for place in leaves}
     found: dict[int, list[int]] = {}
@@ -144,6 +144,13 @@ def nested_watermarks(plan: Sequence[Node]) -> bool:
                 return True
             above = node.depth
     return False
+
+
+def _streams(plan: Sequence[Node], leaf: int) -> bool:
+    """Whether a leaf is a stream's. Spark writes files without the mark, so the mark of their only parent counts."""
+    parent = leaf - 1
+    only = parent >= 0 and plan[parent].depth == plan[leaf].depth - 1 and len([*_children(plan, parent)]) == 1
+    return plan[leaf].streams or (only and plan[parent].streams)
 
 
 def _children(plan: Sequence[Node], place: int) -> Iterator[range]:

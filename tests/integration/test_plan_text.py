@@ -46,14 +46,20 @@ def wrapped(indent: str, branch: str, rows: list[str], beat: int) -> list[str]:
 
 def test_a_heartbeat_has_the_sources_under_its_own_union() -> None:
     """A native stream stands before, both wrapped streams read one source, and a table is no source."""
-    one, two = "~Relation [a#51] json", "~Relation [a#61] json"
+    one, two = "~LocalRelation <empty>, [a#51]", "~Project [a#61 AS a#62]"
     explained = plan(
         "+- ~Join Inner",
         "   :- ~Union false, false",
-        "   :  :- ~Relation [a#41] json",
+        "   :  :- ~Project [a#41 AS a#42]",
+        "   :  :  +- Relation [a#41] json",
         *wrapped("   :  ", "+", [f"+- {one}"], 7),
         "   +- ~Join Inner",
         "      :- Relation [a#71] parquet",
-        *wrapped("      ", "+", ["+- ~Union false, false", f"   :- {one}", f"   +- {two}"], 8),
+        *wrapped(
+            "      ",
+            "+",
+            ["+- ~Union false, false", f"   :- {one}", f"   +- {two}", "      +- Relation [a#61] json"],
+            8,
+        ),
     )
     assert stream_sources(nodes(explained)) == ({2: [1], 4: [1, 3]}, 5)
