@@ -110,7 +110,7 @@ def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
         Number of the heartbeat -> numbers of its stream's sources; the number of sources, heartbeats included.
 
     >>> lines = ["Write", "+- ~Union false, false", "   :- ~Project [a#1]", "   :  +- Relation [a#1] json"]
-    >>> lines += ["   +- ~Project [a#2]", "      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4, lowmark_row#5]"]
+    >>> lines += ["   +- ~Project [a#2]", "      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4]"]
     >>> stream_sources(nodes("\n".join(["== Analyzed Logical Plan ==", *lines])))
     ({1: [0]}, 2)
     """
