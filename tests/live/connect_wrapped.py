@@ -69,7 +69,7 @@ def _marked(service: LowWatermarkService) -> Iterator[str]:
 def _served(service: LowWatermarkService) -> Iterator[str]:
     """Yield lines that metrics and page have of the stream."""
     metrics = f"http://127.0.0.1:{service.metrics_port}/metrics"
-    for address in (metrics, service.page_address or ""):
+    for address in (metrics, f"{service.page_address}state"):
         with urllib.request.urlopen(address, timeout=30) as answer:
             yield next(line for line in answer.read().decode().splitlines() if "orders" in line)
 
