@@ -27,7 +27,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,8 @@ class HeartbeatOffset:
             if not fits(offset[name]):
                 raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
         silent = offset.get(_SILENT)
-        return cls(stream, *(offset[name] for name, _, _ in _FIELDS), silent if isinstance(silent, str) else None)
+        found = cls(stream, *(offset[name] for name, _, _ in _FIELDS))
+        return replace(found, client_silent_since=silent) if isinstance(silent, str) else found
 
 
 class HeartbeatSource(DataSource):
