@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.integration.spark.checkpoint_store import is_elsewhere, local_path
+from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.late import ALLOWS_MULTIPLE
 from lowmark.integration.spark.versions import check_arrow
 from lowmark.integration.transport import late
@@ -58,6 +59,7 @@ class LateColumns:
 
         Raises:
             WrapRefused: with the reason and the remedy.
+            SessionUnfit: the DataFrame is that of a Spark Connect client.
         """
         given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
         for argument, column, example in given:
@@ -175,12 +177,7 @@ class LateFiles:
 
 def _check_session(df: DataFrame, name: str) -> None:
     """Refuse a session whose queries cannot be told their watermarks."""
-    if not hasattr(df, "_jdf"):
-        raise WrapRefused(
-            name,
-            "the DataFrame is one of Spark Connect, and only a session in this process is told which rows are late",
-            "leave late=, watermark= and late_to= out, or wrap in the driver, in a session without remote().",
-        )
+    session_of(df.sparkSession).require_driver("wrap with late=, watermark= or late_to=")
     if df.sparkSession.conf.get(ALLOWS_MULTIPLE) != "true":
         raise WrapRefused(
             name,

@@ -116,6 +116,9 @@ class Standing:
 
     def _in_full(self, run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         status = run.status(now_us, limit)
+        query = None if run.ended else self._runs.queries.get(run.run_id)
+        if query is not None and query.trouble is not None:
+            status = replace(status, why=f"{status.why} {query.trouble}")
         if run.broken:
             return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         if planner is None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
-from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.transport.accumulated import AccumulatedMeasure, EventTimeMap, TrackParam, TrackShelf
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
@@ -31,6 +30,7 @@ from .late_rows import LateColumns, LateFiles
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
+    from lowmark.integration.spark.sessions import InputPlan
     from pyspark.sql import SparkSession
 
 __all__ = ["audited", "read", "wrapped"]
@@ -50,10 +50,10 @@ def wrapped(
     late_to: LateFiles,
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
-    wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
+    plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
     late.check(df, name)
     dropped = late_to.branch(df, name, event_time=event_time, strategy=strategy, late=late)
-    known = _known(df, name, split, splits)
+    known = _known(df, plan, name, split, splits)
     key = known["key"]
     shows_names = strategy.runs_python or not _names_itself(known)
     detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
@@ -91,8 +91,8 @@ def audited(
             "audit with Spark 4.2 or newer, or what is stored: lowmark.integration.audit_table, `lowmark audit`.",
         )
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
-    known = _known(df, name, split, splits)
+    plan = wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
+    known = _known(df, plan, name, split, splits)
     key, names, stream_id = known["key"], not _names_itself(known), _new_id()
     measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
     measure = ObservedMeasure(measurement, metric_of(stream_id), strategy)
@@ -217,10 +217,11 @@ class _Known(TypedDict):
     keeps_rows: bool
 
 
-def _known(df: DataFrame, name: str, split: str | Sequence[str], splits: Iterable[object] | None) -> _Known:
+def _known(
+    df: DataFrame, plan: InputPlan, name: str, split: str | Sequence[str], splits: Iterable[object] | None
+) -> _Known:
     key = SplitKey.of(name, wrap.split_columns(split), _types(df))
     wrap.check_session(df.sparkSession, name=name)
-    plan = session_of(df.sparkSession).input_plan(df)
     of_kafka = plan.kafka_columns & {"topic", "partition"}
     declared = {} if splits is None else key.declared(name, splits)
     return _Known(

@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 from .stream import Stream
 
 if TYPE_CHECKING:
+    from lowmark.integration.spark.sessions import InputPlan
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["build", "check_arguments", "check_audited", "check_input", "check_session", "split_columns"]
@@ -75,8 +76,8 @@ def _check_text(name: str, argument: str, given: object, example: str) -> None:
     raise WrapRefused(name, f"{argument} is {given!r:.100}, expected the name of a column", f"{hint}.")
 
 
-def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
-    """Refuse a DataFrame that cannot be wrapped.
+def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
+    """Refuse a DataFrame that cannot be wrapped; return the facts in the plan of another one.
 
     Raises:
         WrapRefused: with the reason and the remedy.
@@ -114,10 +115,11 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
             "withWatermark already stands on this DataFrame; Spark would go by the largest event time seen anywhere",
             "remove it: the strategy's bound takes its place.",
         )
+    return plan
 
 
-def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
-    """Refuse a DataFrame that cannot be audited.
+def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
+    """Refuse a DataFrame that cannot be audited; return the facts in the plan of another one.
 
     Raises:
         WrapRefused: with the reason and the remedy.
@@ -127,12 +129,14 @@ def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: Waterm
             name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."
         )
     _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
-    if session_of(df.sparkSession).input_plan(df).has_heartbeat:
+    plan = session_of(df.sparkSession).input_plan(df)
+    if plan.has_heartbeat:
         raise WrapRefused(
             name,
             "this DataFrame is wrapped already",
             "its status tells what an audit would; audit what is not wrapped.",
         )
+    return plan
 
 
 def check_session(spark: SparkSession, *, name: str) -> None:

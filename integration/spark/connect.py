@@ -104,10 +104,8 @@ class ConnectSession:
             )
 
     def input_plan(self, df: DataFrame) -> InputPlan:
-        plan = plan_text.nodes(_explained(df))
-        if any(node.source == "kafka" for node in plan):  # not tried on a broker yet
-            self.require_driver("wrap of Spark's Kafka source")
-        return plan_text.input_plan(plan)
+        own = [column for column in plan_text.SPLIT_COLUMNS if column in df.columns]
+        return plan_text.input_plan(plan_text.nodes(_explained(df.select(*own) if own else df)))
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # out of reach
         self._names[stream_id] = name
@@ -144,8 +142,9 @@ class ConnectSession:
             query = self._queries.get(event.run_id)
             if query is None:
                 farewells = ClientCheckpoint(self._left)
+                name = getattr(raw, "name", None)
                 query = ConnectQuery(
-                    self.explained, spark.conf.get, event.query_id, event.run_id, getattr(raw, "name", None), farewells
+                    self.explained, spark.conf.get, event.query_id, event.run_id, name, farewells, relay.silent_seconds
                 )
                 self._queries[event.run_id] = query
                 keep(query)

@@ -89,6 +89,7 @@ class ConnectQuery:
         query_id, run_id: Spark's names of it.
         name: the user's name for it.
         farewells: see `ClientCheckpoint`.
+        silent: returns for how long the server has not answered, seconds; None: it answers.
     """
 
     def __init__(
@@ -99,10 +100,13 @@ class ConnectQuery:
         run_id: str,
         name: str | None,
         farewells: ClientCheckpoint,
+        silent: Callable[[], float | None],
     ) -> None:
         self.query_id, self.run_id, self.name, self.farewells = query_id, run_id, name, farewells
         self.active = True
-        self._explained, self._setting = explained, setting
+        self._explained, self._setting, self._silent = explained, setting, silent
+        self._plan: list[plan_text.Node] = []
+        self._policy: str | None = None
         self._batches: deque[Progress] = deque(maxlen=_REMEMBERED)
         self._streams: dict[str, None] = {}
 
@@ -113,6 +117,19 @@ class ConnectQuery:
             stream_id, _, heartbeat = rest.partition(":")
             if (owner, heartbeat) == ("lowmark", "heartbeat"):
                 self._streams[stream_id] = None
+
+    def look(self) -> None:
+        """Read the plan of the running query; ask the server only until it was read once."""
+        if self.active and not self._plan:
+            self._policy = self._setting(WATERMARK_POLICY, "min")
+            self._plan = plan_text.nodes(self._explained(self.query_id))
+
+    @property
+    def trouble(self) -> str | None:
+        seconds = self._silent()
+        if seconds is None:
+            return None
+        return f"The server of Spark Connect has not answered for {seconds:.0f} s, so its watermark holds meanwhile."
 
     def take(self, progress: Progress) -> None:
         self._batches.append(progress)
@@ -137,7 +154,13 @@ class ConnectQuery:
         return []
 
     def stream_sources(self) -> Mapping[int, Sequence[int]]:
-        """Return each heartbeat's sources: those since the heartbeat before, because a union lists its rows first."""
+        """Return each heartbeat's sources, read off the plan.
+
+        Without a plan that fits the progress, as after an end with the first batch: the sources since the heartbeat
+        before, because a union lists its rows first.
+        """
+        if (placed := self._placed()) is not None:
+            return placed
         newest = self.newest()
         found: dict[int, list[int]] = {}
         first = 0
@@ -146,6 +169,14 @@ class ConnectQuery:
             first = heartbeat + 1
         return found
 
+    def _placed(self) -> dict[int, list[int]] | None:
+        """The sources of each heartbeat by the plan; None: the plan is unknown or does not fit the progress."""
+        newest = self.newest()
+        found, number = plan_text.stream_sources(self._plan)
+        if newest is None or number != len(newest.sources):
+            return None
+        return found if sorted(found) == [place for place, _ in newest.heartbeats()] else None
+
     def observed(self) -> set[str]:
         return set()
 
@@ -153,21 +184,13 @@ class ConnectQuery:
         """Do nothing, because `wrap` refuses a column of late rows for a client."""
 
     def fault(self) -> str | None:
-        sources = self.stream_sources()
-        if len(sources) > 1:  # written for several, and not tried yet
+        if len(self._streams) > 1 and self._plan and self._placed() is None:
             return (
-                "the query has several wrapped streams, which needs the session of a driver, got a Spark Connect "
-                "session. Hint: run it in the driver itself."
+                "the query has several wrapped streams, and the text of its plan does not tell a client of Spark "
+                "Connect which source belongs to which stream. Hint: run it in the driver itself."
             )
-        if not all(sources.values()):
-            return (
-                "it shares its source with another wrapped stream of the query, and a client of Spark Connect cannot "
-                "tell whose partitions they are. Hint: read the source once for each stream, with options of its own."
-            )
-        plan = plan_text.nodes(self._explained(self.query_id))
-        policy = self._setting(WATERMARK_POLICY, "min")
-        stacked, number = plan_text.nested_watermarks(plan), plan_text.watermarks(plan)
-        return fault_of(stacked=stacked, watermarks=number, policy=policy)
+        stacked, number = plan_text.nested_watermarks(self._plan), plan_text.watermarks(self._plan)
+        return fault_of(stacked=stacked, watermarks=number, policy=self._policy)
 
 
 def progress_of(told: Any) -> Progress:

@@ -11,17 +11,21 @@ Each level is indented by three characters. `~` marks what is streaming.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lowmark.integration.transport.heartbeat import FORMAT
+from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 
 from .sessions import InputPlan
 
-__all__ = ["Node", "input_plan", "nested_watermarks", "nodes", "watermarks"]
+__all__ = ["SPLIT_COLUMNS", "Node", "input_plan", "nested_watermarks", "nodes", "stream_sources", "watermarks"]
+
+SPLIT_COLUMNS = ("topic", "partition")
+"""The columns of Spark's Kafka source that tell a partition."""
 
 _NODE = re.compile(r"(?P<indent>[ :+-]*)(?P<streams>~?)(?P<name>[A-Za-z]\w*)(?P<rest>.*)")
 _SOURCE = re.compile(r" \S+, (?P<source>\S+), ")
+_ATTRIBUTE = re.compile(r"(?P<name>\w+)#\d+")
 _ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
 
 
@@ -69,19 +73,59 @@ def nodes(explained: str) -> list[Node]:
 
 
 def input_plan(plan: Sequence[Node]) -> InputPlan:
-    """Return the facts in a plan without a Kafka source."""
+    """Return the facts in a plan.
+
+    Args:
+        plan: a DataFrame that has a column of `SPLIT_COLUMNS` is given as a `select` of these columns.
+    """
     sources = [node for node in plan if node.source is not None]
     return InputPlan(
         has_heartbeat=any(node.source == FORMAT for node in sources),
         has_watermark=watermarks(plan) > 0,
         sources=len({node.rest for node in sources}),
-        kafka_columns=frozenset(),
+        kafka_columns=_kafka_columns(plan),
         withholds_rows=True,  # no poll of an idle query reaches a client
         keeps_rows=all(
             node.name in _ROW_BY_ROW or node.source is not None or not _has_child(plan, place)
             for place, node in enumerate(plan)
         ),
     )
+
+
+def _kafka_columns(plan: Sequence[Node]) -> frozenset[str]:
+    """Return the columns of the topmost `select` that are a Kafka source's own, by Spark's numbers of them."""
+    leaves = (node.rest.partition("[")[2] for node in plan if node.source == "kafka")
+    kafka = {found[0] for leaf in leaves for found in _ATTRIBUTE.finditer(leaf)}
+    found = _ATTRIBUTE.finditer(plan[0].rest) if plan and plan[0].name == "Project" else iter(())
+    return frozenset(each["name"] for each in found if each[0] in kafka and each["name"] in SPLIT_COLUMNS)
+
+
+def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
+    r"""Return the sources of each heartbeat in the plan of a running query's batch, and the number of all sources.
+
+    A source is a streaming leaf, however often it is used, and has its number in the order of the leaves, as in the
+    query's progress events. Under one union with a heartbeat stand the sources of the heartbeat's stream.
+
+    Returns:
+        Number of the heartbeat -> numbers of its stream's sources; the number of sources, heartbeats included.
+
+    >>> lines = ["Write", "+- ~Union false, false", "   :- ~Project [a#1]", "   :  +- Relation [a#1] json"]
+    >>> lines += ["   +- ~Project [a#2]", "      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4]"]
+    >>> stream_sources(nodes("\n".join(["== Analyzed Logical Plan ==", *lines])))
+    ({1: [0]}, 2)
+    """
+    leaves = [place for place, _ in enumerate(plan) if not _has_child(plan, place) and _streams(plan, place)]
+    numbers: dict[tuple[str, str], int] = {}
+    number = {place: numbers.setdefault((plan[place].name, plan[place].rest), len(numbers)) for place in leaves}
+    found: dict[int, list[int]] = {}
+    for place, node in enumerate(plan):
+        if node.name != "Union":
+            continue
+        children = list(_children(plan, place))
+        below = [[leaf for leaf in leaves if leaf in child] for child in children]
+        if len(below) == 2 and len(below[1]) == 1 and f"[{COLUMNS[0]}#" in plan[below[1][0]].rest:
+            found[number[below[1][0]]] = sorted({number[leaf] for leaf in below[0]})
+    return found, len(numbers)
 
 
 def watermarks(plan: Sequence[Node]) -> int:
@@ -100,6 +144,21 @@ def nested_watermarks(plan: Sequence[Node]) -> bool:
                 return True
             above = node.depth
     return False
+
+
+def _streams(plan: Sequence[Node], leaf: int) -> bool:
+    """Whether a leaf is a stream's. Spark writes files without the mark, so the mark of their only parent counts."""
+    parent = leaf - 1
+    only = parent >= 0 and plan[parent].depth == plan[leaf].depth - 1 and len([*_children(plan, parent)]) == 1
+    return plan[leaf].streams or (only and plan[parent].streams)
+
+
+def _children(plan: Sequence[Node], place: int) -> Iterator[range]:
+    """Yield the places of each child of a node, the child's own first."""
+    end = next((at for at in range(place + 1, len(plan)) if plan[at].depth <= plan[place].depth), len(plan))
+    begins = [at for at in range(place + 1, end) if plan[at].depth == plan[place].depth + 1]
+    for begin, until in zip(begins, [*begins[1:], end], strict=True):
+        yield range(begin, until)
 
 
 def _has_child(plan: Sequence[Node], place: int) -> bool:

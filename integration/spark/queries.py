@@ -104,6 +104,11 @@ class RunningQuery:
         """Tell the tasks of its newest batch and of the next the watermarks by which Spark drops rows there."""
         late.tell(self._query, self.farewells)
 
+    @property
+    def trouble(self) -> str | None:
+        """None, because the query runs beside the service."""
+        return None
+
     def fault(self) -> str | None:
         """Return the part of this query that would break the low watermark, None without such a part.
 

@@ -2,7 +2,8 @@
 
 One thread. A batch's progress names its heartbeats by their offsets: a token that no batch had before is a reader's
 first question, and every later batch with the token is the next one. Time alone may change an answer, so the relay also
-asks once a second. An answer that could not be told stays until it is; the reader's watermark holds meanwhile.
+asks once a second. An answer that could not be told stays until it is; the reader's watermark holds meanwhile. An
+unchanged answer is told again every few seconds, because the reader takes the client for gone otherwise.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import datetime as dt
 import logging
 import queue
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from lowmark.integration.errors import ServiceStopped
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.integration.transport.told import Told
+from lowmark.integration.transport.told import SIGN_SECONDS, Told
 from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.moment import us_of
@@ -32,6 +34,8 @@ __all__ = ["END_SECONDS", "Relay", "Taker", "Tell"]
 log = logging.getLogger("lowmark")
 
 _TICK_SECONDS = 1.0
+_LONG_SECONDS = 5.0
+"""A server that has not answered for so long is named in the status."""
 END_SECONDS = 5.0
 """How long the end of a service waits for a server that may be gone."""
 
@@ -44,6 +48,10 @@ class Taker(Query, Protocol):
 
     def expect(self, progress: Progress) -> None:
         """Learn of a batch that `newest` does not return yet."""
+        ...
+
+    def look(self) -> None:
+        """Ask the server for the facts that the service will need of the query."""
         ...
 
     def take(self, progress: Progress) -> None:
@@ -63,13 +71,15 @@ class _Reader:
         batches: number of its reported batches.
         answered: the newest answer and the number of batches it knows.
         told: the newest answer that the server has.
+        told_at: monotonic time when the server took an answer.
     """
 
     stream_id: str
     query: Taker
     batches: int = 0
     answered: Told | None = None
-    told: Told | None = field(default=None)
+    told: Told | None = None
+    told_at: float = 0.0
 
 
 class ServerClock:
@@ -117,13 +127,28 @@ class Relay:
         self._events: queue.SimpleQueue[tuple[str, QueryEvent, Taker] | None] = queue.SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
         self._clock = ServerClock()
-        self._silent_since: float | None = None
+        self._asked_since: float | None = None  # the first call to the server without an answer
+        self._warned = False
         self._worker = Worker("lowmark-relay", self._run)
         self._worker.start()
 
     def put(self, kind: str, event: QueryEvent, taker: Taker) -> None:
         """Take an event of the listener, and return at once."""
         self._events.put((kind, event, taker))
+
+    def silent_seconds(self) -> float | None:
+        """Return for how long the server has not answered; None: it answers. May be called from any thread."""
+        since = self._asked_since
+        silent = 0.0 if since is None else time.monotonic() - since
+        return silent if silent >= _LONG_SECONDS else None
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Note how long a call to the server lasts, because a stopped server never answers and never refuses."""
+        if self._asked_since is None:
+            self._asked_since = time.monotonic()
+        yield
+        self._asked_since = None
 
     def close(self) -> None:
         """End the thread after the events that it has."""
@@ -180,6 +205,11 @@ class Relay:
                     continue
                 reader = self._readers[end.token] = _Reader(stream_id, taker)
                 self._ask(end.token, reader, begins=end, resumes=resumes)
+        try:
+            with self._asking():  # here and not in the service's loop, which no server may hold
+                taker.look()
+        except Exception as failed:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
+            log.warning("the plan of query %s cannot be read: %s", progress.id, _first_line(failed))
         taker.take(progress)
         for _, end in progress.heartbeats():
             if (known := self._readers.get(end.token or "")) is not None:
@@ -220,23 +250,29 @@ class Relay:
 
     def _tell_all(self) -> None:
         for token, reader in self._readers.items():
-            if reader.answered in (None, reader.told):
+            lives = reader.answered == reader.told and time.monotonic() - reader.told_at < SIGN_SECONDS
+            if reader.answered is None or lives:
                 continue
             try:
-                self._tell(reader.stream_id, token, reader.answered)
+                with self._asking():
+                    self._tell(reader.stream_id, token, reader.answered)
             except Exception as failed:  # noqa: BLE001  # gRPC, Spark and the server's Python have no common base class
-                if self._silent_since is None:
-                    self._silent_since = time.monotonic()
-                    why = str(failed).strip().splitlines()[:1]
-                    log.warning("the server takes no answers, so the watermark of its queries holds: %s", *why or [""])
+                if not self._warned:
+                    why = _first_line(failed)
+                    log.warning("the server takes no answers, so the watermark of its queries holds: %s", why)
+                self._warned = True
                 return
-            reader.told = reader.answered
-            if self._silent_since is not None:
-                log.warning("the server takes answers again, after %.0f s", time.monotonic() - self._silent_since)
-                self._silent_since = None
+            reader.told, reader.told_at = reader.answered, time.monotonic()
+            if self._warned:
+                log.warning("the server takes answers again")
+            self._warned = False
 
     def _remove(self, token: str, reader: _Reader) -> None:
         try:
             self._tell(reader.stream_id, token, None)
         except Exception as failed:  # noqa: BLE001  # as above; the server removes old answers some day
             log.debug("could not remove an answer on the server's host: %s", failed)
+
+
+def _first_line(failed: Exception) -> str:
+    return next(iter(str(failed).strip().splitlines()), "")

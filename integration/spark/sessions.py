@@ -134,6 +134,11 @@ class Query(Protocol):
 
     def fault(self) -> str | None: ...
 
+    @property
+    def trouble(self) -> str | None:
+        """A sentence on what keeps a query from its service; None: nothing does."""
+        ...
+
 
 Enqueue = Callable[[str, QueryEvent], None]
 """Takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once."""

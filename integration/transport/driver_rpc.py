@@ -266,6 +266,9 @@ class Client:
         ServiceFailed: the service answered with an error.
     """
 
+    silent_since: None = None
+    """A service has no client that may be away; see `ToldClient`."""
+
     def __init__(self, address: str, *, deadline_seconds: float = 10.0) -> None:
         self.address = address
         self._deadline_seconds = deadline_seconds

@@ -5,7 +5,7 @@ low watermark plus that delay, and it is the only branch of the plan that Spark 
 the format: the reader below writes the offset, and `HeartbeatOffset.find` finds it again in progress events.
 
     offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "split": "<columns and types>",
-              "state": "<base64>", "token": "<token>"}
+              "state": "<base64>", "token": "<token>"}    and "client_silent_since", while a client is away (`told.py`)
 
 The offset holds the state of the splits' watermarks, so that Spark's checkpoint restores it together with the data.
 `token` is new in every reader process: the first offset after a (re)start repeats the last low watermark under a new
@@ -27,7 +27,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ _KINDS: tuple[pa.DataType, ...] = (pa.timestamp("us", tz="UTC"), pa.bool_(), pa.
 _ARROW = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, _KINDS, strict=True)])
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
 _RETRY_US = 1_000_000
+_SILENT = "client_silent_since"
 _IS_ASKED_FOR_LIMITS = hasattr(_SimpleStreamReaderWrapper, "getDefaultReadLimit")  # since Spark 4.2
 
 
@@ -90,6 +91,8 @@ class HeartbeatOffset:
         epoch: the run's epoch at that time.
         state: the watermarks' state, base64; empty in the very first offset.
         split: the columns that tell its splits; None in the very first offset, and where a source of ours is read.
+        client_silent_since: time of the last sign of a Spark Connect client that seems to be gone, in UTC; None: no
+            such client.
 
     >>> first = HeartbeatOffset("orders")
     >>> HeartbeatOffset.find(first.to_json()) == first
@@ -102,10 +105,13 @@ class HeartbeatOffset:
     epoch: int = 0
     state: str = ""
     split: str | None = None
+    client_silent_since: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset with sorted keys: Spark compares offsets as text."""
+        silent = {} if self.client_silent_since is None else {_SILENT: self.client_silent_since}
         return {
+            **silent,
             "epoch": self.epoch,
             "low_us": self.low_us,
             "lowmark": self.stream,
@@ -134,7 +140,9 @@ class HeartbeatOffset:
                 raise UnreadableHeartbeat(stream, name, "nothing", expected)
             if not fits(offset[name]):
                 raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
-        return cls(stream, *(offset[name] for name, _, _ in _FIELDS))
+        silent = offset.get(_SILENT)
+        found = cls(stream, *(offset[name] for name, _, _ in _FIELDS))
+        return replace(found, client_silent_since=silent) if isinstance(silent, str) else found
 
 
 class HeartbeatSource(DataSource):
@@ -324,10 +332,16 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             _hide_traceback()
             raise QueryRefused(reply.refusal)
         self._wake_at_us = reply.wake_at_us
-        if self._last is None or reply.epoch != self._last.epoch:
+        silent = None if self._client is None else self._client.silent_since
+        known = None if self._last is None else self._last.client_silent_since
+        if self._last is None or reply.epoch != self._last.epoch or silent != known:
             self._last = HeartbeatOffset(
-                self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split
+                self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split, silent
             )
+        if silent is not None and known is None:
+            self._say(f"the watermark holds, because its client has been silent since {silent}.")
+        elif silent is None and known is not None:
+            self._say("the client speaks again.")
         return self._last
 
     def _call(self, token: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:

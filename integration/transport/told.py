@@ -11,11 +11,13 @@ The seal is the hash of a secret that only the client has which made the stream.
 alone, and only the secret's owner finds the name of the file, so no other client can move the watermark. Code that
 runs under the same user on the server's host can write any of the user's files, so it cannot be kept apart.
 
-The reader never invents: without a newer answer its offset stays as it is, and the watermark holds.
+The reader never invents: without a newer answer the watermark holds. Each answer makes the file new, also an unchanged
+answer, so the file's time shows when the client was last there. A reader whose file is old says so in its offset.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import hashlib
 import importlib.metadata
@@ -33,7 +35,7 @@ from pyspark.sql.types import BooleanType, StructType
 
 from .driver_rpc import HeartbeatReply, HeartbeatRequest
 
-__all__ = ["FORMAT", "SCHEME", "TellSource", "Told", "ToldClient", "seal_of"]
+__all__ = ["FORMAT", "SCHEME", "SIGN_SECONDS", "SILENT_SECONDS", "TellSource", "Told", "ToldClient", "seal_of"]
 
 FORMAT = "lowmark_tell"
 SCHEME = "told:"
@@ -43,6 +45,10 @@ _ABANDONED_SECONDS = 7 * 86_400.0
 _LAST_WORD_SECONDS = 10.0
 """A reader whose query ends when nothing is new waits so long for the answer to its newest batch."""
 _LOOK_SECONDS = 0.005
+SIGN_SECONDS = 5.0
+"""A client tells an unchanged answer again after this time, as a sign that it lives."""
+SILENT_SECONDS = 20.0
+"""A reader says that its client is silent after this time without a sign."""
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +141,14 @@ class ToldClient:
         self._waits = True  # False after a wait in vain
         self._stamp: tuple[int, int] | None = None  # of the file that was read last
         self._told: Told | None = None
+        self._sign = time.time()  # of the client
+
+    @property
+    def silent_since(self) -> str | None:
+        """The time of the client's last sign, if that was too long ago; None: the client is there."""
+        if time.time() - self._sign <= SILENT_SECONDS:
+            return None
+        return dt.datetime.fromtimestamp(int(self._sign), dt.timezone.utc).isoformat()
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Return the newest answer to this reader; while there is no newer answer, the last answer again.
@@ -173,6 +187,7 @@ class ToldClient:
         path = _file(self._seal, token)
         try:
             found = path.stat()
+            self._sign = found.st_mtime
             stamp = found.st_mtime_ns, found.st_ino
             if stamp != self._stamp:
                 self._told, self._stamp = msgspec.json.decode(path.read_bytes(), type=Told), stamp

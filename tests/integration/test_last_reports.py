@@ -108,6 +108,9 @@ class Driver:
 
     def fault(self) -> None: ...
 
+    @property
+    def trouble(self) -> None: ...
+
     # the events
     @property
     def run(self) -> StreamRun:

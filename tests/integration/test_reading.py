@@ -328,6 +328,9 @@ class _InSpark(_NoQueries):
 
     def fault(self) -> None: ...
 
+    @property
+    def trouble(self) -> None: ...
+
     def report(self, checkpoint: int, **latest_s: int) -> None:
         self.tracks["q", checkpoint - 1] = track_of(**latest_s)
         self.reported.append(Progress.from_json(report_of(checkpoint)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from lowmark.integration.process import sockets
 from lowmark.integration.transport import told
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatReader
-from lowmark.integration.transport.told import SCHEME, TellSource, Told, seal_of
+from lowmark.integration.transport.told import SCHEME, SILENT_SECONDS, TellSource, Told, seal_of
 
 SECRET, OTHER = "a" * 64, "b" * 64
 
@@ -60,6 +61,42 @@ def test_nobody_without_the_secret_moves_a_watermark(secret: str) -> None:
     reader.poll()
     tell(secret, reader.offset["token"], 5_000)
     assert reader.poll() is None
+
+
+def test_a_silent_client_is_named_in_the_offset_until_it_speaks_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_700_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    reader = Reader()
+    reader.poll()
+    tell(SECRET, reader.offset["token"], 5_000)
+    [answer] = folder.glob("*.told")
+    os.utime(answer, (now[0], now[0]))
+    assert reader.poll() == 5_000
+    now[0] += SILENT_SECONDS
+    reader.poll()
+    assert "client_silent_since" not in reader.offset
+    now[0] += 1
+    assert reader.poll() == 5_000, "the watermark holds"
+    assert reader.offset["client_silent_since"] == "2023-11-14T22:13:20+00:00"
+    same = dict(reader.offset)
+    now[0] += 1_000
+    reader.poll()
+    assert reader.offset == same, "no batch for each second of silence"
+    os.utime(answer, (now[0], now[0]))
+    reader.poll()
+    assert "client_silent_since" not in reader.offset
+
+
+def test_a_client_that_never_spoke_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_700_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    reader = Reader()
+    reader.poll()
+    now[0] += SILENT_SECONDS + 1
+    reader.poll()
+    assert reader.offset["client_silent_since"] == "2023-11-14T22:13:20+00:00"
 
 
 @pytest.mark.parametrize("reply", ["", "{}", '{"reply": {"low_watermark_us": "x"}, "batches": 1}'])

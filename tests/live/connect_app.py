@@ -20,6 +20,7 @@ from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, run, us, windows
+from tests.live.servers import jars
 
 
 def serve(folder: Path, port: int) -> None:
@@ -28,6 +29,7 @@ def serve(folder: Path, port: int) -> None:
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        "spark.jars": ",".join(map(str, jars("spark-kafka"))),
     }
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with local_session("lowmark-connect", settings=settings) as (spark, _):
@@ -62,6 +64,7 @@ def use(folder: Path, port: int) -> None:
         "mark_done": lambda: service.mark_done(rate, name="orders", time="timestamp"),
         "assigner": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", strategy=by_python),
         "ship": lambda: ship(spark),
+        "late": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", late="is_late"),
         "adopt": lambda: adopt(folder / "checkpoint", "orders", spark=spark),
         "leave": lambda: leave(folder / "checkpoint", spark=spark),
     }

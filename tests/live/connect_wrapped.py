@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ def wrapped(spark: SparkSession, service: LowWatermarkService, folder: Path, **a
 def use(folder: Path, port: int, until: float, trigger: str | None) -> None:
     spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "1")
-    with LowWatermarkService(spark, metrics_port=0) as service:
+    passed = threading.Event()
+    with LowWatermarkService(spark, metrics_port=0, page_port=0) as service:
         known = {} if trigger == "unknown" else {"splits": SPLITS}
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")
         counted = windows(wrapped(spark, service, folder, strategy=strategy, **known), "split")
@@ -42,12 +46,32 @@ def use(folder: Path, port: int, until: float, trigger: str | None) -> None:
         if trigger == "available":
             query.awaitTermination(90)
         else:
+            service.when_passed("orders", _text(until), lambda _: passed.set())
             service.wait_until("orders", _text(until), timeout="90 seconds")
-        said = {"explain": str(service.explain("orders")), "metrics": service.metrics_port}
+        said: dict[str, Any] = {"explain": str(service.explain("orders"))}
+        if trigger != "available":
+            said |= {"passed": passed.wait(30), "states": [*_marked(service)], "served": [*_served(service)]}
         query.stop()
         rows = spark.read.schema("start double, split string, n long").json(str(folder / "out")).collect()
         print(json.dumps({**said, "rows": sorted(map(list, rows))}), flush=True)
     spark.stop()
+
+
+def _marked(service: LowWatermarkService) -> Iterator[str]:
+    """Yield the state of a split: as it is, marked idle by hand, and with the mark taken back."""
+    yield service.status("orders").splits["slow"].state.value
+    service.mark_idle("orders", "slow", until="1 hour")
+    yield service.status("orders").splits["slow"].state.value
+    service.mark_active("orders", "slow")
+    yield service.status("orders").splits["slow"].state.value
+
+
+def _served(service: LowWatermarkService) -> Iterator[str]:
+    """Yield lines that metrics and page have of the stream."""
+    metrics = f"http://127.0.0.1:{service.metrics_port}/metrics"
+    for address in (metrics, f"{service.page_address}state"):
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            yield next(line for line in answer.read().decode().splitlines() if "orders" in line)
 
 
 def _text(at_seconds: float) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import uuid
@@ -16,10 +18,21 @@ from typing import Any
 
 import pyspark
 import pytest
+from lowmark.integration.transport.told import _folder
 
 from tests.integration.feed import Feed
 from tests.live import last_will
-from tests.live.servers import LOCALHOST, ROOT, Process, free_ports, require_java, wait_until
+from tests.live.servers import (
+    LOCALHOST,
+    ROOT,
+    Process,
+    Record,
+    free_ports,
+    kafka_broker,
+    require_jars,
+    require_java,
+    wait_until,
+)
 from tests.sparks import since
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
@@ -40,8 +53,8 @@ def orders():
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Yield the port of a driver that has a service and a wrapped query, and serves clients."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, int]]:
+    """Yield a driver that has a service and a wrapped query and serves clients, and its port."""
     require_java()
     folder = tmp_path_factory.mktemp("connect")
     [port] = free_ports(1)
@@ -51,9 +64,22 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     )
     server.start(lambda: "ready" in log.read_text())
     try:
-        yield port
+        yield server, port
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def port(server: tuple[Process, int]) -> int:
+    return server[1]
+
+
+def jvm_of(server: Process) -> int:
+    """The process id of Spark's JVM, the only child of the server's Python that runs Java."""
+    assert server.running is not None
+    pid = server.running.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return next(int(each) for each in children if "java" in Path(f"/proc/{each}/comm").read_text())
 
 
 def said(*command: str, **environment: str) -> str:
@@ -65,12 +91,22 @@ def said(*command: str, **environment: str) -> str:
     return ran.stdout
 
 
+def lowmark(*arguments: str) -> str:
+    return said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", *arguments)
+
+
+def newest_offset(folder: Path) -> str:
+    """The newest offsets in a query's checkpoint, as text."""
+    offsets = [path for path in (folder / "checkpoint" / "offsets").glob("*") if path.name.isdigit()]
+    return max(offsets, key=lambda path: int(path.name)).read_text() if offsets else ""
+
+
 def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> None:
     came = json.loads(
         said(sys.executable, "-m", "tests.live.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
     )
     assert came["read"] == {"a": 41, "b": 14}, "sources can be read, without a low watermark"
-    assert {*came["refused"]} == {"read", "audit", "mark_done", "assigner", "ship", "adopt", "leave"}
+    assert {*came["refused"]} == {"read", "audit", "mark_done", "assigner", "late", "ship", "adopt", "leave"}
     for what, words in came["refused"].items():
         assert re.match(r"SessionUnfit: .* needs the session of a driver, got a Spark Connect session", words), (
             what,
@@ -78,8 +114,7 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
         )
         assert words.count("Hint: ") == 1
     # The service in the server's driver can be reached like any other on this machine.
-    status = said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "status", "--json")
-    assert '"orders"' in status
+    assert '"orders"' in lowmark("status", "--json")
 
 
 # -- a client wraps
@@ -159,6 +194,9 @@ def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
         orders.put(chance.randrange(3, 9))
         wait_until((tmp_path / "checkpoint" / "commits" / str(orders.files // 2)).exists, "some batches over")
         client.kill()
+        for answer in _folder().glob("*.told"):  # an hour passes
+            os.utime(answer, (0, 0))
+        wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
         orders.put(3)
     client = Client(tmp_path, port, *trigger)
     client.starts()
@@ -167,6 +205,30 @@ def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
     came = client.ends()
     orders.check(came)
     assert came["explain"].startswith("Stream orders: low watermark 2023-11-14 23:")
+    assert came["passed"]
+    assert came["states"][1:] == ["idle", came["states"][0]], "marked by hand, and the mark taken back"
+    assert len(came["served"]) == 2
+    assert "client_silent_since" not in newest_offset(tmp_path)
+
+
+@since("4.2", "splits measured in the JVM")
+def test_a_stopped_server_holds_no_service(server: tuple[Process, int], tmp_path: Path) -> None:
+    """Its status answers and names the server; the query goes on with the server."""
+    orders, jvm = Orders(tmp_path), jvm_of(server[0])
+    client = Client(tmp_path, server[1])
+    client.starts()
+    orders.put(3)
+    wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "three batches over")
+    os.kill(jvm, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "has not answered for" in lowmark("explain", "orders"), "the status names the server")
+    finally:
+        os.kill(jvm, signal.SIGCONT)
+    orders.put(3)
+    orders.end()
+    came = client.ends()
+    orders.check(came)
+    assert "has not answered" not in came["explain"]
 
 
 @since("4.2", "splits measured in the JVM")
@@ -189,6 +251,33 @@ def test_a_second_client_takes_the_query_over_and_the_first_is_told(port: int, t
     orders.end()
     orders.check(second.ends())
     first.kill()
+
+
+@since("4.2", "splits measured in the JVM")
+def test_kafka_partitions_and_a_join_of_two_streams_come_out_as_their_rows(port: int, tmp_path: Path) -> None:
+    """Partition 1 of each topic is two minutes behind partition 0; every other order is paid, a second later."""
+    require_jars("spark-kafka")
+    begin, number, skew = 1_700_000_000, 120, 120
+    with kafka_broker(tmp_path / "kafka") as broker:
+        orders, payments = (broker.create_topic(partitions=2) for _ in range(2))
+        placed = [(v, v % 2, begin + v + skew * (1 - v % 2)) for v in range(number)]
+        paid = [(v, partition, at + 1) for v, partition, at in placed if v % 4 < 2]
+        for topic, rows in ((orders, placed), (payments, paid)):
+            end = -1 if topic == orders else -2  # no payment of an order
+            ends = [(end, partition, begin + 10_000) for partition in (0, 1)]
+            records = [Record(str(v), partition, timestamp_ms=at * 1_000) for v, partition, at in [*rows, *ends]]
+            broker.produce(topic, records)
+        until = dt.datetime.fromtimestamp(begin + 5_000, dt.timezone.utc).isoformat()
+        given = (broker.bootstrap, orders, payments, until)
+        came = json.loads(
+            said(sys.executable, "-m", "tests.live.connect_kafka", str(tmp_path), str(port), *given).splitlines()[-1]
+        )
+    topics = {"counted": orders, "orders": orders, "payments": payments}
+    assert came["splits"] == {name: [f"{topic}/0", f"{topic}/1"] for name, topic in topics.items()}
+    windows = Counter((at // 10 * 10, partition) for _, partition, at in placed)
+    assert came["windows"] == sorted(([*window, rows] for window, rows in windows.items()), key=str)
+    matched = {v for v, _, _ in paid}
+    assert came["joined"] == sorted(([v, v if v in matched else None] for v, _, _ in placed), key=str)
 
 
 @since("4.1", "declarative pipelines")
