@@ -3,7 +3,7 @@
     python -m tests.bench.journal [--tasks 1000 200000] [--writes 2000] [--seconds 60] [--folder /var/tmp]
 
     journal     the coordinator's snapshot, written whole; only the changed tasks are encoded anew
-    SQLite      a row per task, run and source, WAL, synchronous=FULL; one transaction writes the changed rows
+    SQLite      a row per task, run and source by an integer key, WAL, synchronous=FULL; one transaction for all changes
 
 Both write the same changes, in a random order of the two, so that another load of the machine meets both:
 
@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,21 +45,11 @@ from lowmark.watermark.tasks.snapshot import EncodedParts, encode, to_json
 
 TASKS_OF_A_SOURCE = 100
 START_US = 1_767_268_800_000_000
-SCHEMA = """
-    CREATE TABLE task (job TEXT, source TEXT, task TEXT, state TEXT, PRIMARY KEY (job, source, task)) WITHOUT ROWID;
-    CREATE TABLE run (job TEXT, source TEXT, task TEXT, state TEXT, PRIMARY KEY (job, source, task)) WITHOUT ROWID;
-    CREATE TABLE source (job TEXT, source TEXT, state TEXT, PRIMARY KEY (job, source)) WITHOUT ROWID;
-    CREATE TABLE retired (number INTEGER PRIMARY KEY, state TEXT);
-"""
-PUT = {
-    "task": "REPLACE INTO task VALUES (?, ?, ?, ?)",
-    "run": "REPLACE INTO run VALUES (?, ?, ?, ?)",
-    "source": "REPLACE INTO source VALUES (?, ?, ?)",
-    "retired": "REPLACE INTO retired VALUES (?, ?)",
-    "gone run": "DELETE FROM run WHERE (job, source, task) = (?, ?, ?)",
-    "gone retired": "DELETE FROM retired WHERE number = ?",
-}
-Rows = dict[str, list[tuple[Any, ...]]]
+SCHEMA = "CREATE TABLE part (number INTEGER PRIMARY KEY, kind TEXT, job TEXT, source TEXT, state TEXT)"
+PUT = "REPLACE INTO part VALUES (?, ?, ?, ?, ?)"
+GONE = "DELETE FROM part WHERE number = ?"
+Key = tuple[Any, ...]
+Changes = list[tuple[Key, str | None]]
 
 
 class Tasks:
@@ -103,49 +94,54 @@ class Tasks:
 
 
 class InSqlite:
-    """The state in SQLite, and the parts of a coordinator that changed since the last write."""
+    """The state in SQLite: each part of a coordinator (a task, a run, a source) in a row, by a number of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._retired: dict[Any, int] = {}  # the number of each remembered run's row
-        self._number = 0
+        self._numbers: dict[Key, int] = {}
+        self._retired: dict[Any, None] = {}
+        self._last = 0
         self._base = opened(path)
-        self._base.executescript(SCHEMA)
+        self._base.execute(SCHEMA)
 
-    def changed(self, coordinator: LowWatermarkCoordinator) -> Callable[[], Rows]:
-        """Note the changed parts; the result encodes their rows."""
+    def changed(self, coordinator: LowWatermarkCoordinator) -> Callable[[], Changes]:
+        """Note the changed parts; the result encodes them, None for a part that has gone."""
         sources, leases = list(coordinator._encoded_sources._changed), coordinator._leases
         runs = list(leases._encoded_runs._changed)
         tasks = [(key, list(coordinator._sources[key]._encoded_tasks._changed)) for key in sources]
 
-        def rows() -> Rows:
-            made: Rows = {kind: [] for kind in PUT}
+        def encoded() -> Changes:
+            made: Changes = []
             for key, names in tasks:
                 rounds = coordinator._sources[key]
-                made["source"].append((*key, to_json(rounds._own_snapshot())))
-                made["task"] += [(*key, name, rounds._encoded_task(name)) for name in names]
-            for run in runs:
-                text = leases._encoded_run(run)
-                made["run" if text else "gone run"].append((*run.parts, text) if text else run.parts)
+                made.append((("source", *key), to_json(rounds._own_snapshot())))
+                made += [(("task", *key, name), rounds._encoded_task(name)) for name in names]
+            made += [(("run", *run.parts), leases._encoded_run(run)) for run in runs]
             while (gone := next(iter(self._retired), None)) is not None and gone not in leases._retired:
-                made["gone retired"].append((self._retired.pop(gone),))
-            ended = []
-            for each in reversed(leases._retired):
-                if each in self._retired:
-                    break
-                ended.append(each)
+                del self._retired[gone]
+                made.append((("retired", "", "", gone), None))
+            ended = list(takewhile(lambda each: each not in self._retired, reversed(leases._retired)))
             for each in reversed(ended):
-                self._number += 1
-                self._retired[each] = self._number
-                made["retired"].append((self._number, leases._retired[each]))
+                self._retired[each] = None
+                made.append((("retired", "", "", each), leases._retired[each]))
             return made
 
-        return rows
+        return encoded
 
-    def write(self, rows: Rows) -> None:
+    def write(self, changes: Changes) -> None:
+        rows, gone = list[tuple[Any, ...]](), list[tuple[int]]()
+        for key, text in changes:
+            if text is None:
+                gone.append((self._numbers.pop(key),))
+                continue
+            number = self._numbers.get(key)
+            if number is None:
+                self._last = number = self._numbers[key] = self._last + 1
+            rows.append((number, *key[:3], text))
+        rows.sort()  # in the order of the database's pages
         self._base.execute("BEGIN IMMEDIATE")
-        for kind, some in rows.items():
-            self._base.executemany(PUT[kind], some)
+        self._base.executemany(PUT, rows)
+        self._base.executemany(GONE, gone)
         self._base.execute("COMMIT")
 
 
@@ -160,19 +156,21 @@ def opened(path: Path) -> sqlite3.Connection:
 def read_sqlite(path: Path) -> bytes:
     """The rows as a snapshot of the coordinator."""
     base = opened(path)
+    parts: dict[str, list[str]] = {"source": [], "run": [], "retired": []}
     tasks: dict[tuple[str, str], list[str]] = {}
-    for job, source, text in base.execute("SELECT job, source, state FROM task"):
-        tasks.setdefault((job, source), []).append(text)
-    sources = [
-        f'{text[:-1]},"tasks":[{",".join(tasks[job, source])}]}}'
-        for job, source, text in base.execute("SELECT job, source, state FROM source")
-    ]
-    runs = ",".join(text for (text,) in base.execute("SELECT state FROM run"))
-    retired = ",".join(text for (text,) in base.execute("SELECT state FROM retired ORDER BY number"))
+    sources = list[tuple[str, str, str]]()
+    for kind, job, source, text in base.execute("SELECT kind, job, source, state FROM part ORDER BY number"):
+        if kind == "task":
+            tasks.setdefault((job, source), []).append(text)
+        elif kind == "source":
+            sources.append((job, source, text))
+        else:
+            parts[kind].append(text)
     base.close()
+    whole = [f'{text[:-1]},"tasks":[{",".join(tasks[job, source])}]}}' for job, source, text in sources]
     return encode(
-        f'{{"lost":0,"runs":[{runs}],"retired":[{retired}],"sources":[{",".join(sources)}],'
-        '"groups":[],"group_of":[],"spoke_us":[]}'
+        f'{{"lost":0,"runs":[{",".join(parts["run"])}],"retired":[{",".join(parts["retired"])}],'
+        f'"sources":[{",".join(whole)}],"groups":[],"group_of":[],"spoke_us":[]}}'
     )
 
 
