@@ -28,6 +28,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,7 +100,7 @@ class InSqlite:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._numbers: dict[Key, int] = {}
-        self._retired: dict[Any, None] = {}
+        self._retired = OrderedDict[Any, None]()  # a dict would search longer for each oldest run
         self._last = 0
         self._base = opened(path)
         self._base.execute(SCHEMA)
