@@ -14,6 +14,7 @@ Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -61,7 +62,8 @@ class Leases:
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
         self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # one for each lease; see `_look`
-        self._retired: dict[tuple[TaskId, str], str] = {}  # ended runs in order of their end, each with its JSON
+        # Ended runs in order of their end, each with its JSON. A dict would search longer for each oldest run.
+        self._retired = OrderedDict[tuple[TaskId, str], str]()
         self._encoded_runs: EncodedParts[TaskId] = EncodedParts(self._encoded_run, attrgetter("parts"))
         self._now_us: int | None = None  # of the newest call
         self._listened_us = 0  # time that counts as silence
@@ -243,4 +245,4 @@ class Leases:
         self._retired.pop((task, token), None)
         self._retired[task, token] = to_json([*task.parts, token])
         while len(self._retired) > RETIRED_RUNS + len(self._leases):
-            del self._retired[next(iter(self._retired))]
+            self._retired.popitem(last=False)
