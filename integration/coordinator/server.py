@@ -2,13 +2,13 @@
 
 One event loop owns the `LowWatermarkCoordinator`. Other threads never touch the coordinator, so it needs no lock.
 
-Rule 1: a change that needs a snapshot (`epoch` grew) is in the journal before any application hears of it: no effect is
-        sent earlier, and no task is told earlier that it has come or gone. Changes during a write go with the next.
+Rule 1: a change that a restart must know (`epoch` grew) is in the journal before any application hears of it: no effect
+        is sent earlier, and no task is told earlier that it has come or gone. Changes during a write go with the next.
 Rule 2: the server waits for no application. A message that an application does not take in time is replaced by a newer
         message of the same kind for the same task, so the number of its tasks bounds what is kept for it.
 Rule 3: no burst keeps others waiting: a round's questions are spread over a quarter of the interval, and so are its
-        answers; a message for every task is put in for 100 tasks at a time; a snapshot is encoded bit by bit before it
-        is made; making snapshots takes at most a twentieth of the time, and writing them at most 2 MiB a second.
+        answers; a message for every task is put in for 100 tasks at a time; changed rows are encoded bit by bit before
+        they are taken; taking them takes at most a twentieth of the time, and a write at most 2 MiB a second.
 Rule 4: an application hears news of its tasks on its watch. Speaking for a task makes the task the application's, and
         the application does so again after a lost connection; so the way to a task is no state that could be lost.
 Rule 5: a state that may be half changed, because an error came in the middle of a change, is never used and never
@@ -52,6 +52,7 @@ from lowmark.watermark.protocol import (
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.cap import CapAnnounced
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
+from lowmark.watermark.tasks.snapshot import ChangedRows
 
 from .access import Door, TokenCheck
 from .journal import Journal, patience_seconds
@@ -79,14 +80,14 @@ __all__ = ["CoordinatorServer", "Watcher", "restore", "serve"]
 _STEP_SECONDS = 0.05  # between two steps of a round's questions; each question is a message to a task
 _CALM = 4  # the part of the interval over which questions are spread
 _LEAST_AT_ONCE = 16  # questions in one step, so that a few tasks are asked at once
-_SNAPSHOT_SHARE = 20  # snapshots take at most one part in so many of the time, however large they are
+_ROWS_SHARE = 20  # taking the changed rows takes at most one part in so many of the time, however many they are
 _JOURNAL_BYTES = 2 << 20  # written in a second at most, because a disk has other users and wears out
 _TAKEN_AT_ONCE = 20  # statements of one application before others have their turn
 _TOLD_AT_ONCE = 100  # messages for watchers in one step, because a round or a group may have one for every task
-_ENCODED_AT_ONCE = 50  # sources, and their tasks, in one step
+_ENCODED_AT_ONCE = 50  # rows in one step
 _AGAIN_SECONDS = 0.5  # between two attempts to write the journal
 _UNWRITTEN = 10_000  # effects kept during a write of the journal, before effects with a newer one are dropped
-_LAST_TURNS = 50  # turns for other work while a due snapshot is encoded; more might delay it for ever
+_LAST_TURNS = 50  # turns for other work while due rows are encoded; more might delay it for ever
 _SHORTEST_US = 5_000  # between two calls by the timer, because a group may ask for an announcement every microsecond
 _RESTORE_SECONDS = 60.0  # for reading the journal, after a write that is under way
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
@@ -123,18 +124,13 @@ def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoord
     Raises:
         JournalRefused: the journal cannot be read.
     """
-    state = journal.read()
-    if state is None:
+    rows = journal.read()
+    if not rows:
         return LowWatermarkCoordinator(**settings)
     try:
-        return LowWatermarkCoordinator.restore(state, now_us=now_us, **settings)
+        return LowWatermarkCoordinator.restore(rows, now_us=now_us, **settings)
     except CorruptSnapshot as corrupt:
-        raise JournalRefused(
-            str(journal.path),
-            f"its {corrupt.size} bytes are no state that can be restored: {corrupt.reason}",
-            "put a good copy in its place, or move it away: then every application registers again with the low "
-            "watermarks it has, and what was published before is not known here any more.",
-        ) from corrupt
+        raise journal.damaged(corrupt.reason) from corrupt
 
 
 class Watcher:
@@ -217,7 +213,7 @@ class CoordinatorServer:
         self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has their cause
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and a future for its write
         self._writing: asyncio.Task[None] | None = None
-        self._snapshot_at = 0.0  # earliest time of the next snapshot, on the loop's clock
+        self._rows_at = 0.0  # earliest time of the next write, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
         self._timer: asyncio.TimerHandle | None = None
         self._untold: deque[CoordinatorEffect] = deque()  # in order; the journal has their cause
@@ -383,9 +379,7 @@ class CoordinatorServer:
             call.cancel()
 
     def _restored(self, journal: Journal, now_us: int) -> LowWatermarkCoordinator:
-        state = restore(journal, now_us, **self._settings)
-        journal.write(state.snapshot())  # the error may have come before the newest snapshot was safe
-        return state
+        return restore(journal, now_us, **self._settings)
 
     def _hopeless(self, error: Exception) -> CoordinatorFailed:
         cause, policy = described(error), self._failover.policy
@@ -438,6 +432,7 @@ class CoordinatorServer:
         if self._writing is not None and not self._writing.done():
             return  # `_write` calls this again when it ends
         if self._journal is None:
+            self._coordinator.take_changes()  # so that nothing piles up
             self._durable = self._coordinator.epoch
         if self._durable == self._coordinator.epoch:
             unwritten, self._unwritten = self._unwritten, []
@@ -452,11 +447,12 @@ class CoordinatorServer:
             while self._durable < self._coordinator.epoch:
                 await self._prepare()
                 began = self._loop.time()
-                epoch, state = self._coordinator.epoch, self._coordinator.snapshot()
-                share = _SNAPSHOT_SHARE * (self._loop.time() - began)
-                self._snapshot_at = began + max(share, len(state) / _JOURNAL_BYTES)
+                epoch, rows = self._coordinator.epoch, self._coordinator.take_changes()
+                share = _ROWS_SHARE * (self._loop.time() - began)
+                size = sum(len(state) for state in rows.values() if state is not None)
+                self._rows_at = began + max(share, size / _JOURNAL_BYTES)
                 unwritten, self._unwritten = self._unwritten, []
-                await self._keep(journal, state)
+                await self._keep(journal, rows)
                 self._durable = epoch
                 self._release(unwritten)
             unwritten, self._unwritten = self._unwritten, []
@@ -469,13 +465,13 @@ class CoordinatorServer:
         for _, safe in self._waiting:
             safe.cancel()
 
-    async def _keep(self, journal: Journal, state: bytes) -> None:
-        """Write, with retries while descriptors or (for a while) room are missing; meanwhile nobody hears any news."""
+    async def _keep(self, journal: Journal, rows: ChangedRows) -> None:
+        """Write, with retries for a while if there is no room; meanwhile nobody hears any news."""
         since = self._loop.time()
         warned = False
         while True:
             try:
-                return await self._loop.run_in_executor(self._writer, journal.write, state)
+                return await self._loop.run_in_executor(self._writer, journal.write, rows)
             except JournalRefused as refused:
                 passed = self._loop.time() - since
                 if self.closing or passed >= patience_seconds(refused):
@@ -498,8 +494,8 @@ class CoordinatorServer:
             self._most_unwritten = max(_UNWRITTEN, 2 * len(self._unwritten))
 
     async def _prepare(self) -> None:
-        """Wait until the next snapshot may be made, with little left to encode for it then."""
-        while (left := self._snapshot_at - self._loop.time()) > 0:
+        """Wait until the next write may begin, with little left to encode for it then."""
+        while (left := self._rows_at - self._loop.time()) > 0:
             more = self._coordinator.encode(_ENCODED_AT_ONCE)
             await asyncio.sleep(0 if more else min(left, _STEP_SECONDS))
         for _ in range(_LAST_TURNS):

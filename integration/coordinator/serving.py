@@ -60,13 +60,13 @@ def run_coordinator(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end, number)
         rules = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
-        kept.write(rules.snapshot())  # fails early if the journal cannot be written
+        kept.write(rules.take_changes())  # fails early if the journal cannot be written
         coordinator = CoordinatorServer(
             rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us, quorum=quorum
         )
         await serve(coordinator, door, stop=stop, ready=lambda address: ready(address, path))
 
-    # A snapshot makes many objects at once, and searching them and all modules for garbage would make calls wait.
+    # A write makes many objects at once, and searching them and all modules for garbage would make calls wait.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     try:

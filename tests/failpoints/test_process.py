@@ -53,7 +53,7 @@ def served(folder: Path, fault: Fault) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("function", [SourceRounds.begin, LowWatermarkCoordinator.snapshot])
+@pytest.mark.parametrize("function", [SourceRounds.begin, LowWatermarkCoordinator.take_changes])
 def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Callable[..., object]) -> None:
     lows: list[int] = []
 
@@ -84,7 +84,7 @@ def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Ca
 
 
 def test_an_error_before_it_listens_ends_it_with_the_error(folder: Path) -> None:
-    with served(folder, Fault(name_of(Journal._replace), 1, "KeyError", after=True)) as process:
+    with served(folder, Fault(name_of(Journal.write), 1, "KeyError", after=True)) as process:
         _, log = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert "KeyError" in log

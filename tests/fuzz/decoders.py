@@ -49,7 +49,6 @@ from lowmark.watermark.splits.events import SplitsDiscovered, Tick
 from lowmark.watermark.splits.snapshot import StreamSnapshot
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
-from lowmark.watermark.tasks import snapshot as coordinator_snapshot
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.reported import SOURCE
@@ -162,7 +161,7 @@ def sealed(rng: Random) -> bytes:
     return sealed_stream((rng.choice([0, 1, 1, 2]), flags, [number(rng) for _ in range(3)], tail))
 
 
-def coordinator_state() -> bytes:
+def coordinator_state() -> dict[tuple[str, ...], str]:
     task = TaskId("job", "orders", "0")
     coordinator = LowWatermarkCoordinator()
     coordinator.handle(TaskRegistered(task, "run", 5, AlignmentParams("g", 10, 1_000)), 10)
@@ -171,11 +170,20 @@ def coordinator_state() -> bytes:
     return coordinator.snapshot()
 
 
-STATE = coordinator_state()
+ROWS = [[list(key), json.loads(state)] for key, state in coordinator_state().items()]
 
 
-def restore_coordinator(data: bytes) -> object:
-    coordinator = LowWatermarkCoordinator.restore(data, now_us=10**15)
+def changed_rows(rng: Random) -> list[Any]:
+    """The rows with the state of one changed."""
+    number = rng.randrange(len(ROWS))
+    key, state = ROWS[number]
+    return [*ROWS[:number], [key, changed_tree(state)(rng)], *ROWS[number + 1 :]]
+
+
+def restore_coordinator(changed: Any) -> object:
+    """Restore from a list of rows, each with its key and its state."""
+    rows = {tuple(map(str, key)): json.dumps(state) for key, state in changed}
+    coordinator = LowWatermarkCoordinator.restore(rows, now_us=10**15)
     for now_us in (10**15 + 1, 10**15 + 10**8):
         coordinator.handle(Tick(), now_us)
     return coordinator.status(now_us), LowWatermarkCoordinator.restore(coordinator.snapshot(), now_us=now_us)
@@ -386,12 +394,7 @@ DECODERS: dict[str, Decoder] = {
         restore_stream, changed_bytes(*map(snapshot.encode, SNAPSHOTS)), snapshot.encode(SNAPSHOTS[2])
     ),
     "stream snapshot, sealed": Decoder(restore_stream, sealed, sealed_stream((1, b"\0\0", [0, 0, 0], TAILS[0]))),
-    "coordinator snapshot": Decoder(restore_coordinator, changed_bytes(STATE), STATE),
-    "coordinator snapshot, sealed": Decoder(
-        restore_coordinator,
-        then(changed_tree(coordinator_snapshot.decode(STATE)), json.dumps, coordinator_snapshot.encode),
-        STATE,
-    ),
+    "coordinator's rows": Decoder(restore_coordinator, changed_rows, ROWS),
     "split": Decoder(lambda data: SPLITS.deserialize(1, data), msgpack(PACKED_SPLIT), PACKED_SPLIT),
     "discovered splits": Decoder(
         lambda data: DISCOVERED.deserialize(1, data),

@@ -46,7 +46,6 @@ def main() -> None:
     journal = Journal(folder / "coordinator.journal")
     journal.write(values.coordinator().snapshot())
     journal.close()
-    (folder / "coordinator.journal.lock").unlink()
 
     with local_session("golden") as (spark, _):
         spark.conf.set("spark.sql.shuffle.partitions", "1")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lowmark.integration.errors import JournalRefused
 from lowmark.watermark import LowmarkError, TaskId
 from lowmark.watermark.protocol import TaskForgotten
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.snapshot import Key
 
 from tests.integration.serving import task
 
@@ -34,17 +36,32 @@ class SlowJournal(Journal):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.states: list[bytes] = []
+        self.changes: list[Mapping[Key, str | None]] = []
         self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
         self.fails = False
 
-    def write(self, state: bytes) -> None:
+    def write(self, changes: Mapping[Key, str | None]) -> None:
         self.begun.release()
         assert self.go.acquire(timeout=20)
         if self.fails:
             raise JournalRefused(str(self.path), "it is full", "make room.")
-        super().write(state)
-        self.states.append(state)
+        super().write(changes)
+        self.changes.append(changes)
+
+
+class FullJournal(Journal):
+    """A journal whose first writes fail for lack of room."""
+
+    def __init__(self, path: Path, times: int) -> None:
+        super().__init__(path)
+        self.times = times
+
+    def write(self, changes: Mapping[Key, str | None]) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            full = sqlite3.OperationalError("database or disk is full")
+            raise JournalRefused(str(self.path), "it cannot be used", "make room.") from full
+        super().write(changes)
 
 
 class Scene:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.coordinator_scene import (
     SECOND,
+    FullJournal,
     Scene,
     SlowJournal,
     Talk,
@@ -294,13 +294,13 @@ def test_nothing_is_told_before_the_journal_has_it(tmp_path: Path) -> None:
         hearing = asyncio.ensure_future(scene.hear("a"))
         await asyncio.wait([hearing], timeout=0.05)
         assert not hearing.done()
-        assert len(journal.states) == 1
+        assert len(journal.changes) == 1
         journal.go.release()
         assert await hearing == [rose(who(0), SECOND, 42)]
         journal.go.release()
 
     play(script, journal)
-    last = LowWatermarkCoordinator.restore(journal.states[-1], now_us=0)
+    last = restore(journal, 0)
     assert last.low_watermark_us("job", "orders") == 42
     journal.close()
 
@@ -327,7 +327,7 @@ def test_an_answer_does_not_tell_what_the_journal_does_not_have_yet(tmp_path: Pa
     journal.close()
 
 
-def test_a_snapshot_is_made_even_if_others_always_have_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_begins_even_if_others_always_have_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LowWatermarkCoordinator, "encode", lambda _self, _most: True)
     journal = Journal(tmp_path / "j")
 
@@ -339,7 +339,7 @@ def test_a_snapshot_is_made_even_if_others_always_have_news(tmp_path: Path, monk
     journal.close()
 
 
-def test_a_large_snapshot_is_encoded_in_portions_with_others_let_in_between(
+def test_many_rows_are_encoded_in_portions_with_others_let_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portions, answered, encode = list[int](), list[int](), LowWatermarkCoordinator.encode
@@ -362,13 +362,13 @@ def test_a_large_snapshot_is_encoded_in_portions_with_others_let_in_between(
             await scene.say("b", LeaseRenewed(who(0, "source-0"), "r"))
             answered.append(len(portions))
         await registering
-        # The next snapshot waits some time after a snapshot, and is prepared meanwhile.
+        # The next write waits some time after a write, and is prepared meanwhile.
         await scene.say("a", *(TaskRegistered(who(1, f"source-{n}"), "r") for n in range(400)))
 
     play(script, journal)
     assert len(set(answered) & set(range(1, 8))) >= 2, answered
     assert set(portions) == {50}
-    assert len(LowWatermarkCoordinator.restore(journal.read() or b"", now_us=0).status(0).sources) == 400
+    assert len(restore(journal, 0).status(0).sources) == 400
     journal.close()
 
 
@@ -384,8 +384,8 @@ def test_what_comes_while_a_write_is_under_way_is_one_more_write(tmp_path: Path)
         await asyncio.gather(first, *others)
 
     play(script, journal)
-    assert len(journal.states) == 2
-    assert len(LowWatermarkCoordinator.restore(journal.states[-1], now_us=0).status(0).sources[0].tasks) == 50
+    assert len(journal.changes) == 2
+    assert len(restore(journal, 0).status(0).sources[0].tasks) == 50
     journal.close()
 
 
@@ -408,29 +408,12 @@ def test_a_journal_that_fails_ends_it_and_nothing_more_is_told(tmp_path: Path) -
     journal.close()
 
 
-class FullJournal(Journal):
-    """A journal whose first writes fail for lack of room."""
-
-    def __init__(self, path: Path, times: int, number: int = errno.EMFILE) -> None:
-        super().__init__(path)
-        self.times, self.number = times, number
-
-    def write(self, state: bytes) -> None:
-        self.times -= 1
-        if self.times >= 0:
-            raise JournalRefused(str(self.path), "it cannot be used", "make room.") from OSError(
-                self.number, os.strerror(self.number)
-            )
-        super().write(state)
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
 def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(server, "_UNWRITTEN", 10)
-    journal = FullJournal(tmp_path / "j", 5, number)
+    journal = FullJournal(tmp_path / "j", 5)
 
     async def script(scene: Scene) -> None:
         await scene.watch("a")
@@ -450,7 +433,7 @@ def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
 def test_a_disk_that_stays_full_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr("lowmark.integration.coordinator.journal._ROOM_WITHIN_SECONDS", 0.05)
-    journal = FullJournal(tmp_path / "j", 10**9, errno.ENOSPC)
+    journal = FullJournal(tmp_path / "j", 10**9)
 
     async def script(scene: Scene) -> None:
         with pytest.raises(asyncio.CancelledError):

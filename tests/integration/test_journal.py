@@ -1,15 +1,16 @@
-"""The journal: one writer, whole states, and an error instead of an empty state."""
+"""The journal: one writer, whole writes, and an error instead of an empty state."""
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.snapshot import ChangedRows, Rows
 
 TASK = TaskId("job", "orders", "0")
 
@@ -38,18 +40,25 @@ def told() -> LowWatermarkCoordinator:
     return coordinator
 
 
+def rows(**states: str) -> Rows:
+    return {(name,): state for name, state in states.items()}
+
+
 def test_what_was_written_is_read_also_by_the_next_process(path: Path) -> None:
     journal = Journal(path)
-    assert journal.read() is None
-    journal.write(b"one")
-    journal.write(b"two")
-    assert journal.read() == b"two"
+    assert journal.read() == {}
+    journal.write(rows(a="1", b="2"))
+    journal.write({("a",): "3", ("b",): None, ("c", "two", "parts"): "4", ("never there",): None})
+    expected = {("a",): "3", ("c", "two", "parts"): "4"}
+    assert journal.read() == expected
     journal.close()
     again = Journal(path)
-    assert again.read() == b"two"
+    assert again.read() == expected
+    again.write(rows(c="5", d="\x00 \U0001f600"))
+    assert again.read() == expected | rows(c="5", d="\x00 \U0001f600")
+    assert all(each.stat().st_mode & 0o077 == 0 for each in path.parent.iterdir())
     again.close()
-    assert path.stat().st_mode & 0o077 == 0
-    assert sorted(each.name for each in path.parent.iterdir()) == ["journal", "journal.lock"]
+    assert [each.name for each in path.parent.iterdir()] == ["journal"]
 
 
 def test_there_is_one_writer(path: Path) -> None:
@@ -64,43 +73,95 @@ def test_there_is_one_writer(path: Path) -> None:
     Journal(path).close()
 
 
-def test_a_killed_writer_leaves_its_lock_to_the_next_and_a_whole_state(path: Path) -> None:
+def test_a_killed_writer_leaves_its_lock_to_the_next_and_whole_writes(path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\nfrom lowmark.integration.coordinator.journal import Journal\n"
-        "journal = Journal(Path(sys.argv[1]))\n"
-        "journal.write(bytes([0]) * 300_000)\nprint('writing', flush=True)\n"
-        "for number in range(1, 1_000_000):\n    journal.write(bytes([number % 256]) * 300_000)\n"
+        "journal = Journal(Path(sys.argv[1]))\njournal.read()\n"
+        "for number in range(1_000_000):\n    rows = {(str(n),): str(number) * 100 for n in range(1_000)}\n"
+        "    journal.write({**rows, ('gone', str(number)): 'x', ('gone', str(number - 1)): None})\n"
+        "    print('written', flush=True)\n"
     )
-    for _ in range(5):
+    for kill in range(5):
         with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
-            assert writer.stdout.readline() == "writing\n"
+            for _ in range(1 + 3 * kill):
+                assert writer.stdout.readline() == "written\n"
             writer.send_signal(signal.SIGKILL)
             writer.wait()
         journal = Journal(path)
-        state = journal.read()
+        found = journal.read()
         journal.close()
-        assert state is not None
-        assert len(state) == 300_000
-        assert len(set(state)) == 1
+        states = {state for key, state in found.items() if key[0] != "gone"}
+        assert len(states) == 1, f"kill {kill}: half a write"
 
 
-def test_a_write_that_fails_keeps_the_old_state_and_says_what_to_do(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wal_that_is_cut_off_anywhere_has_whole_writes(path: Path, tmp_path: Path) -> None:
     journal = Journal(path)
-    journal.write(b"old")
+    assert journal._opened.execute("PRAGMA synchronous").fetchall() == [(2,)], "a write is synced"
+    for number in range(4):
+        changes: ChangedRows = {(str(n),): str(number) for n in range(number, 200)}  # updates, in two pages and more
+        changes |= {("new", str(number)): str(number), ("new", str(number - 1)): None}
+        journal.write(changes | {("last",): str(number)})
+    copy, wal, found = tmp_path / "copy", path.with_name("journal-wal").read_bytes(), set[str]()
+    copy.mkdir(mode=0o700)
+    for size in (*range(0, len(wal), 500), len(wal)):
+        shutil.copy(path, copy / "journal")
+        (copy / "journal-wal").write_bytes(wal[:size])
+        with closing(Journal(copy / "journal")) as cut:
+            states = cut.read()
+        last = states.pop(("last",), "none")
+        found.add(last)
+        assert [key for key in states if key[0] == "new"] == ([("new", last)] if states else []), f"cut at {size}"
+        assert {state for key, state in states.items() if key[0] == "199"} <= {last}, f"cut at {size}"
+    assert found == {"none", "0", "1", "2", "3"}
+    journal.close()
 
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(JournalRefused, match=r"No space left on device.*the disk has room"):
-            journal.write(b"new")
-    assert journal.read() == b"old"
-    journal.write(b"new")
-    assert journal.read() == b"new"
+def test_a_process_that_is_killed_while_it_makes_the_database_leaves_no_empty_one(path: Path) -> None:
+    path.parent.mkdir(mode=0o700)
+    path.with_name("journal.new").write_bytes(b"half a data")
+    journal = Journal(path)
+    assert journal.read() == {}
+    journal.close()
+    assert [each.name for each in path.parent.iterdir()] == ["journal"]
+
+
+def test_the_pages_of_a_journal_that_was_moved_away_do_not_come_into_a_new_one(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(rows(a="1"))
+    wal = path.with_name("journal-wal").read_bytes()
+    journal.close()
+    path.unlink()
+    path.with_name("journal-wal").write_bytes(wal)
+    with pytest.raises(JournalRefused, match="only the files beside it are there"):
+        Journal(path)
+
+
+def test_a_write_that_fails_keeps_the_old_rows_and_is_tried_again(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(rows(a="old", b="old"))
+    changes: ChangedRows = {("a",): "new" * 100_000, ("b",): None, ("c",): "new"}
+    [(pages,)] = journal._opened.execute("PRAGMA page_count").fetchall()
+    journal._opened.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(JournalRefused, match=r"is full.*the disk has room") as refused:
+        journal.write(changes)
+    assert patience_seconds(refused.value) == 60
+    assert journal.read() == rows(a="old", b="old")
+    journal._opened.execute("PRAGMA max_page_count=1000000")
+    journal.write(changes)
+    assert journal.read() == rows(a="new" * 100_000, c="new")
+    journal.close()
+
+
+def test_what_a_failed_caller_does_not_know_is_read_again(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(rows(a="1", b="1"))
+    journal._opened.execute("DELETE FROM part WHERE number = 1")  # as a write whose caller failed after the commit
+    with pytest.raises(AssertionError):
+        journal.write(rows(a="2", b="2"))
+    assert journal.read() == rows(b="1")
+    journal.write(rows(a="2"))
+    assert journal.read() == rows(a="2", b="1")
     journal.close()
 
 
@@ -115,24 +176,19 @@ def test_it_is_written_while_all_descriptors_are_taken(path: Path) -> None:
         with pytest.raises(OSError, match="Too many open files"):
             os.dup(0)
         for number in range(3):
-            journal.write(bytes([number]))
+            journal.write({(str(n),): str(number) * 1_000 for n in range(5_000)})  # also a checkpoint of the WAL
     finally:
         for descriptor in taken:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert journal.read() == b"\2"
+    assert set(journal.read().values()) == {"2" * 1_000}
     journal.close()
 
 
-def test_what_may_pass_is_tried_again() -> None:
-    def refused(number: int) -> JournalRefused:
-        error = JournalRefused("j", "it cannot be used", "look.")
-        error.__cause__ = OSError(number, os.strerror(number))
-        return error
-
-    assert patience_seconds(refused(errno.EMFILE)) == patience_seconds(refused(errno.ENFILE)) == float("inf")
-    assert patience_seconds(refused(errno.ENOSPC)) == patience_seconds(refused(errno.EDQUOT)) == 60
-    assert patience_seconds(refused(errno.EIO)) == patience_seconds(JournalRefused("j", "others", "look.")) == 0
+def test_what_cannot_pass_is_not_tried_again() -> None:
+    refused = JournalRefused("j", "it cannot be used", "look.")
+    refused.__cause__ = sqlite3.OperationalError("disk I/O error")
+    assert patience_seconds(refused) == patience_seconds(JournalRefused("j", "others", "look.")) == 0
 
 
 def put_link(path: Path, target: Path) -> None:
@@ -144,7 +200,7 @@ def put_pipe(path: Path, _target: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_link, put_pipe])
-@pytest.mark.parametrize("name", ["journal", "journal.lock"])
+@pytest.mark.parametrize("name", ["journal", "journal-wal", "journal-journal", "journal-shm"])
 def test_what_is_no_file_of_ours_is_refused_and_nothing_waits_for_it(
     path: Path, tmp_path: Path, name: str, put: Callable[[Path, Path], None]
 ) -> None:
@@ -157,20 +213,17 @@ def test_what_is_no_file_of_ours_is_refused_and_nothing_waits_for_it(
     assert elsewhere.read_bytes() == b"a state of somebody else"
 
 
-@pytest.mark.parametrize("put", [put_link, put_pipe, os.link])
+@pytest.mark.parametrize("put", [put_link, put_pipe, lambda path, target: os.link(target, path)])
 def test_a_new_file_is_ours_and_never_one_that_was_there(
     path: Path, tmp_path: Path, put: Callable[[Path, Path], None]
 ) -> None:
-    journal = Journal(path)
+    path.parent.mkdir(mode=0o700)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"kept")
-    new = path.with_name("journal.new")
-    if put is os.link:
-        os.link(elsewhere, new)
-    else:
-        put(new, elsewhere)
-    journal.write(b"state")
-    assert (journal.read(), elsewhere.read_bytes(), path.is_symlink()) == (b"state", b"kept", False)
+    put(path.with_name("journal.new"), elsewhere)
+    journal = Journal(path)
+    journal.write(rows(a="1"))
+    assert (journal.read(), elsewhere.read_bytes(), path.is_symlink()) == (rows(a="1"), b"kept", False)
     journal.close()
 
 
@@ -187,17 +240,17 @@ def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int
 
 def test_a_folder_that_was_replaced_is_not_written_behind_the_back_of_the_next_start(path: Path) -> None:
     journal = Journal(path)
-    journal.write(b"old")
+    journal.write(rows(a="old"))
     path.parent.rename(path.parent.with_name("gone"))
     path.parent.mkdir()
     with pytest.raises(JournalRefused, match="its folder was replaced"):
-        journal.write(b"new")
+        journal.write(rows(a="new"))
     journal.close()
 
 
 def test_a_coordinator_comes_back_from_it(path: Path) -> None:
     journal = Journal(path)
-    journal.write(told().snapshot())
+    journal.write(told().take_changes())
     assert restore(journal, 2_000_000).low_watermark_us("job", "orders") == 42
     journal.close()
 
@@ -208,19 +261,39 @@ def test_without_a_file_a_coordinator_is_new(path: Path) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "noise"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "noise", "of SQLite", "of another version"])
 def test_a_damaged_one_is_an_error_and_never_an_empty_one(path: Path, damage: str) -> None:
-    whole = told().snapshot()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    bad = {"empty": b"", "cut": whole[:-7], "flipped": bytes(flipped), "noise": b"\0" * 64}[damage]
     journal = Journal(path)
-    journal.write(bad)
-    with pytest.raises(JournalRefused, match="put a good copy in its place, or move it away") as refused:
-        restore(journal, 0)
-    assert str(path) in str(refused.value)
-    assert journal.read() == bad
+    journal.write(told().take_changes())
     journal.close()
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(b'"low_us":42') + 10] ^= 1
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version=7")
+    another = path.read_bytes()
+    empty_database = b"SQLite format 3\0" + b"\0" * 4_080
+    bad = {
+        "empty": b"",
+        "cut": whole[:-5_000],
+        "flipped": bytes(flipped),
+        "noise": b"\1" * 64,
+        "of SQLite": empty_database,
+        "of another version": another,
+    }[damage]
+    path.write_bytes(bad)
+
+    def read() -> None:
+        with closing(Journal(path)) as damaged:
+            restore(damaged, 0)
+
+    with pytest.raises(
+        JournalRefused, match="put a good copy in its place, or move it and its file -wal away"
+    ) as refused:
+        read()
+    assert str(path) in str(refused.value)
+    with pytest.raises(JournalRefused):
+        read()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ A judge that knows the readers' rows, but not the insides of the coordinator, ch
 * an announced cap is within the drift of the slowest member, or at the next row of a member that would otherwise wait
   for ever;
 * in the end every reader has heard that its source has reached its end;
-* a snapshot holds the whole state, although only the changes were encoded.
+* the rows hold the whole state, although only the changes were taken.
 
     python -m tests.laws.simulation --seeds 10000 --start 0      # for a night; prints the seed that fails
 """
@@ -45,7 +45,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator
 
-from tests.watermark.coordinator_world import encoded_anew
+from tests.watermark.coordinator_world import taken
 
 S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S
@@ -148,7 +148,7 @@ class Simulation:
         # the coordinator's process
         self.settings = {"interval_us": INTERVAL_US, "lease_us": LEASE_US, "quorum": random.choice((1.0, 1.0, 0.7))}
         self.coordinator: LowWatermarkCoordinator | None = LowWatermarkCoordinator(**self.settings)  # type: ignore[arg-type]
-        self.journal, self.journal_epoch = self.coordinator.snapshot(), 0
+        self.journal, self.journal_epoch = taken({}, self.coordinator), 0
         self.inbox: list[Message] = []
         self.loop_at_us: int | None = None  # when the next turn of its loop is due
         # the judge
@@ -430,9 +430,9 @@ class Simulation:
             self.check(wake_us > self.clock_us or self.step_us != 0, "it wants to be called again at once")
             self.plan_loop(self.now_us + max(self.loop_us, wake_us - self.clock_us))
         if coordinator.epoch != self.journal_epoch:
-            self.journal, self.journal_epoch = coordinator.snapshot(), coordinator.epoch
+            self.journal, self.journal_epoch = taken(self.journal, coordinator), coordinator.epoch
             if not self.big:
-                self.check(self.journal == encoded_anew(coordinator), "what was encoded is not the state")
+                self.check(self.journal == coordinator.snapshot(), "the rows that were taken are not the state")
         for effect in effects:
             task = self.addressee(effect)
             if task is not None:

@@ -1,7 +1,7 @@
 """The coordinator of many tasks equals the naive definition, recomputed from all messages after every step.
 
 The definition has no heap and no coalescer: it knows all reports of each task's run, and the open round of the source.
-Further laws: a snapshot holds the whole state, although only the changes were encoded; a repeated message changes
+Further laws: the rows hold the whole state, although only the changes were taken; a repeated message changes
 nothing; a refused message changes nothing; the replies within a round commute; and a crash at any moment, with the
 newest snapshot or with the last due one, loses only an open round and values that the tasks report again.
 """
@@ -41,9 +41,10 @@ from lowmark.watermark.protocol import (
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.snapshot import Rows
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
-from tests.watermark.coordinator_world import encoded_anew
+from tests.watermark.coordinator_world import taken
 
 INTERVAL_US, LEASE_US = 10, 35
 PENDING, ACTIVE, _, IDLE, FINISHED = SplitState
@@ -265,7 +266,8 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.coordinator, self.definition = coordinator(), Definition()
         self.now_us, self.handled_us, self.runs = 1_000, 1_000, 0
         self.low_us: int | None = None
-        self.journal: tuple[bytes, int, Definition] = (self.coordinator.snapshot(), 0, Definition())
+        self.journal: tuple[Rows, int, Definition] = (self.coordinator.snapshot(), 0, Definition())
+        self.rows = Rows()
 
     def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
         """Handle an event twice: the second time changes no state and at most repeats a published value.
@@ -453,6 +455,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             data, now_us=self.now_us, interval_us=INTERVAL_US, lease_us=LEASE_US
         )
         assert data == self.coordinator.snapshot()
+        self.rows = data
         definition.asked_us, definition.unanswered, definition.questions_us = None, set(), set()
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
@@ -469,7 +472,8 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         sources = self.coordinator.status(self.now_us).sources
         tasks = {task.task.task_id: task for source in sources for task in source.tasks}
         expected = self.definition
-        assert self.coordinator.snapshot() == encoded_anew(self.coordinator)
+        self.rows = taken(self.rows, self.coordinator)
+        assert self.rows == self.coordinator.snapshot()
         assert expected.low_us == self.coordinator.low_watermark_us("job", "orders")
         assert {name: task.state for name, task in expected.tasks.items()} == {n: t.state for n, t in tasks.items()}
         assert {name: task.low_us for name, task in expected.tasks.items()} == {
@@ -588,13 +592,13 @@ def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
         one = LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
         for step in range(400):
             message = anything(random, now_us, step)
-            before, error = (encoded_anew(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
+            before, error = (one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
             try:
                 one.handle(message, now_us)
             except LowmarkError as raised:
                 error = raised
                 refused.add(type(raised).__name__)
-            after = encoded_anew(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)
+            after = one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)
             assert error is None or after == before, f"seed {seed}: {message} was refused ({error})"
             now_us += random.choice((0, 1, INTERVAL_US))
             one.handle(Tick(), now_us)

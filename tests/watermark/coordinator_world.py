@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+from typing import Any, TypeVar
 
 from lowmark.watermark import NotifyNewLowWatermark, SplitState, TaskId
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.tasks.alignment import AlignmentGroup
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import SourceStatus
 
 S = 1_000_000
@@ -20,7 +23,7 @@ class World:
     """A coordinator and a clock; tasks answer only by order of a test."""
 
     def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
-        self.now_us = 0
+        self.now_us, self._rows = 0, Rows()
         self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US, quorum=quorum)
         for task in tasks:
             self.register(task)
@@ -69,28 +72,28 @@ class World:
     def states(self) -> list[SplitState]:
         return [task.state for task in self.source.tasks]
 
+    def rows(self) -> Rows:
+        """Return the rows of a journal that took every change."""
+        self._rows = taken(self._rows, self.coordinator)
+        assert self._rows == self.coordinator.snapshot()
+        return self._rows
+
     def restart(self) -> None:
         self.coordinator = LowWatermarkCoordinator.restore(
-            self.coordinator.snapshot(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+            self.rows(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
         )
 
 
-def encoded_anew(coordinator: LowWatermarkCoordinator) -> bytes:
-    """Return the snapshot with every part encoded anew, which ``snapshot`` must equal."""
-    for key, rounds in coordinator._sources.items():
-        coordinator._encoded_sources.changed(key)
-        for task_id in rounds.answers:
-            rounds._encoded_tasks.changed(task_id)
-    for group in coordinator._groups.values():
-        for task in group._members:
-            group._encoded_members.changed(task)
-    for task in coordinator._leases._leases:
-        coordinator._leases._encoded_runs.changed(task)
-    for task in coordinator._group_of:
-        coordinator._encoded_group_of.changed(task)
-    for task in coordinator._spoke_us:
-        coordinator._encoded_spoke_us.changed(task)
-    return coordinator.snapshot()
+def taken(rows: Rows, coordinator: LowWatermarkCoordinator) -> Rows:
+    """Return the rows after the coordinator's changes, as a journal has them; they must equal ``snapshot``."""
+    changes = coordinator.take_changes()
+    return {key: state for key, state in {**rows, **changes}.items() if state is not None}
+
+
+def rows_of(group: AlignmentGroup) -> dict[str, Any]:
+    """Return the rows of a group, put together as ``AlignmentGroup.restore`` takes them."""
+    members = [json.loads(group.encoded(task) or "") for task in sorted(group._members)]
+    return {**json.loads(group.encoded() or ""), "members": members}
 
 
 def of(kind: type[Kind], effects: list[CoordinatorEffect]) -> list[Kind]:

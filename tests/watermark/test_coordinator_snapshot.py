@@ -1,97 +1,76 @@
-"""Parts of a snapshot are encoded only after a change."""
+"""Rows of the state are encoded and taken only after a change."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import TaskRegistered
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
-from lowmark.watermark.tasks.snapshot import EncodedParts, json_object, to_json
+from lowmark.watermark.tasks.snapshot import Changes, Key, decode, to_json
+
+from tests.watermark.coordinator_world import A, World, taken
 
 
-class World:
+class Lows:
+    """Low watermarks by name, and the names that were encoded."""
+
     def __init__(self) -> None:
-        self.lows_us = dict[str, int]()
-        self.encoded = list[str]()
-        self.parts = EncodedParts(self.part)
+        self.lows_us, self.encoded = dict[str, int](), list[str]()
+        self.changes = Changes(self.row)
 
-    def part(self, name: str) -> str | None:
-        self.encoded.append(name)
-        return to_json([name, self.lows_us[name]]) if name in self.lows_us else None
+    def row(self, key: Key) -> str | None:
+        self.encoded.append(key[0])
+        return to_json(self.lows_us[key[0]]) if key[0] in self.lows_us else None
 
     def set(self, **lows_us: int) -> None:
-        for name, low_us in lows_us.items():
-            self.lows_us[name] = low_us
-            self.parts.changed(name)
+        self.lows_us |= lows_us
+        for name in lows_us:
+            self.changes.mark(name)
 
     def drop(self, name: str) -> None:
         del self.lows_us[name]
-        self.parts.changed(name)
+        self.changes.mark(name)
 
-    def text(self) -> tuple[str, list[str]]:
-        """Return the array, and the parts encoded for it."""
-        text = self.parts.text()
-        assert json.loads(text) == [[name, self.lows_us[name]] for name in sorted(self.lows_us)]
+    def take(self) -> tuple[dict[str, str | None], list[str]]:
+        """Return the changed rows by name, and the names encoded for them."""
+        rows = {key[0]: state for key, state in self.changes.take().items()}
         encoded, self.encoded = self.encoded, []
-        return text, sorted(encoded)
+        return rows, encoded
 
 
-def test_only_what_was_changed_is_encoded_and_the_order_is_that_of_the_keys() -> None:
-    world = World()
-    world.set(c=3, a=1, b=2)
-
-    assert world.text() == ('[["a",1],["b",2],["c",3]]', ["a", "b", "c"])
-    assert world.text() == ('[["a",1],["b",2],["c",3]]', [])
+def test_only_what_was_changed_is_encoded_and_taken_once() -> None:
+    world = Lows()
+    world.set(b=2, a=1)
+    assert world.take() == ({"b": "2", "a": "1"}, ["b", "a"])
+    assert world.take() == ({}, [])
     world.set(b=0)
-    assert world.text() == ('[["a",1],["b",0],["c",3]]', ["b"])
     world.drop("a")
-    assert world.text() == ('[["b",0],["c",3]]', ["a"])
-    world.set(a=-1, d=4)
-    world.drop("d")  # never encoded before
-    assert world.text() == ('[["a",-1],["b",0],["c",3]]', ["a", "d"])
+    assert world.take() == ({"b": "0", "a": None}, ["b", "a"])
 
 
 def test_what_is_encoded_in_advance_is_not_encoded_again_unless_it_changes() -> None:
-    world = World()
+    world = Lows()
     world.set(a=1, b=2, c=3, d=4)
-
-    assert [world.parts.encode(2), world.encoded] == [True, ["a", "b"]]
+    assert [world.changes.encode(2), world.encoded] == [True, ["a", "b"]]
     world.set(a=10)
-    assert world.text() == ('[["a",10],["b",2],["c",3],["d",4]]', ["a", "a", "b", "c", "d"])
-    assert [world.parts.encode(2), world.encoded] == [False, []]
-
-
-def test_an_array_without_elements_and_an_object_without_fields() -> None:
-    world = World()
-    assert world.text() == ("[]", [])
-    world.set(a=1)
-    world.drop("a")
-    assert world.text() == ("[]", ["a"])
-    assert json_object({}, parts="[]") == '{"parts":[]}'
-
-
-def test_keys_may_be_sorted_by_something_else() -> None:
-    parts = EncodedParts[int](str, order=lambda number: -number)
-    for number in (1, 3, 2):
-        parts.changed(number)
-
-    assert parts.text() == "[3,2,1]"
+    world.drop("b")
+    assert world.take() == ({"a": "10", "b": None, "c": "3", "d": "4"}, ["a", "b", "c", "d", "a", "b"])
+    assert [world.changes.encode(2), world.encoded] == [False, []]
 
 
 @pytest.mark.parametrize(("sources", "tasks"), [(1, 100), (100, 1), (7, 13)])
-def test_no_portion_encodes_more_than_it_may_and_then_little_is_left(
+def test_no_portion_encodes_more_than_it_may_and_then_nothing_is_left(
     sources: int, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded, encode = list[str](), SourceRounds._encoded_task
+    encoded, encode = list[str](), SourceRounds.encoded
 
-    def watched(rounds: SourceRounds, task_id: str) -> str | None:
-        encoded.append(task_id)
+    def watched(rounds: SourceRounds, task_id: str | None = None) -> str | None:
+        encoded.append(str(task_id))
         return encode(rounds, task_id)
 
-    monkeypatch.setattr(SourceRounds, "_encoded_task", watched)
+    monkeypatch.setattr(SourceRounds, "encoded", watched)
     coordinator = LowWatermarkCoordinator()
     for source in range(sources):
         for number in range(tasks):
@@ -103,8 +82,17 @@ def test_no_portion_encodes_more_than_it_may_and_then_little_is_left(
         portions.append(len(encoded) - before)
 
     assert max(portions) <= 10
-    assert len(encoded) == sources * tasks
-    assert len(portions) <= sources + sources * tasks // 10 + 1
-    snapshot = coordinator.snapshot()
-    assert len(encoded) == sources * tasks
-    assert LowWatermarkCoordinator.restore(snapshot, now_us=0).snapshot() == snapshot
+    assert len(encoded) == sources * tasks + sources
+    rows = taken({}, coordinator)
+    assert len(encoded) == sources * tasks + sources
+    assert LowWatermarkCoordinator.restore(rows, now_us=0).snapshot() == rows
+
+
+def test_rows_are_put_together_sorted_and_ended_runs_in_the_order_of_their_end() -> None:
+    world = World()
+    for token in ("3", "1", "2", "4"):
+        world.handle(TaskRegistered(A, token, alignment=AlignmentParams("g", 10, 1_000)))
+    state = decode(dict(reversed(world.rows().items())))
+    assert [run[3] for run in state["retired"]] == ["3", "1", "2"]
+    assert [task["task_id"] for task in state["sources"][0]["tasks"]] == ["a"]
+    assert [member["task"]["task_id"] for member in state["groups"][0]["members"]] == ["a"]

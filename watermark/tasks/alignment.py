@@ -35,7 +35,7 @@ One file, because each rule above changes the same cap.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
@@ -49,7 +49,7 @@ from lowmark.watermark.state import SplitState
 from lowmark.watermark.strategy import AlignmentParams
 
 from .cap import Cap, CapAnnounced
-from .snapshot import EncodedParts, json_object, to_json
+from .snapshot import nobody_keeps, to_json
 
 _BY_PARTS = attrgetter("parts")
 
@@ -166,6 +166,7 @@ class AlignmentGroup:
 
     Args:
         name: the group's name.
+        mark: called with the key of each row that changes.
 
     >>> group, params = AlignmentGroup("g"), AlignmentParams("g", max_drift_us=30, update_interval_us=10)
     >>> orders, clicks = TaskId("job", "orders", "0"), TaskId("job", "clicks", "0")
@@ -178,14 +179,13 @@ class AlignmentGroup:
     (['80 us', '80 us'], 20)
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, mark: Callable[..., None] = nobody_keeps) -> None:
+        self._name, self._mark = name, mark
         self._params: AlignmentParams | None = None
         self._members: dict[TaskId, _Member] = {}
         self._next_us: int | None = None  # when the next announcement is due
         self._announced_us: int | None = None  # the newest announced cap, if it has a number
         self._version = 0
-        self._encoded_members: EncodedParts[TaskId] = EncodedParts(self._encoded_member, _BY_PARTS)
 
     # -- members
 
@@ -213,12 +213,12 @@ class AlignmentGroup:
             self._members[task] = _Member(throttled, self._announced_us)
         else:
             known.throttled = throttled
-        self._encoded_members.changed(task)
+        self._changed(task)
 
     def leave(self, task: TaskId) -> bool:
         """Forget a member that left or whose lease ran out. Returns whether the task was a member."""
         known = self._members.pop(task, None) is not None
-        self._encoded_members.changed(task)
+        self._changed(task)
         if not self._members:
             self._params = self._next_us = self._announced_us = None
         return known
@@ -254,7 +254,7 @@ class AlignmentGroup:
         for us in (low_us, next_wanted_us):
             if us is not None and not LEAST_US <= us <= MOST_US:
                 raise InvalidWatermark(str(task), us)
-        self._encoded_members.changed(task)
+        self._changed(task)
         self._take(member, _Report(at_us, True, next_wanted_us))
         if low_us is None:
             return
@@ -265,7 +265,7 @@ class AlignmentGroup:
     def idle(self, task: TaskId, *, at_us: int) -> None:
         """Leave out a member that is quiet and has caught up, until its next report. Raises UnknownTask."""
         member = self._find(task)
-        self._encoded_members.changed(task)
+        self._changed(task)
         self._take(member, _Report(at_us, False, None))
 
     # -- caps
@@ -291,6 +291,7 @@ class AlignmentGroup:
             return []
         interval_us = self._params.update_interval_us
         self._next_us += interval_us * ((now_us - self._next_us) // interval_us + 1)
+        self._changed()
         if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
         cap = self._decide().cap
@@ -317,22 +318,20 @@ class AlignmentGroup:
 
     # -- restart
 
-    def encode(self, most: int) -> bool:
-        """Do a part of the work of ``encoded``: up to ``most`` members. Returns whether more is left."""
-        return self._encoded_members.encode(most)
-
-    def encoded(self) -> str:
-        """The snapshot as JSON. Encodes only the members that changed since the last call."""
-        return json_object(self._own_snapshot(), members=self._encoded_members.text())
+    def encoded(self, task: TaskId | None = None) -> str | None:
+        """The row of the group, or of a member, as JSON; None: no such member."""
+        if task is None:
+            return to_json(self._own_snapshot())
+        return to_json(self._member_snapshot(task)) if task in self._members else None
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any]) -> AlignmentGroup:
-        """The group that ``encoded`` was called on.
+    def restore(cls, data: Mapping[str, Any], mark: Callable[..., None] = nobody_keeps) -> AlignmentGroup:
+        """Make a group from its rows.
 
         Raises:
-            KeyError, TypeError: the data is not a result of ``encoded``.
+            KeyError, TypeError: the data is not made of such rows.
         """
-        group = cls(data["name"])
+        group = cls(data["name"], mark)
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
         group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]
         for saved in data["members"]:
@@ -344,10 +343,15 @@ class AlignmentGroup:
                 saved["low_us"],
                 saved["low_at_us"],
             )
-            group._encoded_members.changed(task)
         return group
 
     # -- how
+
+    def _changed(self, task: TaskId | None = None) -> None:
+        """Mark the row of the group and, if given, of a member."""
+        if task is not None:
+            self._mark("member", self._name, *task.parts)
+        self._mark("group", self._name)
 
     def _own_snapshot(self) -> dict[str, Any]:
         return {
@@ -357,9 +361,6 @@ class AlignmentGroup:
             "announced_us": self._announced_us,
             "version": self._version,
         }
-
-    def _encoded_member(self, task: TaskId) -> str | None:
-        return to_json(self._member_snapshot(task)) if task in self._members else None
 
     def _member_snapshot(self, task: TaskId) -> dict[str, Any]:
         member = self._members[task]

@@ -7,9 +7,9 @@ Rule 1: ``handle`` is the only way in, and the list it returns is the only way o
         a clock. A refused message raises to its sender and changes nothing.
 Rule 2: facts are taken in at once; decisions are made at the end of a round (``rounds.py``), when
         a lease runs out (``leases.py``), or at an announcement (``alignment.py``).
-Rule 3: a caller that keeps snapshots writes one when ``epoch`` grew, before it carries the effects out. Then a
-        restart never publishes less than before, and never passes a known task. A snapshot may have older values of
-        tasks, which delays the low watermark until the next round.
+Rule 3: a caller that keeps the state writes the changed rows when ``epoch`` grew, before it carries the effects out.
+        Then a restart never publishes less than before, and never passes a known task. The rows may have older values
+        of tasks, which delays the low watermark until the next round.
 Rule 4: any message may be lost or come twice. In every interval the question is repeated to tasks that have not
         answered; a renewed lease that shows a missed notification is answered with that notification; an announcement
         has the whole cap.
@@ -25,9 +25,7 @@ One file, because rounds, leases and groups of a source are decided by one event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
@@ -55,7 +53,7 @@ from .cap import CapAnnounced
 from .leases import Leases
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
 from .rounds import Answer, SourceRounds
-from .snapshot import EncodedParts, decode, encode, json_object, to_json
+from .snapshot import ChangedRows, Changes, Key, Rows, decode, to_json
 from .status import CoordinatorStatus, source_status
 
 CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | TaskForgotten | Tick
@@ -68,8 +66,6 @@ coordinator was called.
 
 _ANNOUNCEMENTS = 20  # the largest number for one group in an interval
 _ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups announced per call: on a Tick, and on any other event
-
-_BY_PARTS = attrgetter("parts")
 
 
 class LowWatermarkCoordinator:
@@ -110,7 +106,9 @@ class LowWatermarkCoordinator:
             raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
         self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
         # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
-        self._leases = Leases(lease_us=lease_us, most_gap_us=2 * interval_us)
+        self._changes = Changes(self._encoded)
+        self._changes.mark("lost")
+        self._leases = Leases(lease_us=lease_us, most_gap_us=2 * interval_us, mark=self._changes.mark)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
         # For each source that is over: the time listened when it ended.
         self._emptied_us: dict[tuple[str, str], int] = {}
@@ -120,9 +118,6 @@ class LowWatermarkCoordinator:
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, str] = {}
         self._spoke_us: dict[TaskId, int] = {}  # the time of its newest report to its group
-        self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
-        self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
-        self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
         self._announcements = Agenda[str]()  # of the caps of groups
         self._announced_us: dict[str, int] = {}  # when a group last announced its cap
         self._beats = Beats(interval_us=interval_us)
@@ -189,7 +184,7 @@ class LowWatermarkCoordinator:
 
     @property
     def epoch(self) -> int:
-        """Grows when a snapshot is due: a low watermark, a task, its run or its state has changed."""
+        """Grows when a write is due: a low watermark, a task, its run or its state has changed."""
         return self._epoch
 
     def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
@@ -219,60 +214,45 @@ class LowWatermarkCoordinator:
     # -- restart
 
     def encode(self, most: int) -> bool:
-        """Do a part of the work of ``snapshot`` in advance: up to ``most`` sources and their tasks, or tasks of groups.
+        """Do a part of the work of ``take_changes`` in advance: up to ``most`` rows. Returns whether more is left."""
+        return self._changes.encode(most)
 
-        Returns:
-            Whether more is left.
+    def take_changes(self) -> ChangedRows:
+        """The rows that changed since the last call; None for a row that has gone.
+
+        A caller that keeps them in one transaction has the state for ``restore``: without open rounds, remaining times
+        of leases, and the history.
         """
-        left = most
-        for key in self._encoded_sources.waiting(most):
-            if key in self._sources:
-                left -= self._sources[key].encode(left)
-        # If ``left`` is more than 0, all tasks of these sources are encoded.
-        own = self._encoded_sources.encode(left) or self._encoded_group_of.encode(most)
-        return own or self._encoded_spoke_us.encode(most) or any(g.encode(most) for g in self._groups.values())
+        return self._changes.take()
 
-    def snapshot(self) -> bytes:
-        """The state for ``restore``, without open rounds, remaining times of leases, and the history.
-
-        Deterministic. Encodes only the parts that changed since the last call.
-        """
-        groups = ",".join(self._groups[name].encoded() for name in sorted(self._groups))
-        return encode(
-            json_object(
-                {"lost": self._lost},
-                runs=self._leases.encoded_runs(),
-                retired=self._leases.encoded_retired(),
-                sources=self._encoded_sources.text(),
-                groups=f"[{groups}]",
-                group_of=self._encoded_group_of.text(),
-                spoke_us=self._encoded_spoke_us.text(),
-            )
-        )
+    def snapshot(self) -> Rows:
+        """All rows: the state for ``restore``, equal to all changes that were taken. O(n)."""
+        rows = {key: self._encoded(key) for key in self._keys()}
+        return {key: text for key, text in rows.items() if text is not None}
 
     @classmethod
     def restore(
         cls,
-        data: bytes,
+        rows: Mapping[Key, str],
         *,
         now_us: int,
         interval_us: int = 1_000_000,
         lease_us: int = 30_000_000,
         quorum: float = 1.0,
     ) -> LowWatermarkCoordinator:
-        """Make a coordinator from a snapshot. Leases begin anew, and every task is asked at once.
+        """Make a coordinator from its rows. Leases begin anew, and every task is asked at once.
 
         Raises:
-            CorruptSnapshot: the bytes are no snapshot that this version can read.
+            CorruptSnapshot: the rows are no state that this version can read.
         """
         coordinator = cls(interval_us=interval_us, lease_us=lease_us, quorum=quorum)
         try:
-            coordinator._load(decode(data), now_us)
+            coordinator._load(decode(rows), now_us)
         except CorruptSnapshot:
             raise
-        except Exception as error:  # of the right checksum, and still not what was written
+        except Exception as error:  # whole rows, and still not what was written
             why = f"{error} is missing" if isinstance(error, KeyError) else type(error).__name__
-            raise CorruptSnapshot(f"its contents do not make sense ({why})", len(data)) from error
+            raise CorruptSnapshot(f"its contents do not make sense ({why})", sum(map(len, rows.values()))) from error
         return coordinator
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
@@ -280,7 +260,7 @@ class LowWatermarkCoordinator:
         self._leases.restore(saved["runs"], saved["retired"], now_us)
         for source in saved["sources"]:
             key = source["job_id"], source["source_id"]
-            rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
+            rounds = SourceRounds.restore(source, quorum=self._quorum, mark=self._changes.mark)
             self._sources[key] = rounds
             self._note(key)
             self._beats.begin(key, now_us - self._interval_us)  # so that its first beat is not ahead of now
@@ -289,7 +269,7 @@ class LowWatermarkCoordinator:
             due_us = group["next_us"]
             if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])
-            self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
+            self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us}, self._changes.mark)
         self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
         self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
         if not self._groups.keys() >= set(self._group_of.values()):
@@ -297,10 +277,8 @@ class LowWatermarkCoordinator:
         known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
         if not known >= {tuple(parts) for *parts, _ in saved["runs"]}:
             raise ValueError("a task is not known to its source")
-        for task in self._group_of:
-            self._encoded_group_of.changed(task)
-            self._encoded_spoke_us.changed(task)
         for name in self._groups:
+            self._changes.mark("group", name)  # its next announcement may have moved
             self._plan_announcement(name)
 
     # -- events
@@ -335,7 +313,7 @@ class LowWatermarkCoordinator:
         self._leases.register(task, event.token, now_us=now_us)
         key = _key(task)
         if key not in self._sources:
-            self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
+            self._sources[key] = SourceRounds(*key, quorum=self._quorum, mark=self._changes.mark)
         self._emptied_us.pop(key, None)
         rounds = self._sources[key]
         why = _why_passed(rounds.answers.get(task.task_id))
@@ -383,21 +361,21 @@ class LowWatermarkCoordinator:
         if params is not None:
             group = self._groups.get(params.group)
             if group is None:
-                group = AlignmentGroup(params.group)
+                group = AlignmentGroup(params.group, self._changes.mark)
             group.join(task, params, now_us=now_us, throttled=event.throttled)
             self._groups[params.group] = group
         if task in self._group_of and (params is None or params.group != self._group_of[task]):
             self._leave_group(task)
         if params is not None:
             self._group_of[task] = params.group
-            self._encoded_group_of.changed(task)
+            self._changes.mark("group_of", *task.parts)
             self._plan_announcement(params.group)
 
     def _leave_group(self, task: TaskId) -> None:
         name = self._group_of.pop(task, None)
         self._spoke_us.pop(task, None)
-        self._encoded_group_of.changed(task)
-        self._encoded_spoke_us.changed(task)
+        self._changes.mark("group_of", *task.parts)
+        self._changes.mark("spoke_us", *task.parts)
         if name is not None:
             self._groups[name].leave(task)
             if not len(self._groups[name]):
@@ -413,7 +391,7 @@ class LowWatermarkCoordinator:
         rounds, group = self._sources[_key(task)], self._groups[name]
         at_us = now_us if task not in self._spoke_us else max(now_us, self._spoke_us[task] + 1)
         self._spoke_us[task] = at_us
-        self._encoded_spoke_us.changed(task)
+        self._changes.mark("spoke_us", *task.parts)
         if rounds.state(task.task_id) is SplitState.IDLE:
             group.idle(task, at_us=at_us)
         else:
@@ -455,6 +433,7 @@ class LowWatermarkCoordinator:
             lease = format_duration_us(self._lease_us)
             effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
             self._lost += 1
+            self._changes.mark("lost")
             self._epoch += 1
             self._leave_group(task)
             self._sources[_key(task)].leave(task.task_id, now_us)
@@ -498,9 +477,11 @@ class LowWatermarkCoordinator:
             key, since_us = next(iter(self._emptied_us.items()))
             if self._leases.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
                 return
+            for task_id in self._sources[key].answers:
+                self._changes.mark("task", *key, task_id)
+            self._changes.mark("source", *key)
             del self._emptied_us[key], self._sources[key]
             self._kept -= self._kept_in.pop(key)
-            self._encoded_sources.changed(key)
             self._beats.end(key)
             self._looks.put(key, None)
             self._epoch += 1
@@ -531,17 +512,34 @@ class LowWatermarkCoordinator:
         rounds = self._sources[_key(task)]
         return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
 
-    def _changed(self, job_id: str, source_id: str) -> Callable[[], None]:
-        return partial(self._encoded_sources.changed, (job_id, source_id))
+    def _encoded(self, key: Key) -> str | None:
+        """The row of a key as JSON; None if it has gone."""
+        kind, *parts = key
+        match kind:
+            case "lost":
+                return to_json(self._lost)
+            case "source" | "task":
+                rounds = self._sources.get((parts[0], parts[1]))
+                return None if rounds is None else rounds.encoded(*parts[2:])
+            case "run" | "retired":
+                return self._leases.encoded(kind, TaskId(*parts[:3]), *parts[3:])
+            case "group" | "member":
+                group = self._groups.get(parts[0])
+                return None if group is None else group.encoded(TaskId(*parts[1:]) if kind == "member" else None)
+        task = TaskId(*parts)
+        value: str | int | None = (self._group_of if kind == "group_of" else self._spoke_us).get(task)
+        return None if value is None else to_json([*parts, value])
 
-    def _encoded_source(self, key: tuple[str, str]) -> str | None:
-        return self._sources[key].encoded() if key in self._sources else None
-
-    def _encoded_group_of_task(self, task: TaskId) -> str | None:
-        return to_json([*task.parts, self._group_of[task]]) if task in self._group_of else None
-
-    def _encoded_spoke(self, task: TaskId) -> str | None:
-        return to_json([*task.parts, self._spoke_us[task]]) if task in self._spoke_us else None
+    def _keys(self) -> Iterator[Key]:
+        yield ("lost",)
+        yield from self._leases.keys
+        for key, rounds in self._sources.items():
+            yield ("source", *key)
+            yield from (("task", *key, task_id) for task_id in rounds.answers)
+        for name in self._groups:
+            yield ("group", name)
+        for task, name in self._group_of.items():
+            yield from (("member", name, *task.parts), ("group_of", *task.parts), ("spoke_us", *task.parts))
 
     def _forward(self, now_us: int) -> int:
         if now_us not in INT64:

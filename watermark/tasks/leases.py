@@ -15,16 +15,15 @@ Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
 from sortedcontainers import SortedList
 
-from .snapshot import EncodedParts, to_json
+from .snapshot import Key, nobody_keeps, to_json
 
 RETIRED_RUNS = 4_096
 """How many tokens of ended runs are remembered, beside the tokens of live tasks; the oldest are dropped first."""
@@ -43,6 +42,7 @@ class Leases:
     Args:
         lease_us: how long a task may be silent.
         most_gap_us: the longest time between two calls in which silence counts.
+        mark: called with the key of each row that changes.
 
     Raises:
         ValueError: the gap is not positive.
@@ -56,15 +56,16 @@ class Leases:
     True
     """
 
-    def __init__(self, *, lease_us: int, most_gap_us: int) -> None:
+    def __init__(self, *, lease_us: int, most_gap_us: int, mark: Callable[..., None] = nobody_keeps) -> None:
         if most_gap_us <= 0:
             raise ValueError(f"leases: expected a gap of more than 0 us, got {most_gap_us}")
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
         self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # one for each lease; see `_look`
-        # Ended runs in order of their end, each with its JSON. A dict would search longer for each oldest run.
-        self._retired = OrderedDict[tuple[TaskId, str], str]()
-        self._encoded_runs: EncodedParts[TaskId] = EncodedParts(self._encoded_run, attrgetter("parts"))
+        # Ended runs in order of their end, numbered in this order. A dict would search longer for each oldest run.
+        self._retired = OrderedDict[tuple[TaskId, str], int]()
+        self._last_retired = 0
+        self._mark = mark
         self._now_us: int | None = None  # of the newest call
         self._listened_us = 0  # time that counts as silence
 
@@ -150,7 +151,7 @@ class Leases:
         if lease is None:
             return False
         self._looks.remove((lease.look_us, task.parts))
-        self._encoded_runs.changed(task)
+        self._mark("run", *task.parts)
         self._retire(task, lease.token)
         return True
 
@@ -176,39 +177,35 @@ class Leases:
 
     # -- restart
 
-    def encoded_runs(self) -> str:
-        """The parts of the id, the run token and the lease (microseconds) of every live task as JSON, sorted.
+    def encoded(self, kind: str, task: TaskId, token: str = "") -> str | None:
+        """The row of a live run, or of an ended run with this token, as JSON; None if there is no such run."""
+        if kind == "run":
+            lease = self._leases.get(task)
+            return None if lease is None else to_json([*task.parts, lease.token])
+        number = self._retired.get((task, token))
+        return None if number is None else to_json([*task.parts, token, number])
 
-        Encodes only the tasks that changed since the last call.
-        """
-        return self._encoded_runs.text()
+    @property
+    def keys(self) -> list[Key]:
+        """The keys of all rows."""
+        ended = [("retired", *task.parts, token) for task, token in self._retired]
+        return [*(("run", *task.parts) for task in self._leases), *ended]
 
-    def encoded_retired(self) -> str:
-        """The parts of the id and the token of remembered ended runs as JSON, oldest first.
-
-        Each run was encoded when it ended.
-        """
-        return f"[{','.join(self._retired.values())}]"
-
-    def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[str]], now_us: int) -> None:
+    def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[Any]], now_us: int) -> None:
         """Take in the runs encoded before a restart. Every lease begins anew, with this coordinator's lease."""
         self._listen(now_us)
         for *parts, token in runs:
             task = TaskId(*parts)
             self._begin(task, _Lease(token, self._listened_us))
-        for *parts, token in retired:
-            self._retire(TaskId(*parts), token)
+        for *parts, token, number in retired:
+            self._retired[TaskId(*parts), token] = self._last_retired = number
 
     # -- how
 
     def _begin(self, task: TaskId, lease: _Lease) -> None:
         self._leases[task] = lease
-        self._encoded_runs.changed(task)
+        self._mark("run", *task.parts)
         self._look(task, lease)
-
-    def _encoded_run(self, task: TaskId) -> str | None:
-        lease = self._leases.get(task)
-        return None if lease is None else to_json([*task.parts, lease.token])
 
     def _find(self, task: TaskId) -> _Lease:
         lease = self._leases.get(task)
@@ -242,7 +239,10 @@ class Leases:
         return None
 
     def _retire(self, task: TaskId, token: str) -> None:
+        self._last_retired += 1
         self._retired.pop((task, token), None)
-        self._retired[task, token] = to_json([*task.parts, token])
+        self._retired[task, token] = self._last_retired
+        self._mark("retired", *task.parts, token)
         while len(self._retired) > RETIRED_RUNS + len(self._leases):
-            self._retired.popitem(last=False)
+            (oldest, token), _ = self._retired.popitem(last=False)
+            self._mark("retired", *oldest.parts, token)

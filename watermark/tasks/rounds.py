@@ -56,13 +56,10 @@ from lowmark.watermark.splits.history import History
 from lowmark.watermark.state import SplitState
 
 from .silence import SourceSilence
-from .snapshot import EncodedParts, json_object, to_json
+from .snapshot import nobody_keeps, to_json
 
 _QUESTIONS = 64  # questions since the start whose times are kept, to recognize answers to them
 _MINUTE_US = 60_000_000
-
-
-def _nobody_asks() -> None: ...
 
 
 @dataclass(slots=True)
@@ -119,7 +116,7 @@ class SourceRounds:
         source_id: the source; goes into messages.
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
         low_us: a low watermark published before; the low watermark never goes below it.
-        on_change: called after each change of the snapshot.
+        mark: called with the key of each row that changes.
 
     >>> rounds = SourceRounds("job", "orders")
     >>> rounds.begin("0", None), rounds.begin("1", 40)
@@ -141,7 +138,7 @@ class SourceRounds:
         *,
         quorum: float = 1.0,
         low_us: int | None = None,
-        on_change: Callable[[], None] = _nobody_asks,
+        mark: Callable[..., None] = nobody_keeps,
     ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self._coalescer = Coalescer(low_us)
@@ -165,8 +162,7 @@ class SourceRounds:
         """How often a task came in below the low watermark."""
         self.history: History[str] = History()
         """The low watermark of the last hour, and the tasks that held it."""
-        self._on_change = on_change
-        self._encoded_tasks: EncodedParts[str] = EncodedParts(self._encoded_task)
+        self._mark = mark
 
     # -- queries
 
@@ -417,29 +413,22 @@ class SourceRounds:
 
     # -- restart
 
-    def encode(self, most: int) -> int:
-        """Do a part of the work of ``encoded``: up to ``most`` tasks. Returns the number of tasks encoded."""
-        tasks = len(self._encoded_tasks.waiting(most))
-        self._encoded_tasks.encode(tasks)
-        return tasks
-
-    def encoded(self) -> str:
-        """The state without the open round and the history, as JSON. Deterministic.
-
-        Encodes only the tasks that changed since the last call.
-        """
-        return json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
+    def encoded(self, task_id: str | None = None) -> str | None:
+        """The row of the source, or of a task, as JSON, without the open round and the history; None: no such task."""
+        if task_id is None:
+            return to_json(self._own_snapshot())
+        return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
 
     @classmethod
     def restore(
-        cls, data: Mapping[str, Any], *, quorum: float, on_change: Callable[[], None] = _nobody_asks
+        cls, data: Mapping[str, Any], *, quorum: float, mark: Callable[..., None] = nobody_keeps
     ) -> SourceRounds:
-        """Make the rounds from ``encoded``. No round is open, so the tasks are asked anew.
+        """Make the rounds from their rows. No round is open, so the tasks are asked anew.
 
         Raises:
-            KeyError, TypeError, ValueError: the data is not a result of ``encoded``.
+            KeyError, TypeError, ValueError: the data is not made of such rows.
         """
-        rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
+        rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], mark=mark)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
         for saved in data["tasks"]:
@@ -470,8 +459,6 @@ class SourceRounds:
                 if not answer.live or answer.left_out is not None:
                     rounds._leaving.add(task_id)
             rounds._coalescer.assign(task_id, state=state, watermark_us=saved["low_us"])
-            rounds._encoded_tasks.changed(task_id)
-        rounds._changed()
         return rounds
 
     # -- how
@@ -505,14 +492,11 @@ class SourceRounds:
             "complete_until_us": answer.complete_until_us,
         }
 
-    def _encoded_task(self, task_id: str) -> str | None:
-        return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
-
     def _changed(self, task_id: str | None = None) -> None:
-        """Note a change of the snapshot, of the source and, if given, of a task."""
+        """Mark the row of the source and, if given, of a task."""
         if task_id is not None:
-            self._encoded_tasks.changed(task_id)
-        self._on_change()
+            self._mark("task", self.job_id, self.source_id, task_id)
+        self._mark("source", self.job_id, self.source_id)
 
     def _completeness(self, task_id: str) -> tuple[bool, int, str]:
         until_us = self._answers[task_id].complete_until_us

@@ -1,135 +1,106 @@
-"""The coordinator's state as bytes: writes and reads the envelope. Each part of the coordinator knows its contents.
+"""The coordinator's state as rows, one for each part that changes by itself: a task, a run, a source, a member.
 
-    "LWMC"  version  crc32  JSON        integers are little-endian; the checksum is of the JSON
+    ("task", job, source, task)  ->  '{"task_id":"0","low_us":42,...}'        the row's key, and its state as JSON
 
-Nothing depends on time or memory, so equal states give equal bytes.
-
-A coordinator makes snapshots all the time, and most of its tasks have said nothing since the last snapshot. So every
-part keeps its text, and ``EncodedParts`` keeps the texts of its elements; a caller marks changed elements, and only
-these are encoded again.
+A caller keeps the rows. Most tasks have said nothing since the rows were taken last, so only changed rows are taken:
+whatever changes a part marks the part's key in ``Changes``. Nothing depends on time or memory, so equal states give
+equal rows.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from lowmark.watermark.errors import CorruptSnapshot
 
 VERSION = 1
-_MAGIC = b"LWMC"
-_HEAD = struct.Struct("<4sBI")
+"""Grows with each change of the rows' form."""
 
+Key = tuple[str, ...]
+Rows = dict[Key, str]
+ChangedRows = dict[Key, str | None]
 
 to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 """Encode a value as JSON, without spaces and with keys in their order."""
 
-Key = TypeVar("Key")
 
-
-def json_object(fields: dict[str, Any], **encoded: str) -> str:
-    """Make a JSON object; fields that are JSON already come last.
-
-    >>> json_object({"epoch": 7}, members="[1,2]")
-    '{"epoch":7,"members":[1,2]}'
-    """
-    last = ",".join(f'"{name}":{text}' for name, text in encoded.items())
-    return f"{to_json(fields)[:-1]}{',' if fields else ''}{last}}}"
-
-
-class EncodedParts(Generic[Key]):
-    """A JSON array with one element per key, sorted; encodes only elements that changed since.
+class Changes:
+    """The rows that changed since they were taken.
 
     Args:
-        part: gives the element of a key as JSON; None if the key has gone.
-        order: the sort key of keys; None: the keys themselves.
+        encoded: gives the state of a key as JSON; None if the part has gone.
 
     >>> lows_us = {"b": 20}
-    >>> parts = EncodedParts(lambda name: to_json([name, lows_us[name]]) if name in lows_us else None)
-    >>> parts.changed("b"), parts.text()
-    (None, '[["b",20]]')
-    >>> lows_us |= {"a": 10, "b": 30}
-    >>> parts.changed("a"), parts.text()        # nobody said that b has changed
-    (None, '[["a",10],["b",20]]')
+    >>> changes = Changes(lambda key: to_json(lows_us[key[0]]) if key[0] in lows_us else None)
+    >>> changes.mark("b"), changes.take(), changes.take()
+    (None, {('b',): '20'}, {})
+    >>> lows_us = {"a": 10}
+    >>> changes.mark("a"), changes.mark("b"), changes.encode(1), changes.take()
+    (None, None, True, {('a',): '10', ('b',): None})
     """
 
-    def __init__(self, part: Callable[[Key], str | None], order: Callable[[Key], Any] | None = None) -> None:
-        self._part, self._order = part, order
-        self._texts: dict[Key, str] = {}  # sorted by ``text``
-        self._changed: dict[Key, None] = {}
-        self._grown = False  # whether keys were added since the last sort
-        self._text: str | None = "[]"
+    def __init__(self, encoded: Callable[[Key], str | None]) -> None:
+        self._encoded = encoded
+        self._marked: dict[Key, None] = {}
+        self._rows: ChangedRows = {}
 
-    def changed(self, key: Key) -> None:
-        """Mark the element of a key as new, changed or gone. O(1)."""
-        self._changed[key] = None
-
-    def waiting(self, most: int) -> list[Key]:
-        """Up to ``most`` changed keys, in the order in which ``encode`` takes them."""
-        return list(islice(self._changed, most))
+    def mark(self, *key: str) -> None:
+        """Mark a part as new, changed or gone. O(1)."""
+        self._marked[key] = None
 
     def encode(self, most: int) -> bool:
-        """Encode up to ``most`` changed keys now, so that less is left for ``text``. Returns whether any are left."""
-        for key in self.waiting(most):
-            del self._changed[key]
-            self._text, text = None, self._part(key)
-            if text is None:
-                self._texts.pop(key, None)
-            else:
-                self._grown |= key not in self._texts
-                self._texts[key] = text
-        return bool(self._changed)
+        """Encode up to ``most`` rows now, so that less is left for ``take``. Returns whether any are left."""
+        for key in list(islice(self._marked, most)):
+            del self._marked[key]
+            self._rows[key] = self._encoded(key)
+        return bool(self._marked)
 
-    def text(self) -> str:
-        """The array. Changed elements are encoded, the others are copied."""
-        self.encode(len(self._changed))
-        if self._grown:
-            keys: list[Any] = sorted(self._texts, key=self._order)
-            self._texts, self._grown = {key: self._texts[key] for key in keys}, False
-        if self._text is None:
-            self._text = f"[{','.join(self._texts.values())}]"
-        return self._text
+    def take(self) -> ChangedRows:
+        """The rows that changed since the last call; None for a part that has gone."""
+        self.encode(len(self._marked))
+        rows, self._rows = self._rows, {}
+        return rows
 
 
-def encode(text: str) -> bytes:
-    """Put the state, as JSON, into its envelope.
-
-    >>> decode(encode('{"lost":0}'))
-    {'lost': 0}
-    """
-    body = text.encode()
-    return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
+def nobody_keeps(*_key: str) -> None:
+    """Mark nothing: for parts whose rows nobody takes."""
 
 
-def decode(data: bytes) -> dict[str, Any]:
-    """Read back a state that ``encode`` wrote.
+def decode(rows: Mapping[Key, str]) -> dict[str, Any]:
+    """Put the rows together: a list of each kind, sorted; the tasks of a source and the members of a group in it.
+
+    >>> decode({("lost",): "3", ("run", "job", "orders", "0"): '["job","orders","0","run-1"]'})["runs"]
+    [['job', 'orders', '0', 'run-1']]
 
     Raises:
-        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot.
+        CorruptSnapshot: a row is of an unknown kind, is not JSON, or belongs to nothing.
     """
-    if len(data) < _HEAD.size:
-        raise CorruptSnapshot(f"truncated: a header has {_HEAD.size} bytes", len(data))
-    magic, version, checksum = _HEAD.unpack_from(data)
-    if magic != _MAGIC:
-        raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
-    if version != VERSION:
-        raise CorruptSnapshot(f"unknown version {version}, this one reads {VERSION}", len(data))
-    body = data[_HEAD.size :]
-    if zlib.crc32(body) != checksum:
-        raise CorruptSnapshot("damaged or cut off: the checksum does not match", len(data))
-    try:
-        state: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptSnapshot("its contents are not JSON", len(data)) from error
-    if not isinstance(state, dict):
-        raise CorruptSnapshot(f"its contents are a {type(state).__name__}, not an object", len(data))
-    for name, check in _PARTS.items():
-        if name in state and not check(state[name]):
-            raise CorruptSnapshot(f"its contents do not make sense (in {name})", len(data))
+    state: dict[str, Any] = {"lost": 0, **{name: [] for name in _LISTS.values()}}
+    owners: dict[Key, list[Any]] = {}
+    size = sum(map(len, rows.values()))
+    for key in sorted(rows):  # a source comes before its tasks' kind, and a group before its members' kind
+        kind, *parts = key
+        try:
+            value = json.loads(rows[key])
+        except (ValueError, RecursionError) as error:
+            raise CorruptSnapshot(f"the row {key} is not JSON", size) from error
+        if kind not in _ROWS or not _ROWS[kind](value):
+            raise CorruptSnapshot(f"its contents do not make sense (in {kind})", size)
+        if kind == "lost":
+            state["lost"] = value
+        elif kind in _OWNER:
+            owner = owners.get((_OWNER[kind], *parts[: 2 if kind == "task" else 1]))
+            if owner is None:
+                raise CorruptSnapshot(f"its contents do not make sense (the row {key} belongs to nothing)", size)
+            owner.append(value)
+        else:
+            if kind in _INNER:
+                value[_INNER[kind]] = owners[key] = []
+            state[_LISTS[kind]].append(value)
+    state["retired"].sort(key=lambda run: run[-1])
     return state
 
 
@@ -138,6 +109,16 @@ def decode(data: bytes) -> dict[str, Any]:
 # themselves check missing and unknown fields.
 
 _Check = Callable[[Any], bool]
+_LISTS = {
+    "run": "runs",
+    "retired": "retired",
+    "source": "sources",
+    "group": "groups",
+    "group_of": "group_of",
+    "spoke_us": "spoke_us",
+}
+_OWNER = {"task": "source", "member": "group"}
+_INNER = {"source": "tasks", "group": "members"}
 
 
 def _number(value: Any) -> bool:
@@ -199,31 +180,27 @@ _MEMBER = _fields(
     low_us=_maybe(_number),
     low_at_us=_maybe(_number),
 )
-_PARTS: dict[str, _Check] = {
+_ROWS: dict[str, _Check] = {
     "lost": _number,
-    "runs": _all(_row(_text, _text, _text, _text)),
-    "retired": _all(_row(_text, _text, _text, _text)),
-    "sources": _all(
-        _fields(
-            job_id=_text,
-            source_id=_text,
-            low_us=_maybe(_number),
-            rose_at_us=_maybe(_number),
-            last_asked_us=_maybe(_number),
-            returned_late=_number,
-            tasks=_all(_ANSWER),
-        )
+    "run": _row(_text, _text, _text, _text),
+    "retired": _row(_text, _text, _text, _text, _number),
+    "source": _fields(
+        job_id=_text,
+        source_id=_text,
+        low_us=_maybe(_number),
+        rose_at_us=_maybe(_number),
+        last_asked_us=_maybe(_number),
+        returned_late=_number,
     ),
-    "groups": _all(
-        _fields(
-            name=_text,
-            params=_maybe(_fields(group=_text, max_drift_us=_number, update_interval_us=_number)),
-            next_us=_maybe(_number),
-            announced_us=_maybe(_number),
-            version=_number,
-            members=_all(_MEMBER),
-        )
+    "task": _ANSWER,
+    "group": _fields(
+        name=_text,
+        params=_maybe(_fields(group=_text, max_drift_us=_number, update_interval_us=_number)),
+        next_us=_maybe(_number),
+        announced_us=_maybe(_number),
+        version=_number,
     ),
-    "group_of": _all(_row(_text, _text, _text, _text)),
-    "spoke_us": _all(_row(_text, _text, _text, _number)),
+    "member": _MEMBER,
+    "group_of": _row(_text, _text, _text, _text),
+    "spoke_us": _row(_text, _text, _text, _number),
 }
