@@ -276,6 +276,7 @@ class StreamRun:
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
 
     def _with_late_rows(self, status: StreamStatus) -> StreamStatus:
+        """Fill in the late rows of each split, because `SplitWatermarks` does not count them."""
         late = self._late_rows
         if late is None:
             return status

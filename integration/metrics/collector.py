@@ -267,7 +267,7 @@ class StreamCollector(Collector):
             "lowmark_splits_not_shown", "Splits without series of their own.", labels=_QUERY_LABELS
         )
         for labels, run in shown.items():
-            splits = _shown(run, max_splits=self._max_splits, top=self._top)
+            splits = _splits_shown(run, max_splits=self._max_splits, top=self._top)
             hidden.add_metric(labels, len(run.status.splits) - len(splits))
             past = self._past.get(labels, _NO_PAST)
             for name, split in splits.items():
@@ -352,7 +352,7 @@ def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) 
         family.add_metric(labels, value)
 
 
-def _shown(run: RunStatus, *, max_splits: int, top: int) -> Mapping[str, SplitStatus]:
+def _splits_shown(run: RunStatus, *, max_splits: int, top: int) -> Mapping[str, SplitStatus]:
     """All splits by name; of too many, those that need attention first."""
     splits = run.status.splits
     if len(splits) <= max_splits:

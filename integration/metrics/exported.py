@@ -1,4 +1,8 @@
-"""Exported metrics of a run, its splits and its alignment group: name, help and value of each."""
+"""Exported metrics of a run, its splits and its alignment group: name, help and value of each.
+
+Names of counters stand here without `_total`, because Prometheus' client adds it. `COUNTERS` and `SPLIT_COUNTERS` go on
+when a query starts again in its driver (`collector.py` adds up the runs); a count in any other list begins at 0.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,13 @@ class _Of:
 
 @dataclass(frozen=True, slots=True)
 class _OfSplit:
-    """One metric of a split."""
+    """One metric of a split; None for a split without a value. `SplitStatus` is made in `watermark/splits/view.py`."""
 
     name: str
     help: str
     value: Callable[[SplitStatus], float | None]
 
 
-# Counts of the whole process: they continue when a query is started again.
 COUNTERS = (
     _Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
     _Of(
@@ -154,7 +157,7 @@ GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class _OfClock:
-    """One metric of a split whose clock is wrong."""
+    """One metric of a split that sent rows beyond the future guard; the ten splits with most such rows have one."""
 
     name: str
     help: str

@@ -30,7 +30,7 @@ SPLIT_FIELDS = (
     "name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports",
     "pending_since", "why", "passed_over", "native_late_rows",
 )  # fmt: skip
-"""The elements of a split's list, in order; `shown` is None if it equals the name."""
+"""A split's list, in an order that `_row` and `splits.js` repeat; `shown` is None if it equals the name."""
 
 _GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))

@@ -61,7 +61,7 @@ class SplitStatus:
     native_late_rows: int = 0
     bound_us: int | None = None
     beyond_bound: int = 0
-    late_rows: int | None = None
+    late_rows: int | None = None  # None from `view.py`: a caller that knows the number fills it in
 
 
 class Cause(str, Enum):

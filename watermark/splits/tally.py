@@ -1,6 +1,7 @@
 """Counts of a stream for people; no decision uses them.
 
-A wrong count loses no row, so the counts are kept apart from the decisions. A restart begins at 0.
+A wrong count loses no row, so the counts are kept apart from the decisions. Every run of a query begins at 0, also in
+the same process. For splits that report together, `cohort.py` counts by split.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class FutureTally:
     last_us: int
 
 
-_FUTURE_SPLITS_MOST = 1_000
+_FUTURE_SPLITS_MOST = 1_000  # future rows of further splits count in `counts` only
 
 
 class Tally:
@@ -68,7 +69,7 @@ class Tally:
         return self.last_batch_id is None or batch_id > self.last_batch_id
 
     def count_batch(self, event: BatchReported, now_us: int) -> None:
-        """Count a fresh batch; for single splits, count only rows beyond the future guard."""
+        """Count a fresh batch, and its rows beyond the future guard by split; such a row is a report of its split."""
         self.last_batch_id = event.batch_id
         self.batches += 1
         self.counts += event.counts

@@ -209,8 +209,8 @@ export class Splits {
         (unread === null ? "nobody knows how many are unread." : `has ${many(unread, "row")} unread.`),
       split.lagging ? "It is lagging: rows wait in it, it may be read, and the last batch had none of it." : "",
       late > 0 ? `In ${many(late, "batch", "batches")} it delivered rows at or below the watermark in force.` : "",
-      ...run.clocks.filter(([each]) => each === name).map(([, , ahead, since, last]) =>
-        `Its clock is wrong: ${many(ahead, "row")} from ${time(parsed(since), false)} to ${time(parsed(last), false)} UTC lie further ahead than the future guard allows, and move nothing.`),
+      ...run.clocks.filter(([each]) => each === name).map(([, , future, since, last]) =>
+        `Its clock is wrong: ${many(future, "row")} from ${time(parsed(since), false)} to ${time(parsed(last), false)} UTC lie further ahead than the future guard allows, and move nothing.`),
       native > 0 ? `At least ${many(native, "row")} of it came behind native Spark's one watermark, which drops them once their window is over.` : "",
       split.pending_since === null ? "" : `It has been waited for since ${time(parsed(split.pending_since), false)} UTC.`,
       split.passed_over ? "with_percentile() passes it: rows of it may be late." : "",
