@@ -23,7 +23,9 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.changes import Changes
 from lowmark.watermark.splits.events import BatchReported, Effect, Event, Polled
+from lowmark.watermark.splits.split_states import SplitStates
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
@@ -181,13 +183,12 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
     fed.now_us += SECOND
     before, epoch = fed.picture(), fed.run.epoch
 
-    def fail(self: SplitWatermarks, now_us: int) -> Any:
+    def fail(self: SplitStates, changes: Changes) -> None:
         raise MemoryError("no room")
 
-    working = SplitWatermarks._leave_quiet_out
-    monkeypatch.setattr(SplitWatermarks, "_leave_quiet_out", fail)  # in the middle of every event
-    take(fed, what)
-    monkeypatch.setattr(SplitWatermarks, "_leave_quiet_out", working)
+    with monkeypatch.context() as broken:
+        broken.setattr(SplitStates, "settle", fail)  # in the middle of every event
+        take(fed, what)
     taken = {"report": "the report of batch 3", "plan": "plan 4", "poll": "the question of its heartbeat"}[what]
     refusal = fed.run.refusal
     assert refusal is not None

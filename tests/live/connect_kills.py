@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.live.servers import Process, free_ports, wait_until
@@ -34,6 +35,14 @@ def server_on(port: int, folder: Path, number: int) -> Process:
     return server
 
 
+def planned_batches(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "checkpoint" / "offsets").glob("*")}
+
+
+def has_planned_another(folder: Path, before: set[str]) -> bool:
+    return not planned_batches(folder) <= before
+
+
 def play(folder: Path, kills: int, seed: int) -> None:
     """Kill, and check the windows.
 
@@ -49,10 +58,8 @@ def play(folder: Path, kills: int, seed: int) -> None:
             client = Client(folder, port, *known)
             client.starts()
             orders.put(chance.randrange(2, 6))
-            batches = {path.name for path in (folder / "checkpoint" / "offsets").glob("*")}
-            wait_until(
-                lambda seen=batches: {p.name for p in (folder / "checkpoint" / "offsets").glob("*")} - seen, "a batch"
-            )
+            planned = planned_batches(folder)
+            wait_until(partial(has_planned_another, folder, planned), "a batch")
             PAUSE.wait(chance.random())  # the moment of the kill
             if victim == "server":
                 os.kill(jvm_of(server), signal.SIGKILL)

@@ -36,7 +36,7 @@ def test_a_bucket_has_each_late_row_once_also_when_a_batch_runs_again(
             monkeypatch.setenv(name, value)
         client = boto3.client("s3", endpoint_url=address, **KINESIS_ACCESS)
 
-        def late() -> list[int]:
+        def late() -> list[object]:
             listed = client.list_objects_v2(Bucket="checkpoints", Prefix="late/").get("Contents", [])
             files = [each["Key"] for each in listed if each["Key"].endswith(".parquet")]
             bodies = [client.get_object(Bucket="checkpoints", Key=file)["Body"].read() for file in files]
