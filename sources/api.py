@@ -456,7 +456,8 @@ class SplitPlanner(ABC, Generic[SplitT]):
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
         """Note that a batch was committed: rows before these splits are not read again.
 
-        For systems that keep unread rows. A batch may be told twice, or never.
+        For systems that keep unread rows. A batch may be told twice, or never. Enumerators and readers have a method of
+        this name, too, and get the id of the checkpoint instead of splits.
 
         Args:
             splits: the unfinished splits; `start` is where the next batch begins.
