@@ -4,7 +4,7 @@
     SplitEnumerator    finds splits and gives them to readers: one for a source, on the driver's coordinator thread
     SplitPlanner       says how far splits can be read now, and where in a split a time begins: on the driver
     SourceReader       reads the splits of one reader slot, on an executor
-    SplitReader        gives rows to a reader; the only reading role that most connectors need to write
+    SplitReader        gives rows to a reader; most connectors write no `SourceReader`
 
 Flink reads a split until it is told to stop and then asks the reader for its position. Spark first asks how far a batch
 shall go, writes the answer down, and reads afterwards, perhaps twice. So a **split** here is a range: it has the
@@ -74,8 +74,8 @@ EARLIEST_US = -(2**53)
 class SourceSplit:
     """A part of a source that is read on its own, from `start` up to and without `stop`. Connectors add fields.
 
-    Positions are whole numbers that grow along the split: Kafka offsets, row numbers, bytes of a segment. Positions may
-    have gaps. Only the connector knows their meaning.
+    Positions are whole numbers that grow along the split: Kafka offsets, row numbers, bytes of a segment. Positions are
+    below 2**63, because plans keep 64 bits of each, and may have gaps. Only the connector knows their meaning.
 
     Attributes:
         split_id: its name, unique in the source, with a meaning that never changes. Rows carry this id, and watermarks
@@ -456,7 +456,8 @@ class SplitPlanner(ABC, Generic[SplitT]):
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
         """Note that a batch was committed: rows before these splits are not read again.
 
-        For systems that keep unread rows. A batch may be told twice, or never.
+        For systems that keep unread rows. A batch may be told twice, or never. Enumerators and readers have a method of
+        this name, too, and get the id of the checkpoint instead of splits.
 
         Args:
             splits: the unfinished splits; `start` is where the next batch begins.
@@ -671,9 +672,10 @@ class Source(ABC, Generic[SplitT, StateT]):
         fetching: how the threads of a task read its slices.
         externally_induced: whether `create_reader` makes an `ExternallyInducedSourceReader`, which decides where
             batches end.
-        requires: modules beside lowmark's own that reading needs, such as "confluent_kafka". They are looked for where
-            readers run before the first query, and an error names the missing package and this source. A source that
-            reads through others has their modules, too.
+        requires: modules beside lowmark's own that reading needs, such as "confluent_kafka", the name of an `import`.
+            They are looked for where readers run before the first query, and an error names the missing package and
+            this source. Name the module of your source, too, because `ship` does not bring your packages. A source
+            that reads through others has their modules, too.
     """
 
     fetching: Fetching = Fetching.multiplexed()

@@ -82,11 +82,14 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
 
     @abstractmethod
     def discover(self) -> Sequence[SplitT]:
-        """List the present splits, each with the `start` for its first row. Runs on the driver."""
+        """List the present splits, each with the `start` for its first row.
+
+        Runs on the driver, on a thread of its own: another thread may call `latest` and `find_time` at the same time.
+        """
 
     @abstractmethod
     def latest(self, splits: Sequence[SplitT]) -> Mapping[str, SplitEnd]:
-        """Return the present end of each split (`SplitPlanner.latest`); stops are handled elsewhere."""
+        """Return the present end of each split (`SplitPlanner.latest`); `SimplePlanner` minds stops."""
 
     @abstractmethod
     def read(self, split: SplitT) -> Iterator[Rows]:
