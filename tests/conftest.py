@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
@@ -94,9 +95,14 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: two cores, UTC, and Kafka's connector on the class path if its jars are installed."""
     require_java()
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     from tests.sparks import LOCAL_CHECKPOINTS
+
+    # pytest gives its handler to each logger that keeps its records, and PySpark's loggers would make the handler write
+    # JSON, in all later tests, after the first error of an SQL text.
+    PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[assignment,method-assign]
 
     folder = tmp_path_factory.mktemp("spark")
     (folder / "log4j2.properties").write_text(LOG4J.format(log=folder / "spark.log"))
