@@ -31,6 +31,7 @@ __all__ = [
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
+# Spark 4.1 moved the class to another package.
 _PACKAGE = _STREAMING if major_minor(pyspark.__version__) < (4, 1) else f"{_STREAMING}.checkpointing"
 LOCAL_CHECKPOINTS = {
     "spark.sql.streaming.checkpointFileManagerClass": f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"

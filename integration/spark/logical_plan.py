@@ -1,6 +1,7 @@
 """Reads Spark's plan of a DataFrame before and after it is wrapped; changes no plan.
 
-Plans are walked through Py4J node by node. Node names are Spark's class names (`LogicalPlan.nodeName`).
+Plans are walked through Py4J node by node. Node names are Spark's class names (`LogicalPlan.nodeName`)
+without the package: a class that moves keeps its node name, and a renamed class is not found, without an error.
 """
 
 from __future__ import annotations

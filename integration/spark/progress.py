@@ -44,7 +44,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     """One batch of one query.
 
     A field without a default is in every progress event, and the low watermark or what is told of it needs that field.
-    Spark leaves `eventTime` out of a query without a watermark, and `observedMetrics` where nothing was observed.
+    Spark leaves `eventTime` out of a query without a watermark, and `observedMetrics` where nothing was observed. So a
+    Spark that renames `observedMetrics` raises no error here: batches count as not measured, and the watermark holds.
 
     >>> text = '{"id": "q", "runId": "r", "batchId": 3, "numInputRows": 2, "sources": [], "stateOperators": []}'
     >>> Progress.from_json(text).batch_id

@@ -25,7 +25,8 @@ __all__ = ["check_arrow", "check_session", "kafka_connector", "observes_splits",
 
 log = logging.getLogger("lowmark")
 
-# The newest published connector of each line; 4.3 has none yet and runs the connector of 4.2.
+# The newest published connector for each major.minor version; 4.3 has none yet and runs the connector of 4.2.
+# A version that is not listed gets the connector of its own version, which may not be published.
 _CONNECTORS = {(4, 0): "4.0.1", (4, 1): "4.1.1", (4, 2): "4.2.0", (4, 3): "4.2.0"}
 _SKETCH = "tuple_sketch_agg_double"
 # Applications that were told what the second transport costs, and versions of Spark that were warned of.

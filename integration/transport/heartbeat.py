@@ -368,7 +368,10 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _is_planner() -> bool:
-    """Whether this is the process in which Spark plans the batches of a stream's source."""
+    """Whether this is the process in which Spark plans the batches of a stream's source.
+
+    Asked only before Spark 4.2, so the name of the module in a newer Spark does not matter here.
+    """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == "pyspark.sql.streaming.python_streaming_source_runner"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PINNED = "4.2.0"
+PINNED = "4.2.0"  # the `pyspark` of constraints.txt
 
 
 def environments() -> dict[str, Path]:

@@ -81,8 +81,8 @@ def require_java() -> str:
 def jars(name: str, spark: str | None = None) -> list[Path]:
     """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty without them.
 
-    The jars of Spark's Kafka connector are those for the given Spark version, by default the installed one; Spark 4.3
-    has none of its own yet and uses those of 4.2.
+    The jars of Spark's Kafka connector are those for the given Spark version, by default the installed one. A version
+    without a file spark-kafka-MAJOR.MINOR.xml gets those of spark-kafka.xml, which are for 4.2; so does Spark 4.3.
     """
     line = ".".join((spark or importlib.metadata.version("pyspark")).split(".")[:2])
     if name == "spark-kafka" and (ROOT / "tests" / "live" / "jars" / f"spark-kafka-{line}.xml").exists():

@@ -1,7 +1,8 @@
 """A new user's first ten minutes as a script: an empty home, the wheel, an environment without activation, the README.
 
-It runs on the oldest and the newest Spark. The environments of `make sparks` provide pyspark, and the tests' own
-environment provides lowmark's other requirements, so no registry is needed; pip confirms that nothing is missing.
+It runs on the oldest and the newest Spark; the fixture `version` names both. The environments of `make sparks` provide
+pyspark, and the tests' own environment provides lowmark's other requirements, so no registry is needed; pip confirms
+that nothing is missing.
 """
 
 from __future__ import annotations
