@@ -4,8 +4,8 @@
     before each next batch            from the plan of the batch before, while a heartbeat reader waits for its answer
 
 Stateful operators drop rows by the watermark of the batch before, and remove state by that of the batch itself. With
-the setting `ALLOWS_MULTIPLE` off they use the latter for both. Spark decides that watermark after it has asked the
-heartbeat, so `wrap` refuses `late=` there.
+the setting `ALLOWS_MULTIPLE` off they use the latter for both. Spark decides the latter after Spark has asked
+the heartbeat, so `wrap` refuses `late=`, `watermark=` and `late_to=` with that setting off.
 """
 
 from __future__ import annotations

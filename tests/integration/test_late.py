@@ -315,14 +315,15 @@ def test_a_column_that_cannot_be_added_is_refused(
         service.wrap(feed.df, name="orders", event_time="ts", split="split", late=late)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("arguments", [{"late": "is_late"}, {"late_to": "/late"}], ids=lambda given: next(iter(given)))
 def test_without_the_watermark_of_the_batch_before_it_is_refused(
-    service: LowWatermarkService, spark: SparkSession, feed: Feed
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, arguments: dict[str, Any]
 ) -> None:
     with (
         settings(spark, {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}),
         pytest.raises(WrapRefused, match="late rows cannot be told apart exactly"),
     ):
-        service.wrap(feed.df, name="orders", event_time="ts", split="split", late="is_late")
+        service.wrap(feed.df, name="orders", event_time="ts", split="split", **arguments)
 
 
 def test_a_query_that_outlives_its_service_ends_in_words(spark: SparkSession, feed: Feed, checkpoint: str) -> None:

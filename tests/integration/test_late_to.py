@@ -243,16 +243,6 @@ def test_a_column_of_the_files_that_exists_already_is_refused(service: LowWaterm
         service.wrap(df, name="orders", event_time="ts", split="split", late_to="/late")
 
 
-def test_without_the_watermark_of_the_batch_before_it_is_refused(
-    service: LowWatermarkService, spark: SparkSession, feed: Feed
-) -> None:
-    with (
-        settings(spark, {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}),
-        pytest.raises(WrapRefused, match="late rows cannot be told apart exactly"),
-    ):
-        service.wrap(feed.df, name="orders", event_time="ts", split="split", late_to="/late")
-
-
 def wrapped(service: LowWatermarkService, feed: Feed, folder: Path | None, **arguments: Any) -> DataFrame:
     arguments = {"splits": ["a"], **arguments}
     return service.wrap(feed.df, name="orders", event_time="ts", split="split", late_to=folder, **arguments)
