@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UnknownTask,
     )
     from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, WatermarkOutput
+    from .moment import format_time_us
     from .protocol import (
         LowWatermarkListener,
         NotifyNewLowWatermark,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
         StreamStatus,
         WrongClock,
         explain,
-        format_time_us,
         to_json,
     )
     from .state import AllIdle, SplitId, SplitState
@@ -118,6 +118,7 @@ __getattr__ = at_first_use(
             "UnknownTask",
         ),
         "generator": ("BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput"),
+        "moment": ("format_time_us",),
         "protocol": (
             "LowWatermarkListener",
             "NotifyNewLowWatermark",
@@ -130,7 +131,6 @@ __getattr__ = at_first_use(
             "StreamStatus",
             "WrongClock",
             "explain",
-            "format_time_us",
             "to_json",
         ),
         "state": ("AllIdle", "SplitId", "SplitState"),

@@ -13,9 +13,11 @@ __all__ = [
     "MOST_US",
     "datetime_of",
     "first_ms_from",
+    "format_time_us",
     "none_first",
     "time_us",
     "us_of",
+    "utc",
 ]
 
 INT64 = range(-(2**63), 2**63)
@@ -96,3 +98,25 @@ def none_first(us: int | None) -> tuple[bool, int]:
     [None, -3, 5]
     """
     return us is not None, us or 0
+
+
+def utc(us: int | None) -> datetime | None:
+    """Microseconds since the epoch as an aware datetime; None for None, and for years outside of datetime's range."""
+    if us is None:
+        return None
+    try:
+        return datetime_of(us)
+    except OverflowError:
+        return None
+
+
+def format_time_us(us: int | None) -> str:
+    """An event time for people.
+
+    >>> format_time_us(0), format_time_us(None)
+    ('1970-01-01 00:00:00.000 UTC', 'none')
+    """
+    at = utc(us)
+    if at is None:
+        return "none" if us is None else f"{us} us"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.splits.status import format_time_us
+from lowmark.watermark.moment import format_time_us
 
 from .arrow_store import checkpoint_files
 from .checkpoint_store import CheckpointFiles, HadoopStore, batches, is_elsewhere, local_path

@@ -23,7 +23,7 @@ from typing import Any
 from lowmark.integration.errors import UnknownFormat
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.splits.status import format_time_us
+from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.strategy import FUTURE_GUARD_US
 
 __all__ = ["EVOLUTION", "LEFT_OUT", "OffsetEntry", "ahead_of_clock", "json_object", "next_watermark_ms"]

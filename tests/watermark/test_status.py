@@ -7,8 +7,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from lowmark.watermark import AllIdle, SplitId, SplitState, explain, format_time_us, to_json
+from lowmark.watermark.moment import utc
 from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused, Tick
-from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons, utc
+from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons
 from lowmark.watermark.state import IdleClock
 
 from tests.watermark.history import PLAIN, START_US, History, at, batch, watermarks_of

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.state import SplitId, split_order
-
-from .status import format_time_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from lowmark.watermark.moment import format_time_us
+
 from .events import BatchCounts
-from .status import Cause, Hold, format_time_us, hold_reasons, is_silent
+from .status import Cause, Hold, hold_reasons, is_silent
 
 __all__ = ["cause_of", "unusable_times"]
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
-from lowmark.watermark.moment import datetime_of, none_first, us_of
+from lowmark.watermark.moment import format_time_us, none_first, us_of
 from lowmark.watermark.printable import printable
 from lowmark.watermark.state import AllIdle, IdleClock, SplitState
 
@@ -338,28 +338,6 @@ def _unless_idle(hold: Hold) -> str:
 
 def _in(us: int) -> str:
     return f"in {rough_duration_us(us)}" if us > 0 else "now"
-
-
-def utc(us: int | None) -> datetime | None:
-    """Microseconds since the epoch as an aware datetime; None for None, and for years outside of datetime's range."""
-    if us is None:
-        return None
-    try:
-        return datetime_of(us)
-    except OverflowError:
-        return None
-
-
-def format_time_us(us: int | None) -> str:
-    """An event time for people.
-
-    >>> format_time_us(0), format_time_us(None)
-    ('1970-01-01 00:00:00.000 UTC', 'none')
-    """
-    at = utc(us)
-    if at is None:
-        return "none" if us is None else f"{us} us"
-    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC"
 
 
 def _moment(at: datetime | None) -> str:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from lowmark.watermark.moment import utc
 from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
@@ -13,7 +14,7 @@ from .cause import cause_of, unusable_times
 from .low_watermark import LowWatermark
 from .split_reports import SplitReports
 from .split_states import SplitStates
-from .status import Hold, HolderSpell, SplitStatus, StreamStatus, WrongClock, lost_reasons, need, utc
+from .status import Hold, HolderSpell, SplitStatus, StreamStatus, WrongClock, lost_reasons, need
 from .tally import FutureTally
 
 _CLOCKS_SHOWN = 10

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
+from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.protocol import LeftOut, TaskId
 from lowmark.watermark.splits.history import Held
-from lowmark.watermark.splits.status import format_time_us, need
+from lowmark.watermark.splits.status import need
 from lowmark.watermark.state import SplitState
 
 from .alignment import GroupStatus
