@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lowmark.watermark import StreamStatus, to_json
-from lowmark.watermark.splits.status import utc
+from lowmark.watermark.moment import utc
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.status import run_mark
 

@@ -29,8 +29,8 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured, added_up
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, StreamStatus, format_duration_us
+from lowmark.watermark.moment import utc
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
-from lowmark.watermark.splits.status import utc
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.view import names_of
 

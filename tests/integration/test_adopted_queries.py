@@ -23,7 +23,7 @@ from lowmark.integration.spark.checkpoint_store import HadoopStore
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.sources.spark.versions import major_minor
 from lowmark.watermark import WatermarkStrategy
-from lowmark.watermark.splits.status import format_time_us
+from lowmark.watermark.moment import format_time_us
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F

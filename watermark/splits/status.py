@@ -396,7 +396,8 @@ def _clock_lines(status: StreamStatus) -> list[str]:
 def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
     """The earlier holders, newest first, as one line; empty if there are no spells.
 
-    >>> at = [datetime_of(minutes * 60_000_000) for minutes in (0, 3, 15)]
+    >>> from lowmark.watermark.moment import utc
+    >>> at = [utc(minutes * 60_000_000) for minutes in (0, 3, 15)]
     >>> _held_lines((HolderSpell("a", at[1], at[2]), HolderSpell("b", at[0], at[1])))
     ['  held   for 12m by a; before that for 3m by b']
     """
