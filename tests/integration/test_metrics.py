@@ -100,6 +100,7 @@ class FakeRun:
             seen_at_us=self.now_us,
             source_metrics=self.source_metrics,
             late_reports=self.watermarks.late_reports,
+            backlog_rows=self.watermarks.backlog_rows,
             spent_us={state.value: us for state, us in self.watermarks.spent_us(self.now_us).items()},
             gaps=self.gaps,
             alignment=self.alignment,
@@ -115,7 +116,9 @@ class FakeService:
     asked: int = 0
     broken: bool = False
 
-    def run_statuses(self, *, without: Container[str] = (), seconds: float = 60.0) -> list[RunStatus]:
+    def run_statuses(
+        self, *, without: Container[str] = (), seconds: float = 60.0, limit: int | None = None
+    ) -> list[RunStatus]:
         self.asked += 1
         if self.broken:
             raise TimeoutError(f"the loop is busy, tried for {seconds:g} seconds")
