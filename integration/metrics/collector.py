@@ -50,7 +50,7 @@ log = logging.getLogger("lowmark")
 _MAX_SPLITS_SHOWN = 100
 _LAGGARDS_SHOWN = 10
 _ENDED_KEPT = 100
-_PAST_SPLITS_KEPT = 1_000
+_SPLITS_ASKED = 1_000
 """Splits that a scrape asks for per query, those that need attention first, because the loop pays for each of them."""
 _TOKENS_KEPT = 1_000  # more than the number of runs that a service remembers
 # Less than Prometheus' own 10 seconds, because a busy loop must not look like a driver that is gone.
@@ -170,7 +170,7 @@ class StreamCollector(Collector):
 
     def _families_or_none(self) -> list[Metric] | None:
         try:
-            runs = self._runs.run_statuses(without=self._added, seconds=_SNAPSHOT_SECONDS, limit=_PAST_SPLITS_KEPT)
+            runs = self._runs.run_statuses(without=self._added, seconds=_SNAPSHOT_SECONDS, limit=_SPLITS_ASKED)
             families = self._families(runs)
         except Exception:
             self._errors += 1

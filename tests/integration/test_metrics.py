@@ -84,8 +84,8 @@ class FakeRun:
         self.batch_id += 1
         self.now_us += SECOND_US
 
-    def status(self) -> RunStatus:
-        status = self.watermarks.status(self.now_us)
+    def status(self, limit: int | None = None) -> RunStatus:
+        status = self.watermarks.status(self.now_us, limit=limit)
         return RunStatus(
             token=self.token,
             query=self.query,
@@ -122,7 +122,7 @@ class FakeService:
         self.asked += 1
         if self.broken:
             raise TimeoutError(f"the loop is busy, tried for {seconds:g} seconds")
-        return [run.status() for run in self.runs if run.token not in without]
+        return [run.status(limit) for run in self.runs if run.token not in without]
 
     def loop_times(self) -> LoopTimes:
         return LoopTimes(calls=7, busy_us=2_500_000, longest_us=1_500_000, waiting=3)
@@ -607,11 +607,11 @@ def test_of_splits_that_are_gone_nothing_is_kept() -> None:
 
 def test_of_very_many_splits_some_are_kept() -> None:
     run = FakeRun("run", ended=True)
-    run.report({str(each): 1 for each in range(metrics._PAST_SPLITS_KEPT + 100)})
+    run.report({str(each): 1 for each in range(metrics._SPLITS_ASKED + 100)})
     collector = StreamCollector(FakeService([run]))
     list(collector.collect())
 
-    assert len(collector._past["orders", "q"].splits) == metrics._PAST_SPLITS_KEPT
+    assert len(collector._past["orders", "q"].splits) == metrics._SPLITS_ASKED
 
 
 def test_a_failed_query_stays_visible_until_it_runs_again() -> None:

@@ -44,6 +44,7 @@ from .parts import (
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 50_000, 100_000, 300_000, 1_000_000)
 MOST_TASKS = 100_000  # of the coordinator, and of a batch
+MOST_PLANNED = 50_000  # splits of a planner
 QUERIES, APPLICATIONS, SPLITS = 1_000, 100, 1_000_000
 
 
@@ -53,7 +54,7 @@ def measure(sizes: Sequence[int]) -> list[Figure]:
     for size in sizes:
         began = time.monotonic()
         found += driver_figures(size)
-        found += plan_figures(size) if size <= MOST_TASKS else []
+        found += plan_figures(size) if size <= MOST_PLANNED else []
         if size <= MOST_TASKS:
             found += [merge_figure(size), *coordinator_figures(size), coordinator_status_figure(size)]
         print(f"{size:,}: {time.monotonic() - began:.0f} s", file=sys.stderr)

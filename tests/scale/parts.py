@@ -7,6 +7,7 @@ replaced but Spark: the sketch is built as Spark's library writes it, and the of
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import random
 import statistics
@@ -371,13 +372,28 @@ class _Ticks(SimpleSource[SourceSplit]):
 def plan_figures(splits: int, turns: int = 3) -> list[Figure]:
     """Measure the real planner, whose source answers at once: discovery is paid for once and left out."""
     source = _Ticks(splits)
-    planner = BatchPlanner(source, name="orders", options=PlanOptions(slots=64), now_us=lambda: START_US + SPREAD_US)
+
+    plans = itertools.count()
+
+    def steady_us() -> int:
+        """A second later at each call, because an empty plan lasts for a moment."""
+        return time.monotonic_ns() // 1_000 + next(plans) * SECOND_US
+
+    planner = BatchPlanner(
+        source,
+        name="orders",
+        options=PlanOptions(slots=64),
+        now_us=lambda: START_US + SPREAD_US,
+        steady_us=steady_us,
+    )
     took = list[float]()
     try:
         at = planner.initial()
-        while len(at.positions) < splits and source.seconds < 100:  # the enumerator assigns splits meanwhile
-            source.seconds += 1
+        source.seconds, until = 1, time.monotonic() + 120
+        while len(at.positions) < splits:  # the enumerator assigns the splits meanwhile
             at = planner.plan(at, None)
+            if time.monotonic() > until:
+                raise RuntimeError(f"of {splits} splits {len(at.positions)} were assigned")
         for _ in range(turns):
             source.seconds += 1
             ends = list[BatchOffset]()

@@ -4,9 +4,9 @@
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
             JSON (ids if names; names in the order of the ids, null for an unknown name, then split and name of others,
             as earlier versions wrote all names; ancestry: child, parents, smallest watermark of removed parents;
-            split and bound; when the young stream began; the batch whose report was lost, and when the loss was known; for each
-            bound in turn the number of rows from which it was found; only if a person left splits out: split, person,
-            since when, and until when)
+            split and bound; when the young stream began; the batch whose report was lost, and when the loss was
+            known; for each bound in turn the number of rows from which it was found; only if a person left splits
+            out: split, person, since when, and until when)
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
