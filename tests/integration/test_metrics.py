@@ -115,6 +115,7 @@ class FakeService:
     runs: list[FakeRun] = field(default_factory=list)
     asked: int = 0
     broken: bool = False
+    limits: set[int | None] = field(default_factory=set)
 
     def run_statuses(
         self, *, without: Container[str] = (), seconds: float = 60.0, limit: int | None = None
@@ -122,6 +123,7 @@ class FakeService:
         self.asked += 1
         if self.broken:
             raise TimeoutError(f"the loop is busy, tried for {seconds:g} seconds")
+        self.limits.add(limit)
         return [run.status(limit) for run in self.runs if run.token not in without]
 
     def loop_times(self) -> LoopTimes:
@@ -603,6 +605,20 @@ def test_of_splits_that_are_gone_nothing_is_kept() -> None:
 
     assert len(past.splits) == 301
     assert past.splits["kept"][0] == 5, "rows of the five runs"
+
+
+def test_of_very_many_splits_the_loop_is_asked_for_some_and_all_are_counted() -> None:
+    run = FakeRun("run", strategy=WatermarkStrategy.for_monotonous_timestamps().with_percentile(10))
+    splits = metrics._SPLITS_ASKED + 500
+    run.report({f"{each:04}": each * SECOND_US for each in range(splits)}, backlog_rows={"0000": 5, "1499": 2})
+    service = FakeService([run])
+    seen = Scraper(StreamCollector(service))
+
+    assert len(service.run_statuses(limit=metrics._SPLITS_ASKED)[0].status.splits) == metrics._SPLITS_ASKED
+    assert seen.one("lowmark_splits_not_shown") == splits - 11, "the holder is not one of the ten furthest behind"
+    assert seen.of("lowmark_holder_info", split="1350") != {}
+    assert seen.one("lowmark_backlog_rows") == 7
+    assert service.limits == {metrics._SPLITS_ASKED}
 
 
 def test_of_very_many_splits_some_are_kept() -> None:
