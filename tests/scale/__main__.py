@@ -48,12 +48,12 @@ MOST_PLANNED = 50_000  # splits of a planner
 QUERIES, APPLICATIONS, SPLITS = 1_000, 100, 1_000_000
 
 
-def measure(sizes: Sequence[int]) -> list[Figure]:
-    """Measure every part at every size; say on standard error how far it is."""
+def measure(sizes: Sequence[int], turns: int | None) -> list[Figure]:
+    """Measure every part at every size, in so many turns; say on standard error how far the run is."""
     found = list[Figure]()
     for size in sizes:
         began = time.monotonic()
-        found += driver_figures(size)
+        found += driver_figures(size, turns)
         found += plan_figures(size) if size <= MOST_PLANNED else []
         if size <= MOST_TASKS:
             found += [merge_figure(size), *coordinator_figures(size), coordinator_status_figure(size)]
@@ -94,9 +94,18 @@ def play(costs: Costs) -> list[dict[str, Any]]:
     return found
 
 
-def run(sizes: Sequence[int], shapes: Sequence[tuple[int, int]], streams: Sequence[int]) -> dict[str, Any]:
-    """Measure, model and compare."""
-    figures = measure(sizes)
+def run(
+    sizes: Sequence[int], shapes: Sequence[tuple[int, int]], streams: Sequence[int], turns: int | None = None
+) -> dict[str, Any]:
+    """Measure, model and compare.
+
+    Args:
+        sizes: numbers of splits, and of tasks; the first is one of the sizes that the model learns from.
+        shapes: the loops that are run as a whole: (queries, splits of each).
+        streams: numbers of streams at the coordinator that runs on the virtual clock.
+        turns: how often each part is measured; None: more often where a turn is short.
+    """
+    figures = measure(sizes, turns)
     costs = Costs(figures)
     groups = (("alone", lambda n: None), ("one group", lambda n: "all"), ("groups of two", lambda n: f"g{n // 2}"))
     coordinators = [
@@ -123,6 +132,11 @@ def run(sizes: Sequence[int], shapes: Sequence[tuple[int, int]], streams: Sequen
             for x in limits(costs)
         ],
     }
+
+
+def smoke() -> dict[str, Any]:
+    """Run everything once at small sizes."""
+    return run((1_000, 1_500), [(2, 1_000)], [100], turns=1)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -180,10 +194,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the result to this file, too")
     parser.add_argument("--smoke", action="store_true", help="some seconds, small sizes")
     options = parser.parse_args()
-    most = 3_000 if options.smoke else options.most
-    shapes = [(2, 2_000)] if options.smoke else [(10, 1_000), (3, 10_000), (2, 30_000)]
-    streams = [200] if options.smoke else [1_000, 10_000]
-    result = run([size for size in SIZES if size <= most], shapes, streams)
+    if options.smoke:
+        result = smoke()
+    else:
+        sizes = [size for size in SIZES if size <= options.most]
+        result = run(sizes, [(10, 1_000), (3, 10_000), (2, 30_000)], [1_000, 10_000])
     print(table(result))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

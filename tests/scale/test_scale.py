@@ -1,9 +1,12 @@
-"""The model of a thousand executors, at small sizes: its rules add up, its parts grow in a line, and it can disagree."""
+"""The model of a thousand executors at small sizes: its rules add up, bytes grow in a line, and it can disagree."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from .__main__ import smoke, table
 from .model import Application, Costs, checks, coordinator_shares, heartbeat_waits, largest, limits, loop_share
 from .parts import PARTS, Driver, Figure, driver_figures, loop_busy_ms, merge_figure, plan_figures
 
@@ -92,3 +95,18 @@ def test_the_real_coordinator_on_the_virtual_clock_publishes() -> None:
 
     assert 0 < shares.busy < 1
     assert shares.p99_ms > 0
+
+
+def test_the_command_runs_every_part_and_prints_it() -> None:
+    result = smoke()
+    text = table(result)
+
+    assert {figure["part"] for figure in result["figures"]} == PARTS.keys()
+    assert json.loads(json.dumps(result)) == result
+    assert [part.what for part in PARTS.values() if part.what not in text] == []
+    for played in result["played"]:
+        assert played["loop_share_played"] == pytest.approx(min(played["loop_share_by_rule"], 1), rel=0.05)
+    # A scrape has the same size for any number of splits, which nothing tells a model that learned from one size.
+    exact = [check for check in result["checks"] if check["unit"] == "bytes" and "scrape" not in check["what"]]
+    assert len(exact) == 3
+    assert all(check["agrees"] for check in exact), "bytes do not depend on the machine"

@@ -63,7 +63,9 @@ def test_four_thousand_splits_fit_into_60_kb() -> None:
 
 
 def test_names_are_written_without_their_ids_and_read_as_earlier_versions_wrote_them() -> None:
-    active: dict[int | str, tuple[SplitState, int | None]] = {n * 2**40: (SplitState.ACTIVE, n) for n in range(1, 1_001)}
+    active: dict[int | str, tuple[SplitState, int | None]] = {
+        n * 2**40: (SplitState.ACTIVE, n) for n in range(1, 1_001)
+    }
     names: dict[int | str, str] = {split: f"device-{n}" for n, split in enumerate(active)}
     named = StreamSnapshot(0, active, {**names, 5: "gone"})
     ids, pairs = struct.pack("<2Q", 1, 2), [[1, "one"], [9, "nine"]]
