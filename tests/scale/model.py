@@ -59,7 +59,7 @@ class Costs:
         upper = next((n for n in sizes[1:] if size <= n), sizes[-1])
         lower = sizes[sizes.index(upper) - 1]
         if size > upper:
-            return known[upper] * (size / upper) ** self._slope(part, lower, upper)
+            return known[upper] * math.pow(size / upper, self._slope(part, lower, upper))
         return max(0.0, known[lower] + (known[upper] - known[lower]) * (size - lower) / (upper - lower))
 
     def exponent(self, part: str) -> float:

@@ -259,12 +259,13 @@ def driver_figures(size: int, turns: int | None = None) -> list[Figure]:
     collector = StreamCollector(driver)
     registry = CollectorRegistry()
     registry.register(collector)
+    generate_latest(registry)  # from now on the driver knows how many splits a scrape asks for
     picture = _Page(driver)
     for _ in range(turns):
         progress = driver.batch(token)
         sketch = progress.observed_metrics[driver.run(token).stream.metric]["latest"]
-        note("decode", timed(lambda sketch=sketch: decode_sketch(sketch, where="here")))
-        note("report", timed(lambda progress=progress: driver.take(token, progress)))
+        note("decode", timed(partial(decode_sketch, sketch, where="here")))
+        note("report", timed(partial(driver.take, token, progress)))
         note("answer", timed(lambda: driver.answer(token)))
         reply = driver.answer(token)
         note("offset", driver.offset_bytes(token, reply))
@@ -273,7 +274,7 @@ def driver_figures(size: int, turns: int | None = None) -> list[Figure]:
         note("page_next", timed(picture.next))
     for _ in range(min(turns, 3)):
         progress = driver.batch(token, 0.5)
-        note("report_half", timed(lambda progress=progress: driver.take(token, progress)))
+        note("report_half", timed(partial(driver.take, token, progress)))
     note("scrape_bytes", len(generate_latest(registry)))
     stream = driver.run(token).stream
     for _ in range(min(turns, 3)):
@@ -369,6 +370,10 @@ class _Ticks(SimpleSource[SourceSplit]):
         raise NotImplementedError("only planned")
 
 
+def _plan_into(ends: list[BatchOffset], planner: BatchPlanner[SourceSplit]) -> None:
+    ends.append(planner.plan(ends[-1], None))
+
+
 def plan_figures(splits: int, turns: int = 3) -> list[Figure]:
     """Measure the real planner, whose source answers at once: discovery is paid for once and left out."""
     source = _Ticks(splits)
@@ -396,9 +401,9 @@ def plan_figures(splits: int, turns: int = 3) -> list[Figure]:
                 raise RuntimeError(f"of {splits} splits {len(at.positions)} were assigned")
         for _ in range(turns):
             source.seconds += 1
-            ends = list[BatchOffset]()
-            took.append(timed(lambda at=at, ends=ends: ends.append(planner.plan(at, None))))
-            [at] = ends
+            ends = [at]
+            took.append(timed(partial(_plan_into, ends, planner)))
+            at = ends[-1]
             assert set(at.positions.values()) == {source.seconds}, "each batch takes a second of each split"
     finally:
         planner.close()
@@ -441,8 +446,9 @@ def coordinator_figures(tasks: int, turns: int = 3) -> list[Figure]:
 
 
 def _report_all(coordinator: LowWatermarkCoordinator, replies: Sequence[ReplyLowWatermark], at_us: int) -> None:
-    for event in (Tick(), *replies):
-        coordinator.handle(event, now_us=at_us)
+    coordinator.handle(Tick(), now_us=at_us)
+    for reply in replies:
+        coordinator.handle(reply, now_us=at_us)
     coordinator.take_changes()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from .__main__ import smoke, table
 from .model import Application, Costs, checks, coordinator_shares, heartbeat_waits, largest, limits, loop_share
+from .page import FIGURES, tables
 from .parts import PARTS, Driver, Figure, driver_figures, loop_busy_ms, merge_figure, plan_figures
 
 LINE = tuple(
@@ -110,3 +111,10 @@ def test_the_command_runs_every_part_and_prints_it() -> None:
     exact = [check for check in result["checks"] if check["unit"] == "bytes" and "scrape" not in check["what"]]
     assert len(exact) == 3
     assert all(check["agrees"] for check in exact), "bytes do not depend on the machine"
+
+
+def test_the_page_has_the_figures_of_the_committed_run() -> None:
+    page = (FIGURES.parents[1] / "how_far_it_goes.md").read_text(encoding="utf-8")
+    made = tables(json.loads(FIGURES.read_text(encoding="utf-8")))
+
+    assert {name for name, text in made.items() if text not in page} == set()
