@@ -241,7 +241,7 @@ def largest(holds: Callable[[int], bool], most: int = 1 << 34) -> int:
 
 
 def limits(costs: Costs, trigger_seconds: float = 10.0) -> list[Limit]:
-    """What breaks at which size, the first first, for each of three ways to grow."""
+    """The limits in the order of their sizes, for each of three ways to grow."""
     one, many, tasks = "splits of one query", "queries of 1,000 splits in one application", "streams at one coordinator"
 
     def of_splits(n: int) -> Application:
