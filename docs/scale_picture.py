@@ -1,7 +1,7 @@
 """Draws `docs/pictures/how-far-it-goes.svg` from the figures of `python -m tests.scale`, which are beside it as JSON.
 
-Both axes are logarithmic, so a part that grows in a line rises by one decade for each decade. A filled dot is a size that the
-model learned from, a ring is a measured size that tests the model, and a line joins the dots.
+Both axes are logarithmic, so a part that grows in a line rises by one decade for each decade. A filled dot is a size
+that the model learned from, a ring is a measured size that tests the model, and a line joins the dots.
 """
 
 from __future__ import annotations
