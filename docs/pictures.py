@@ -2,6 +2,8 @@
 
     make pictures
 
+It also draws `how-far-it-goes.svg` from the figures that `python -m tests.scale` left beside it (`scale_picture.py`).
+
 Nothing in it is drawn by hand: the rows are those of `lowmark demo --seed 42`, arriving as fast as they happened, in
 batches of 150 seconds; native Spark's watermark is the largest event time less ten seconds, the low watermark comes
 from the `SplitWatermarks` that decides it in a query. A row is red where its minute is over
@@ -11,6 +13,7 @@ when it comes: Spark drops it.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,7 @@ from lowmark.integration.demo.feed import TICKS_PER_BATCH, demo_script
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
+from scale_picture import draw as draw_scale
 
 SEED = 42
 MINUTE_US = 60_000_000
@@ -151,4 +155,7 @@ def _y(minute: float) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "pictures", help="the folder it goes to")
-    (parser.parse_args().out / "problem.svg").write_text(draw(play()), encoding="utf-8")
+    out, figures = parser.parse_args().out, Path(__file__).parent / "pictures" / "how-far-it-goes.json"
+    (out / "problem.svg").write_text(draw(play()), encoding="utf-8")
+    drawn = draw_scale(json.loads(figures.read_text(encoding="utf-8")))
+    (out / "how-far-it-goes.svg").write_text(drawn, encoding="utf-8")

@@ -37,7 +37,9 @@ SCHEMA_OF_GRAFANA_10 = 38
 
 
 class NoRuns:
-    def run_statuses(self, *, without: Container[str] = (), seconds: float = 0) -> list[RunStatus]:
+    def run_statuses(
+        self, *, without: Container[str] = (), seconds: float = 0, limit: int | None = None
+    ) -> list[RunStatus]:
         return []
 
     def loop_times(self) -> LoopTimes:

@@ -493,18 +493,22 @@ class LowWatermarkService:
         """
         return self._call(lambda: self._standing.statuses(limit), "give the status")
 
-    def run_statuses(self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS) -> list[RunStatus]:
+    def run_statuses(
+        self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS, limit: int | None = None
+    ) -> list[RunStatus]:
         """Return every run of every stream at one moment, including ended runs, for the metrics.
 
         Args:
             without: tokens of runs to leave out; an ended run does not change any more.
             seconds: how long to wait for the loop.
+            limit: number of splits of each run, those that need attention first; None: all.
 
         Raises:
             TimeoutError: the loop was busy for longer.
             ServiceStopped: the service was stopped.
         """
-        return self._call(lambda: self._standing.run_statuses(without), "give the status of all runs", seconds=seconds)
+        what = "give the status of all runs"
+        return self._call(lambda: self._standing.run_statuses(without, limit), what, seconds=seconds)
 
     def loop_times(self) -> LoopTimes:
         """Return how busy the loop is that decides low watermarks; works without the loop, even while it hangs."""

@@ -76,11 +76,11 @@ class Standing:
             *((run.query, run.status(now_us, limit)) for run in self._audits if not run.ended),
         ]
 
-    def run_statuses(self, without: Container[str] = ()) -> list[RunStatus]:
-        """Return all runs except those with the given tokens."""
+    def run_statuses(self, without: Container[str] = (), limit: int | None = None) -> list[RunStatus]:
+        """Return all runs except those with the given tokens; `limit` bounds the splits of each."""
         now_us = self._runs.clock.now_us()
         runs = (run for run in (*self._runs, *self._audits) if run.token not in without)
-        return [self._run_status(run, now_us, None) for run in runs]
+        return [self._run_status(run, now_us, limit) for run in runs]
 
     def shown(self, *, stream: str | None, ended: bool, limit: int | None) -> list[RunStatus]:
         """Return the runs to show to people, including queries of which only the planner has asked.

@@ -24,7 +24,7 @@ import logging
 import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Protocol
 
 from lowmark.integration.process.clock import monotonic_us
@@ -50,7 +50,8 @@ log = logging.getLogger("lowmark")
 _MAX_SPLITS_SHOWN = 100
 _LAGGARDS_SHOWN = 10
 _ENDED_KEPT = 100
-_PAST_SPLITS_KEPT = 1_000  # per query
+_SPLITS_ASKED = 1_000
+"""Splits that a scrape asks for per query, those that need attention first, because the loop pays for each of them."""
 _TOKENS_KEPT = 1_000  # more than the number of runs that a service remembers
 # Less than Prometheus' own 10 seconds, because a busy loop must not look like a driver that is gone.
 _SNAPSHOT_SECONDS = 5.0
@@ -63,8 +64,10 @@ _SPLIT_LABELS = (*_QUERY_LABELS, "split")
 class Runs(Protocol):
     """Gives the snapshot: a `LowWatermarkService`."""
 
-    def run_statuses(self, *, without: Container[str] = (), seconds: float = ...) -> list[RunStatus]:
-        """Return all other runs, at one moment."""
+    def run_statuses(
+        self, *, without: Container[str] = (), seconds: float = ..., limit: int | None = None
+    ) -> list[RunStatus]:
+        """Return all other runs, at one moment; `limit` bounds the splits of each."""
         ...
 
     def loop_times(self) -> LoopTimes:
@@ -93,8 +96,7 @@ class _Past:
 
     def add(self, run: RunStatus) -> None:
         self.counts = _added(self.counts, _counts(run))
-        kept = islice(run.status.splits.items(), _PAST_SPLITS_KEPT)
-        self.splits = {name: self.split_counts(name, split) for name, split in kept}
+        self.splits = {name: self.split_counts(name, split) for name, split in run.status.splits.items()}
         self.failed, self.refused = run.failed, run.refused
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
@@ -168,7 +170,8 @@ class StreamCollector(Collector):
 
     def _families_or_none(self) -> list[Metric] | None:
         try:
-            families = self._families(self._runs.run_statuses(without=self._added, seconds=_SNAPSHOT_SECONDS))
+            runs = self._runs.run_statuses(without=self._added, seconds=_SNAPSHOT_SECONDS, limit=_SPLITS_ASKED)
+            families = self._families(runs)
         except Exception:
             self._errors += 1
             if not self._failing:  # once, not per scrape
@@ -268,7 +271,7 @@ class StreamCollector(Collector):
         )
         for labels, run in shown.items():
             splits = _splits_shown(run, max_splits=self._max_splits, top=self._top)
-            hidden.add_metric(labels, len(run.status.splits) - len(splits))
+            hidden.add_metric(labels, sum(run.status.states.values()) - len(splits))
             past = self._past.get(labels, _NO_PAST)
             for name, split in splits.items():
                 split_labels = (*labels, _text(name))

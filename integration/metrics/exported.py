@@ -6,7 +6,7 @@ when a query starts again in its driver (`collector.py` adds up the runs); a cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -123,7 +123,7 @@ GAUGES = (
     _Of(
         "lowmark_backlog_rows",
         "Unread rows of all splits, as far as known. Absent while unknown.",
-        lambda r: _known_sum(split.backlog_rows for split in r.status.splits.values()),
+        lambda r: r.backlog_rows,
     ),
     _Of(
         "lowmark_last_report_timestamp_seconds",
@@ -280,8 +280,3 @@ def _seconds(us: int | None) -> float | None:
 
 def _at(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
-
-
-def _known_sum(numbers: Iterable[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None

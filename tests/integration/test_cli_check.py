@@ -44,8 +44,8 @@ class Shown(FakeRun):
     more: dict[str, Any] = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
-    def status(self) -> RunStatus:
-        status = super().status()
+    def status(self, limit: int | None = None) -> RunStatus:
+        status = super().status(limit)
         now_us = int(self.now.timestamp()) * SECOND_US
         return replace(
             status,

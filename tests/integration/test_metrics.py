@@ -84,8 +84,8 @@ class FakeRun:
         self.batch_id += 1
         self.now_us += SECOND_US
 
-    def status(self) -> RunStatus:
-        status = self.watermarks.status(self.now_us)
+    def status(self, limit: int | None = None) -> RunStatus:
+        status = self.watermarks.status(self.now_us, limit=limit)
         return RunStatus(
             token=self.token,
             query=self.query,
@@ -100,6 +100,7 @@ class FakeRun:
             seen_at_us=self.now_us,
             source_metrics=self.source_metrics,
             late_reports=self.watermarks.late_reports,
+            backlog_rows=self.watermarks.backlog_rows,
             spent_us={state.value: us for state, us in self.watermarks.spent_us(self.now_us).items()},
             gaps=self.gaps,
             alignment=self.alignment,
@@ -114,12 +115,16 @@ class FakeService:
     runs: list[FakeRun] = field(default_factory=list)
     asked: int = 0
     broken: bool = False
+    limits: set[int | None] = field(default_factory=set)
 
-    def run_statuses(self, *, without: Container[str] = (), seconds: float = 60.0) -> list[RunStatus]:
+    def run_statuses(
+        self, *, without: Container[str] = (), seconds: float = 60.0, limit: int | None = None
+    ) -> list[RunStatus]:
         self.asked += 1
         if self.broken:
             raise TimeoutError(f"the loop is busy, tried for {seconds:g} seconds")
-        return [run.status() for run in self.runs if run.token not in without]
+        self.limits.add(limit)
+        return [run.status(limit) for run in self.runs if run.token not in without]
 
     def loop_times(self) -> LoopTimes:
         return LoopTimes(calls=7, busy_us=2_500_000, longest_us=1_500_000, waiting=3)
@@ -602,13 +607,27 @@ def test_of_splits_that_are_gone_nothing_is_kept() -> None:
     assert past.splits["kept"][0] == 5, "rows of the five runs"
 
 
+def test_of_very_many_splits_the_loop_is_asked_for_some_and_all_are_counted() -> None:
+    run = FakeRun("run", strategy=WatermarkStrategy.for_monotonous_timestamps().with_percentile(10))
+    splits = metrics._SPLITS_ASKED + 500
+    run.report({f"{each:04}": each * SECOND_US for each in range(splits)}, backlog_rows={"0000": 5, "1499": 2})
+    service = FakeService([run])
+    seen = Scraper(StreamCollector(service))
+
+    assert len(service.run_statuses(limit=metrics._SPLITS_ASKED)[0].status.splits) == metrics._SPLITS_ASKED
+    assert seen.one("lowmark_splits_not_shown") == splits - 11, "the holder is not one of the ten furthest behind"
+    assert seen.of("lowmark_holder_info", split="1350") != {}
+    assert seen.one("lowmark_backlog_rows") == 7
+    assert service.limits == {metrics._SPLITS_ASKED}
+
+
 def test_of_very_many_splits_some_are_kept() -> None:
     run = FakeRun("run", ended=True)
-    run.report({str(each): 1 for each in range(metrics._PAST_SPLITS_KEPT + 100)})
+    run.report({str(each): 1 for each in range(metrics._SPLITS_ASKED + 100)})
     collector = StreamCollector(FakeService([run]))
     list(collector.collect())
 
-    assert len(collector._past["orders", "q"].splits) == metrics._PAST_SPLITS_KEPT
+    assert len(collector._past["orders", "q"].splits) == metrics._SPLITS_ASKED
 
 
 def test_a_failed_query_stays_visible_until_it_runs_again() -> None:

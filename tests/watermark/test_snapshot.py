@@ -62,6 +62,21 @@ def test_four_thousand_splits_fit_into_60_kb() -> None:
     assert len(encode(StreamSnapshot(1_700_000_000_000_000, splits))) < 60_000
 
 
+def test_names_are_written_without_their_ids_and_read_as_earlier_versions_wrote_them() -> None:
+    active: dict[int | str, tuple[SplitState, int | None]] = {
+        n * 2**40: (SplitState.ACTIVE, n) for n in range(1, 1_001)
+    }
+    names: dict[int | str, str] = {split: f"device-{n}" for n, split in enumerate(active)}
+    named = StreamSnapshot(0, active, {**names, 5: "gone"})
+    ids, pairs = struct.pack("<2Q", 1, 2), [[1, "one"], [9, "nine"]]
+    planes = bytes(ids[place + 8 * n] for place in range(8) for n in range(2))
+    earlier, today = (sealed([[], rows], ids=planes, kind=0, count=2) for rows in (pairs, ["one", None, [9, "nine"]]))
+
+    assert decode(encode(named)) == named
+    assert len(encode(named)) - len(encode(StreamSnapshot(0, active))) < 4 * len(active)  # with the ids it was 9
+    assert decode(earlier).names == decode(today).names == {1: "one", 9: "nine"}
+
+
 def test_all_snapshots_are_of_version_1() -> None:
     assert {encode(snapshot)[4] for snapshot in EVERY.values()} == {1}
 
@@ -120,6 +135,9 @@ def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> 
         sealed([[None], []], count=1),
         sealed([["a"], [[["a"], "name"]]], count=1),
         sealed([["a"], [["a", 7]]], count=1),
+        sealed([["a"], ["one", "two"]], count=1),
+        sealed([["a"], [["a", "one"], "two"]], count=1),
+        sealed([["a"], 7], count=1),
         sealed([["a"], [], [["a", ["a"], None]]], count=1),
         sealed([["a"], [], [["a", [1.5], None]]], count=1),
         sealed([["a"], [], [["a", ["b"], 2**63]]], count=1),

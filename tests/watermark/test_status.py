@@ -372,6 +372,17 @@ def test_a_status_with_a_limit_shows_who_needs_attention_first() -> None:
     assert list(history.status(22, limit=99).splits) == ["y", "z", "b", "c", "a", "e", "f"]
 
 
+def test_a_status_with_a_limit_always_shows_the_holder() -> None:
+    history = History(PLAIN.with_percentile(50))
+    history.on(0, batch(0, 0, {"a": 1, "b": 2, "c": 3, "d": 4}))
+    whole = history.status(1)
+
+    assert whole.holder == "c", "a and b are passed over"
+    assert list(history.status(1, limit=1).splits) == ["c"]
+    assert list(history.status(1, limit=2).splits) == ["a", "c"]
+    assert list(history.status(1, limit=3).splits) == ["a", "b", "c"]
+
+
 def test_a_limit_is_not_negative() -> None:
     with pytest.raises(ValueError, match="expected a limit of 0 or more, got -1"):
         History().status(0, limit=-1)

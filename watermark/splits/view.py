@@ -43,6 +43,8 @@ class View:
         coalescer, states, tally = self.low.coalescer, self.states, self.reports.tally
         holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
         shown, idle = self._shown(limit), self._idle(limit)
+        if limit and holder is not None and holder not in shown:
+            shown[-1] = holder  # people ask for it first, and many splits may need more attention
         marked = sorted(states.by_hand, key=split_order)
         names = names_of({*shown, *idle, *marked, *stripped, *(() if holder is None else (holder,))}, name_of)
         hold = self._hold(holder, names, now_us)
