@@ -4,16 +4,65 @@ from __future__ import annotations
 
 from functools import partial
 
+from lowmark.integration.errors import UnknownStream
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.watermark import CorruptSnapshot
 
 from . import farewells
-from .ending_queries import Ending
+from .ending_queries import Ending, EndingQueries
+from .reports import Reports
+from .runs import Runs
 from .stream import Stream
 from .stream_run import StreamRun
 
-__all__ = ["begin"]
+__all__ = ["Beginnings", "begin"]
+
+
+class Beginnings:
+    """Begins the runs of a service with the first questions of heartbeat readers.
+
+    Args:
+        runs: the runs of the service.
+        reports: brings the progress of finished batches.
+        ending: AvailableNow queries whose readers Spark has not told so.
+    """
+
+    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
+        self._runs, self._reports, self._ending = runs, reports, ending
+
+    def begin_run(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
+        """Begin the run of a reader that asks for the first time, and end the run that it resumes.
+
+        Raises:
+            UnknownStream: the reader's stream or run does not belong to this service.
+        """
+        stream = self._runs.streams.get(request.stream_id)
+        if stream is None or not request.first:
+            raise UnknownStream(request.stream_id, self._runs.streams.names())
+        before = self._runs.get(request.resumes)
+        if before is not None and not before.ended:  # the query was restarted before the news of its end came
+            self._reports.leave_last(before)
+        ending = self._ending.of_heartbeat(stream.stream_id)
+        run = begin(stream, request, self._runs.queries, ending, now_us)
+        if before is not None:
+            run.complete_until_us = before.complete_until_us  # the sink stays as it is
+        run.begun_as = self._begins_as(stream.stream_id)
+        if (marking := self._runs.markings.get(stream.name)) is not None:
+            for query in self._runs.queries:
+                if stream.stream_id in query.streams():
+                    marking.begin(query)
+        run.shares = self._runs.cooperation.shares(stream)
+        self._runs.keep(run)
+        return run
+
+    def _begins_as(self, stream_id: str) -> str | None:
+        """The name, or else the id, of the only query that is about to begin with a stream; None if several are."""
+        self._runs.queries.find()
+        tied = {run.run_id for run in self._runs}
+        beginning = [q for q in self._runs.queries if q.run_id not in tied and stream_id in q.streams()]
+        names = {query.query_id if query.name is None else query.name for query in beginning}
+        return names.pop() if len(names) == 1 else None
 
 
 def begin(stream: Stream, request: HeartbeatRequest, queries: Queries, ending: Ending | None, now_us: int) -> StreamRun:

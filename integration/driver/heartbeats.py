@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from lowmark.integration.errors import UnknownStream, UnreadableReport
+from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.watermark.splits.events import Polled, Tick
 
-from . import beginning, failures
+from . import failures
+from .beginning import Beginnings
 from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
@@ -29,7 +30,7 @@ class Heartbeats:
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
-        self._runs, self._reports, self._ending = runs, reports, ending
+        self._runs, self._reports, self._beginnings = runs, reports, Beginnings(runs, reports, ending)
 
     def answer(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Answer a heartbeat reader, after taking the reports of all batches that are over.
@@ -40,7 +41,7 @@ class Heartbeats:
         now_us = self._runs.clock.now_us()
         run = self._runs.get(request.token)
         if run is None:
-            run = self._attach(request, now_us)
+            run = self._beginnings.begin_run(request, now_us)
         try:
             self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         except UnreadableReport as unreadable:  # the next report will be no better, and the watermark would hold
@@ -86,31 +87,3 @@ class Heartbeats:
     def _own_time(self, monotonic_us: int | None) -> int:
         clock = self._runs.clock
         return clock.now_us() if monotonic_us is None else clock.from_monotonic_us(monotonic_us)
-
-    def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
-        stream = self._runs.streams.get(request.stream_id)
-        if stream is None or not request.first:
-            raise UnknownStream(request.stream_id, self._runs.streams.names())
-        before = self._runs.get(request.resumes)
-        if before is not None and not before.ended:  # the query was restarted before the news of its end came
-            self._reports.leave_last(before)
-        ending = self._ending.of_heartbeat(stream.stream_id)
-        run = beginning.begin(stream, request, self._runs.queries, ending, now_us)
-        if before is not None:
-            run.complete_until_us = before.complete_until_us  # the sink stays as it is
-        run.begun_as = self._begins_as(stream.stream_id)
-        if (marking := self._runs.markings.get(stream.name)) is not None:
-            for query in self._runs.queries:
-                if stream.stream_id in query.streams():
-                    marking.begin(query)
-        run.shares = self._runs.cooperation.shares(stream)
-        self._runs.keep(run)
-        return run
-
-    def _begins_as(self, stream_id: str) -> str | None:
-        """The name, or else the id, of the only query that is about to begin with a stream; None if several are."""
-        self._runs.queries.find()
-        tied = {run.run_id for run in self._runs}
-        beginning = [q for q in self._runs.queries if q.run_id not in tied and stream_id in q.streams()]
-        names = {query.query_id if query.name is None else query.name for query in beginning}
-        return names.pop() if len(names) == 1 else None

@@ -10,12 +10,14 @@ import logging
 
 import msgspec
 from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.sessions import Query
 
 from .farewells import Farewells
 from .plans import Plans
-from .run_log import had_rows, log_ahead
 from .runs import Runs
+from .stream import Stream
 from .stream_run import StreamRun
 
 __all__ = ["Reports"]
@@ -54,46 +56,50 @@ class Reports:
 
     def take(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
         """Take the report of one batch if the batch belongs to this run."""
-        if not _belongs(run, progress):
+        own = [(index, offset) for index, offset in progress.heartbeats() if run.wrote(offset)]
+        if not own:
             return
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
             self._runs.could_not_begin.pop(run.stream.name, None)
-        self._check_plan(run, progress)
-        progress = self._with_starts(run, progress)
+        query = self._query_of(run, progress)
+        progress = self._with_starts(run, progress, query)
         known = len(run.watermarks.splits)
-        for index, offset in progress.heartbeats():
-            if run.wrote(offset):
-                run.written |= offset.token == run.token
-                self._plans.tie(run, run.sources_in(progress, index))
-                run.report(progress, index, planned_at_us=planned_at_us, now_us=self._runs.clock.now_us())
-                run.complete(progress, offset.low_us)
-                self._mark(run, progress)
+        for index, offset in own:
+            run.written |= offset.token == run.token
+            self._plans.tie(run, run.sources_in(progress, index))
+            run.report(
+                progress,
+                index,
+                planned_at_us=planned_at_us,
+                now_us=self._runs.clock.now_us(),
+                low_us=offset.low_us,
+            )
+            self._mark(run, progress, query)
         if len(run.watermarks.splits) > known:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
 
-    def _mark(self, run: StreamRun, progress: Progress) -> None:
-        """Pass a committed batch on to the marking of its partitions."""
-        marking, query = self._runs.markings.get(run.stream.name), self._runs.queries.get(run.run_id)
-        if marking is None or query is None or run.last_batch_id != progress.batch_id:
-            return
-        rows = had_rows(progress.sources) or bool(progress.state_operators)
-        marking.take(progress, query, until_us=run.complete_until_us, had_rows=rows)
+    def _query_of(self, run: StreamRun, progress: Progress) -> Query | None:
+        """Return the query of a batch, None if the query is over. The first call looks at the query's plan.
 
-    def _check_plan(self, run: StreamRun, progress: Progress) -> None:
-        """Look once at the plan of the running query: the places of its sources, and anything that lowmark refuses."""
-        query = None if run.checked else self._runs.running(run)
-        if query is None:
-            return
-        run.places, fault = query.stream_sources(), query.fault()
-        run.checked = True
-        if fault is not None:
-            run.refuse(f'stream "{run.stream.name}": {fault}')
-        log_ahead(run.stream, progress.watermark_us, self._runs.clock.now_us())
-
-    def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
-        """Add the start offsets of Kafka sources in their first batch, which only the checkpoint has."""
+        The plan has the places of the sources, and anything that lowmark refuses.
+        """
         query = self._runs.queries.get(run.run_id)
+        if run.checked:
+            return query
+        if query is None:
+            self._runs.queries.find()
+            query = self._runs.queries.get(run.run_id)
+        if query is not None:
+            run.places, fault = query.stream_sources(), query.fault()
+            run.checked = True
+            if fault is not None:
+                run.refuse(f'stream "{run.stream.name}": {fault}')
+            _warn_if_ahead(run.stream, progress.watermark_us, self._runs.clock.now_us())
+        return query
+
+    def _with_starts(self, run: StreamRun, progress: Progress, query: Query | None) -> Progress:
+        """Add the start offsets of Kafka sources in their first batch, which only the checkpoint has."""
         if not run.stream.kafka or query is None:
             return progress
         sources = list(progress.sources)
@@ -106,6 +112,14 @@ class Reports:
                     continue
                 sources[index] = msgspec.structs.replace(source, start_offset=start)
         return msgspec.structs.replace(progress, sources=sources)
+
+    def _mark(self, run: StreamRun, progress: Progress, query: Query | None) -> None:
+        """Pass a committed batch on to the marking of its partitions."""
+        marking = self._runs.markings.get(run.stream.name)
+        if marking is None or query is None or run.last_batch_id != progress.batch_id:
+            return
+        rows = progress.num_input_rows > 0 or bool(progress.state_operators)
+        marking.take(progress, query, until_us=run.complete_until_us, had_rows=rows)
 
     def keep_last(self, run: StreamRun) -> None:
         """Write the last report of a running run soon, if its splits are known by their rows alone."""
@@ -139,3 +153,15 @@ class Reports:
 
 def _belongs(run: StreamRun, progress: Progress | None) -> bool:
     return progress is not None and any(run.wrote(offset) for _, offset in progress.heartbeats())
+
+
+def _warn_if_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
+    """Warn if Spark's watermark in the first batch is ahead of the clock: a native query may have written any value."""
+    where = None if watermark_us is None else ahead_of_clock(watermark_us, now_us)
+    if where is not None:
+        log.warning(
+            'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '
+            "Hint: start with a new checkpoint; for Kafka, `lowmark offsets CHECKPOINT` says where.",
+            stream.name,
+            where,
+        )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowmark.integration.spark.kafka_offsets import kafka_rows
-from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
@@ -19,7 +18,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.watermark.splits.stream import SplitWatermarks
 
-__all__ = ["HolderLog", "RowsLog", "had_rows", "log_ahead", "log_effect"]
+__all__ = ["HolderLog", "RowsLog", "log_effect"]
 
 log = logging.getLogger("lowmark")
 
@@ -50,18 +49,6 @@ def log_effect(stream: Stream, effect: Effect) -> None:
             pass  # once per batch: metrics and status show it
 
 
-def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
-    """Warn if Spark's watermark in the first batch is ahead of the clock: a native query may have written any value."""
-    where = None if watermark_us is None else ahead_of_clock(watermark_us, now_us)
-    if where is not None:
-        log.warning(
-            'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '
-            "Hint: start with a new checkpoint; for Kafka, `lowmark offsets CHECKPOINT` says where.",
-            stream.name,
-            where,
-        )
-
-
 @dataclass
 class RowsLog:
     """Warnings about the rows of a batch, each at most once in a run except the last kind.
@@ -79,8 +66,8 @@ class RowsLog:
         progress: Progress,
         sources: Sequence[SourceProgress],
         measured: Measured | None,
-    ) -> None:
-        """Look at a report that was taken.
+    ) -> bool:
+        """Look at a report that was taken. Return whether its batch had rows that were not measured.
 
         Args:
             stream: the stream of the report.
@@ -96,7 +83,9 @@ class RowsLog:
         if measured is not None:
             # Offsets of transaction markers and compacted records are not rows.
             self._look_at_part(stream, progress.batch_id, measured.counts.rows, sum(kafka_rows(sources).values()))
-        elif had_rows(sources):
+            return False
+        unmeasured = any(source.num_input_rows > 0 for source in sources)
+        if unmeasured:
             log.warning(
                 'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
                 "Hint: a foreachBatch function must read the whole batch it is given, in every branch; take, limit and "
@@ -105,6 +94,7 @@ class RowsLog:
                 progress.id if progress.name is None else progress.name,
                 progress.batch_id,
             )
+        return unmeasured
 
     def _look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
         """Warn of a batch that was read in part, because unread rows move no watermark."""
@@ -121,11 +111,6 @@ class RowsLog:
             f"{measured_rows:,}",
             f"{offsets:,}",
         )
-
-
-def had_rows(sources: Sequence[SourceProgress]) -> bool:
-    """Whether Spark read rows of these sources in a batch."""
-    return any(source.num_input_rows > 0 for source in sources)
 
 
 @dataclass

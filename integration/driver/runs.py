@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.spark.sessions import Query
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
 
 from .cooperation import Cooperation
@@ -101,12 +100,6 @@ class Runs:
         ended = [token for token, each in self._runs.items() if each.ended]
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
-
-    def running(self, run: StreamRun) -> Query | None:
-        """The query of a run; None if the query ended before it was looked up."""
-        if self.queries.get(run.run_id) is None:
-            self.queries.find()
-        return self.queries.get(run.run_id)
 
     def after(self, run: StreamRun, now_us: int) -> None:
         """Tell listeners, group and job of a run about a change of the run.

@@ -36,7 +36,7 @@ from lowmark.watermark.splits.view import names_of
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
-from .run_log import HolderLog, RowsLog, had_rows, log_effect
+from .run_log import HolderLog, RowsLog, log_effect
 from .splits import Splits
 from .stream import Stream
 
@@ -330,7 +330,9 @@ class StreamRun:
         news, self._news = self._news, []
         return news
 
-    def report(self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int) -> None:
+    def report(
+        self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int, low_us: int | None = None
+    ) -> None:
         """Take the report of one batch as a whole. A repeated batch changes nothing.
 
         Args:
@@ -338,6 +340,7 @@ class StreamRun:
             heartbeat: index of this run's heartbeat among the event's sources.
             planned_at_us: when the batch was planned.
             now_us: now, on the service's clock.
+            low_us: the low watermark in the heartbeat's offset of the batch; None: the batch makes nothing complete.
         """
         if self.broken or (self.last_batch_id is not None and progress.batch_id <= self.last_batch_id):
             return
@@ -353,19 +356,10 @@ class StreamRun:
 
         if self._take_whole(change, f"the report of batch {progress.batch_id}"):
             self._took(progress, sources, measured(), now_us)
-
-    def complete(self, progress: Progress, low_us: int | None) -> None:
-        """Take the time that a reported batch proves: Spark tells of a batch after it has recorded it as committed.
-
-        Args:
-            progress: the batch's progress event.
-            low_us: the low watermark in the heartbeat's offset of the batch.
-        """
-        if self.last_batch_id != progress.batch_id:
-            return  # the report was not taken
-        until_us = complete_until(low_us, progress.watermark_us, with_state=bool(progress.state_operators))
-        if until_us is not None and (self.complete_until_us is None or until_us > self.complete_until_us):
-            self.complete_until_us = until_us
+            # Spark tells of a batch after it has recorded the batch as committed.
+            until_us = complete_until(low_us, progress.watermark_us, with_state=bool(progress.state_operators))
+            if until_us is not None and (self.complete_until_us is None or until_us > self.complete_until_us):
+                self.complete_until_us = until_us
 
     def _report(
         self,
@@ -389,16 +383,13 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        self._rows_log.look(self.stream, self.watermarks, progress, sources, measured)
-        if measured is None:
-            # `foreachBatch` read a part, or the plan lost the observation.
-            self.unmeasured_batches += had_rows(sources)
-        else:
+        self.unmeasured_batches += self._rows_log.look(self.stream, self.watermarks, progress, sources, measured)
+        if measured is not None:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice
             if measured.late_rows is not None:
                 self._late_rows = added_up((self._late_rows or {}, measured.late_rows))
-        if measured is not None and measured.counts.rows > 0:
-            self.rows_at_us = now_us
+            if measured.counts.rows > 0:
+                self.rows_at_us = now_us
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
         self.gaps = gaps
 
