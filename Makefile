@@ -6,6 +6,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := help
+# Every Python process of Spark's imports lowmark: it should find compiled modules, also where CI forbids to keep them.
+export PYTHONDONTWRITEBYTECODE :=
 
 # What a user may set: make venv PYTHON=python3.12, make test PYTEST_ARGS='-k kafka', make demo DEMO_ARGS='--seed 7'.
 # SPARK: the version that make test and make bench run on, 4.2.0 of constraints.txt or one of SPARKS.
