@@ -1,5 +1,7 @@
 """The start of a query: from `start()` to the end of its first batch, and the Python process that a stream starts.
 
+On 1,000 rows in a file, where Spark itself is quickest, and on as many records of a Kafka topic with four partitions.
+
 Wall time of a start depends on other load of the machine. Processor time and memory of the process do not, so the table
 has them, too. The queries of a crowd start at once; each must have a first batch.
 """
@@ -11,14 +13,15 @@ import os
 import statistics
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration import LowWatermarkService
 from lowmark.sources.files import FileSource
+from lowmark.sources.kafka import KafkaSource
 
-from tests.live.servers import wait_until
+from tests.live.servers import Broker, Record, kafka_broker, wait_until
 
 from .live import Batch, data_batches, progress, spent_ms
 from .measure import Bound, Row
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ROWS = 1_000
+PARTITIONS = 4
+START_MS = 1_700_000_000_000
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 PATIENCE_SECONDS = 240.0
 
@@ -42,11 +47,36 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pair
     def files() -> DataFrame:
         return spark.readStream.schema(schema).parquet(str(file.parent))
 
-    defines: dict[str, Define] = {
+    on_files: dict[str, Define] = {
         "native": lambda _: files().withWatermark("ts", "10 seconds"),
         "wrapped": lambda name: service.wrap(files(), name=name, event_time="ts", split="partition", strategy=STRATEGY),
         "read": lambda name: service.read(FileSource(str(file), event_time="ts"), name=name, strategy=STRATEGY),
     }
+    rows = _starts(spark, on_files, folder, f"start of a query on {ROWS:,} rows in a file", pairs=pairs)
+    with kafka_broker(folder / "start-broker") as broker:
+        topic = broker.create_topic(partitions=PARTITIONS)
+        broker.produce(topic, [Record("x", n % PARTITIONS, timestamp_ms=START_MS + n) for n in range(ROWS)])
+        on_kafka = _on_kafka(spark, service, broker, topic)
+        rows += _starts(spark, on_kafka, folder, f"start of a query on {ROWS:,} records of a Kafka topic", pairs=pairs)
+    return rows + (_crowd(on_files, folder, crowd) if crowd else [])
+
+
+def _on_kafka(spark: SparkSession, service: LowWatermarkService, broker: Broker, topic: str) -> dict[str, Define]:
+    def records() -> DataFrame:
+        stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+        return stream.option("subscribe", topic).option("startingOffsets", "earliest").load()
+
+    source = KafkaSource(bootstrap_servers=broker.bootstrap, topics=[topic])
+    return {
+        "native": lambda _: records().withWatermark("timestamp", "10 seconds"),
+        "wrapped": lambda name: service.wrap(
+            records(), name=name, event_time="timestamp", split="partition", strategy=STRATEGY
+        ),
+        "read": lambda name: service.read(source, name=name, strategy=STRATEGY),
+    }
+
+
+def _starts(spark: SparkSession, defines: Mapping[str, Define], folder: Path, section: str, *, pairs: int) -> list[Row]:
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     took: dict[str, list[float]] = {side: [] for side in defines}
     processes: dict[str, list[tuple[float, float]]] = {side: [] for side in defines}
@@ -61,7 +91,6 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pair
                 took[side].append((first - began) * 1000)
                 processes[side] += [_cost(pid) for pid in _runners(jvm) - before]
             query.stop()
-    section = f"start of a query on {ROWS:,} rows in a file"
     rows = [
         Row.pairs(section, f"{side}: start() to the end of the first batch", "ms", took["native"], took[side],
                   bound=Bound(bound, "added"))
@@ -69,12 +98,12 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pair
     ]  # fmt: skip
     for side in ("wrapped", "read"):
         seconds, private = zip(*processes[side], strict=True)
-        what = f"{side}: the stream's Python process"
+        what = f"{side}: a Python process of the stream"
         rows += [
             Row(section, f"{what}, processor time", "ms", None, statistics.median(seconds) * 1000),
             Row(section, f"{what}, private memory", "MB", None, statistics.median(private), bound=Bound(50, "at most")),
         ]
-    return rows + (_crowd(defines, folder, crowd) if crowd else [])
+    return rows
 
 
 def _crowd(defines: dict[str, Define], folder: Path, crowd: int) -> list[Row]:
