@@ -208,7 +208,7 @@ class Definition:
     def delivered(self, split: Split, watermark_us: int | None, planned_us: int) -> None:
         news = split.heard_us is None or planned_us > split.heard_us
         if watermark_us is not None:
-            if split.waits and split.state is not PAUSED:
+            if split.waits and split.state is not PAUSED and split.stopped_at_us is not None:  # None: marked by hand
                 split.read_again(planned_us)
             split.parents, split.left_us, split.waits = set(), [], False
         if news:
