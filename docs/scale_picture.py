@@ -1,6 +1,6 @@
 """Draws `docs/pictures/how-far-it-goes.svg` from the figures of `python -m tests.scale`, which are beside it as JSON.
 
-Both axes are logarithmic, so a part that grows in a line rises by one decade for each decade. A filled dot is a size
+Both axes are logarithmic. A cost in proportion to its size is a line with a slope of one. A filled dot is a size
 that the model learned from, a ring is a measured size that tests the model, and a line joins the dots.
 """
 

@@ -16,7 +16,7 @@ from .runs import Runs
 from .stream import Stream
 from .stream_run import StreamRun
 
-__all__ = ["Beginnings", "begin"]
+__all__ = ["Beginnings"]
 
 
 class Beginnings:
@@ -44,7 +44,7 @@ class Beginnings:
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
-        run = begin(stream, request, self._runs.queries, ending, now_us)
+        run = _begin(stream, request, self._runs.queries, ending, now_us)
         if before is not None:
             run.complete_until_us = before.complete_until_us  # the sink stays as it is
         run.begun_as = self._begins_as(stream.stream_id)
@@ -65,7 +65,9 @@ class Beginnings:
         return names.pop() if len(names) == 1 else None
 
 
-def begin(stream: Stream, request: HeartbeatRequest, queries: Queries, ending: Ending | None, now_us: int) -> StreamRun:
+def _begin(
+    stream: Stream, request: HeartbeatRequest, queries: Queries, ending: Ending | None, now_us: int
+) -> StreamRun:
     """Return the run of a heartbeat reader that asks for the first time; refused if the query must not go on.
 
     Args:

@@ -8,7 +8,6 @@ from lowmark.watermark.splits.events import Polled, Tick
 
 from . import failures
 from .beginning import Beginnings
-from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
 from .stream_run import StreamRun
@@ -26,11 +25,11 @@ class Heartbeats:
     Args:
         runs: the runs of the service.
         reports: brings the progress of finished batches.
-        ending: AvailableNow queries whose readers Spark has not told so.
+        beginnings: begins the run of a reader that asks for the first time.
     """
 
-    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
-        self._runs, self._reports, self._beginnings = runs, reports, Beginnings(runs, reports, ending)
+    def __init__(self, runs: Runs, reports: Reports, beginnings: Beginnings) -> None:
+        self._runs, self._reports, self._beginnings = runs, reports, beginnings
 
     def answer(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Answer a heartbeat reader, after taking the reports of all batches that are over.

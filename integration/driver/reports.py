@@ -13,6 +13,7 @@ from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
 from .farewells import Farewells
 from .plans import Plans
@@ -46,7 +47,7 @@ class Reports:
         query = queries.get(run.run_id)
         if query is None and run.run_id is None:
             queries.find()
-            query = next((q for q in queries if _belongs(run, q.newest())), None)
+            query = next((q for q in queries if _own_heartbeats(run, q.newest())), None)
         newest = None if query is None else query.newest(run.last_batch_id)
         if query is None or newest is None:
             return
@@ -56,7 +57,7 @@ class Reports:
 
     def take(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
         """Take the report of one batch if the batch belongs to this run."""
-        own = [(index, offset) for index, offset in progress.heartbeats() if run.wrote(offset)]
+        own = _own_heartbeats(run, progress)
         if not own:
             return
         if run.run_id is None:
@@ -151,8 +152,11 @@ class Reports:
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
 
 
-def _belongs(run: StreamRun, progress: Progress | None) -> bool:
-    return progress is not None and any(run.wrote(offset) for _, offset in progress.heartbeats())
+def _own_heartbeats(run: StreamRun, progress: Progress | None) -> list[tuple[int, HeartbeatOffset]]:
+    """Return the heartbeats of a run in a batch with their indexes among the sources; none: another run's batch."""
+    if progress is None:
+        return []
+    return [(index, offset) for index, offset in progress.heartbeats() if run.wrote(offset)]
 
 
 def _warn_if_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""Made-up reports of Spark on a batch, with the fields that Spark always writes."""
+"""Made-up reports of Spark on a batch, with the fields that Spark always writes; and a Spark without queries."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def report_text(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any
 def report_of(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any) -> Progress:
     """Make the same as `report_text`, parsed."""
     return Progress.from_json(report_text(batch_id, sources, **more))
+
+
+class NoQueries(list[object]):
+    """A Spark without queries."""
+
+    def find(self) -> None: ...
+    def get(self, run_id: str | None) -> None: ...

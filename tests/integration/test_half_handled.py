@@ -29,7 +29,7 @@ from lowmark.watermark.splits.split_states import SplitStates
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.reported import report_of
+from tests.integration.reported import NoQueries, report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -207,7 +207,7 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
 def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fed, queries = Fed("wrapped"), cast("Any", _NoQueries())
+    fed, queries = Fed("wrapped"), cast("Any", NoQueries())
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(fed.stream)
     desks.runs._runs["t"] = fed.run
@@ -252,10 +252,3 @@ def test_one_begins_again_from_the_last_whole_state_however_long_no_reader_asked
 
     assert fed.run.low_watermark_us == 590 * SECOND
     assert set(fed.run.status(fed.now_us).splits) == {"a", "b", "c"}
-
-
-class _NoQueries(list[object]):
-    """A Spark without queries."""
-
-    def find(self) -> None: ...
-    def get(self, run_id: str | None) -> None: ...

@@ -41,7 +41,7 @@ from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
-from tests.integration.reported import report_text
+from tests.integration.reported import NoQueries, report_text
 from tests.integration.serving import private_folder
 from tests.integration.test_cooperation_rules import FakeClient
 
@@ -293,18 +293,11 @@ class Wire:
         return replace(run, status=replace(run.status, held=()), spent_us={}, now_us=None)  # they change with time
 
 
-class _NoQueries(list[object]):
-    """A Spark without queries."""
-
-    def find(self) -> None: ...
-    def get(self, run_id: str | None) -> None: ...
-
-
 def _never_asked(request: object) -> Any:
     raise AssertionError(request)
 
 
-class _InSpark(_NoQueries):
+class _InSpark(NoQueries):
     """Spark's view of the only query, and the reports left in its checkpoint."""
 
     def __init__(self, tracks: Tracks) -> None:
@@ -400,7 +393,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 
 def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -> None:
     """Spark asks no heartbeat before that batch is over: until then the service hears its planner only."""
-    no_queries: Any = _NoQueries()
+    no_queries: Any = NoQueries()
     desks = Desks(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
     standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
@@ -427,7 +420,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
 
 def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page asks each second, for every split: a hundred runs of AvailableNow would occupy the loop for seconds."""
-    no_queries: Any = _NoQueries()
+    no_queries: Any = NoQueries()
     desks = Desks(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
     standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))

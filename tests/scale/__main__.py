@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,28 +110,21 @@ def run(
     costs = Costs(figures)
     groups = (("alone", lambda n: None), ("one group", lambda n: "all"), ("groups of two", lambda n: f"g{n // 2}"))
     coordinators = [
-        {"tasks": tasks, "group": name, "busy": shares.busy, "p99_ms": shares.p99_ms}
+        {"tasks": tasks, "group": name, **asdict(coordinator_shares(tasks, group))}
         for tasks in streams
         for name, group in groups
-        for shares in [coordinator_shares(tasks, group)]
     ]
     compared = checks(figures, costs) + whole_loop(costs, shapes)
     parts = {figure.part: costs.exponent(figure.part) for figure in figures}
     return {
         "machine": {"python": platform.python_version(), "machine": platform.machine(), "commit": _commit()},
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1_024,
-        "figures": [{"part": f.part, "size": f.size, "value": f.value} for f in figures],
+        "figures": [asdict(figure) for figure in figures],
         "exponents": parts,
-        "checks": [
-            {"what": c.what, "measured": c.measured, "modelled": c.modelled, "unit": c.unit, "agrees": c.agrees}
-            for c in compared
-        ],
+        "checks": [{**asdict(check), "agrees": check.agrees} for check in compared],
         "played": play(costs),
         "coordinators": coordinators,
-        "limits": [
-            {"what": x.what, "of": x.of, "size": x.size, "setting": x.setting, "measured": x.measured}
-            for x in limits(costs)
-        ],
+        "limits": [asdict(limit) for limit in limits(costs)],
     }
 
 

@@ -152,18 +152,18 @@ def heartbeat_waits(app: Application, costs: Costs, seconds: float = 600.0) -> t
     rng = random.Random(SEED)
     batch_s = (costs.at("report", app.splits) + costs.at("answer", app.splits)) / 1_000
     scrape_s = app.queries * costs.at("status", app.splits) / 1_000
-    arrivals = [(rng.random() * app.trigger_seconds, app.trigger_seconds, batch_s) for _ in range(app.queries)]
-    arrivals.append((rng.random() * SCRAPE_SECONDS, SCRAPE_SECONDS, scrape_s))
+    arrivals = [(rng.random() * app.trigger_seconds, app.trigger_seconds, batch_s, True) for _ in range(app.queries)]
+    arrivals.append((rng.random() * SCRAPE_SECONDS, SCRAPE_SECONDS, scrape_s, False))
     heapq.heapify(arrivals)
     free_at, busy_s, waits = 0.0, 0.0, list[float]()
     while arrivals[0][0] < seconds:
-        at, every, takes = heapq.heappop(arrivals)
+        at, every, takes, is_batch = heapq.heappop(arrivals)
         free_at = max(free_at, at) + takes
         busy_s += takes
-        if takes is batch_s:
+        if is_batch:
             waits.append(free_at - at)
         # Spark asks again at its trigger, or when the answer came, if the answer came later.
-        heapq.heappush(arrivals, (max(at + every, free_at), every, takes))
+        heapq.heappush(arrivals, (max(at + every, free_at), every, takes, is_batch))
     return busy_s / max(seconds, free_at), waits
 
 

@@ -48,7 +48,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.integration.reported import report_of
+from tests.integration.reported import NoQueries, report_of
 
 SEED = 7
 SECOND_US = 1_000_000
@@ -118,21 +118,6 @@ PARTS: Mapping[str, Part] = {
 
 
 @dataclass
-class _NoQueries:
-    """Spark's running queries: none, because a report is handed over directly."""
-
-    def get(self, run_id: str | None) -> None:
-        return None
-
-    def find(self) -> None: ...
-
-    def tell_late(self, stream_id: str) -> None: ...
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-
-@dataclass
 class Driver:
     """A driver's service without Spark: one loop, and as many streams as are added.
 
@@ -146,7 +131,7 @@ class Driver:
     _limit: int | None = None  # the collector's newest
 
     def __post_init__(self) -> None:
-        queries: Any = _NoQueries()
+        queries: Any = NoQueries()
         self.desks = Desks(queries, notify=lambda _: None)
         self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
         self.rng = np.random.default_rng(SEED)
@@ -346,7 +331,7 @@ def merge_figure(tasks: int, splits_a_task: int = 4) -> Figure:
 
 
 class _Ticks(SimpleSource[SourceSplit]):
-    """A source whose every split has one row in each second, and which answers at once."""
+    """A source that answers at once. Each of its splits has one row in each second."""
 
     schema = pa.schema([("at", pa.int64())])
     event_time = "at"

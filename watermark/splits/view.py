@@ -39,12 +39,10 @@ class View:
     low: LowWatermark
 
     def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
-        """The status with all splits, sorted by id, O(n log n); or with the ``limit`` neediest splits, O(n)."""
+        """The status with all splits, sorted by id, O(n log n); or with ``limit`` splits, holder and neediest, O(n)."""
         coalescer, states, tally = self.low.coalescer, self.states, self.reports.tally
         holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
         shown, idle = self._shown(limit), self._idle(limit)
-        if limit and holder is not None and holder not in shown:
-            shown[-1] = holder  # people ask for it first, and many splits may need more attention
         marked = sorted(states.by_hand, key=split_order)
         names = names_of({*shown, *idle, *marked, *stripped, *(() if holder is None else (holder,))}, name_of)
         hold = self._hold(holder, names, now_us)
@@ -97,7 +95,11 @@ class View:
         needs = (
             (need(state, at_us), split_order(split), split) for split, state, at_us in self.states.lineage.standings()
         )
-        return [split for _, _, split in heapq.nsmallest(limit, needs)]
+        shown = [split for _, _, split in heapq.nsmallest(limit, needs)]
+        holder = self.low.coalescer.holder
+        if limit and holder is not None and holder not in shown:
+            shown[-1] = holder  # people ask for it first, and many splits may need more attention
+        return shown
 
     def _idle(self, limit: int | None) -> list[SplitId]:
         if self.states.lineage.states[SplitState.IDLE] == 0:
