@@ -136,8 +136,8 @@ servers: .cache/java.asked jars classes
 	@$(MAKE) --no-print-directory java
 
 # Half of what a Spark session costs at its start: a minute once, and the tests start fifty.
-classes: .cache/spark-$(or $(filter $(SPARKS),$(SPARK)),4.2.0).jsa
-.cache/spark-%.jsa: | .venv/.installed-test $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) .cache/java.asked
+# The module returns at once if this environment has its archive.
+classes: .venv/.installed-test $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) .cache/java.asked
 	@$(spark_bin)/python -m tests.live.class_archive >.cache/classes.log 2>&1 || \
 	    $(say) "Spark's classes could not be archived, so tests take longer (.cache/classes.log)" >&2
 

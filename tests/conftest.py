@@ -125,6 +125,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
+        # Hundreds of queries share the session: with Spark's default of 100, it compiles the code of a query anew.
+        "spark.sql.codegen.cache.maxEntries": "5000",
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.

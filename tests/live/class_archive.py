@@ -4,7 +4,7 @@
 
 `SPARK_SUBMIT_OPTS` passes the archive to every JVM of Spark that the tests start in any process. The JVM silently
 ignores a missing archive, an archive of another Java or Spark, and one made with another class path; so the archive and
-all processes of the tests have one home of Spark.
+all processes of the tests have one home of Spark, and each home has an archive of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ _OPTIONS = "SPARK_SUBMIT_OPTS"
 
 
 def archive() -> Path:
-    """Return the path of the archive for this environment's Spark."""
-    return CACHE / f"spark-{importlib.metadata.version('pyspark')}.jsa"
+    """Return the path of the archive for this environment's Spark, beside the home whose class path it holds."""
+    return home().with_name("classes.jsa")
+
+
+def is_current() -> bool:
+    """Return whether the archive exists and was made after Spark's jars were installed."""
+    made = archive()
+    return made.exists() and made.stat().st_mtime > (home() / "jars").stat().st_mtime
 
 
 def home() -> Path:
@@ -55,6 +61,8 @@ def share() -> dict[str, str]:
 
 def main() -> None:
     """Run a wrapped query with windows and a sink in Python, and archive the classes that it loads."""
+    if is_current():
+        return
     clean_environment()
     made = archive()
     part = made.with_suffix(".part")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pyspark
@@ -66,6 +67,17 @@ def test_prometheus_answers_and_scrapes_itself(tmp_path: Path, prometheus_binary
             # A target counts as up shortly before its sample can be queried.
             wait_until(lambda: [sample["value"][1] for sample in server.query("up")] == ["1"], "its sample")
     assert http_get(f"{idle}/-/ready")[0] == 0
+
+
+def test_an_archive_older_than_sparks_jars_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars = tmp_path / "spark-home" / "jars"
+    jars.mkdir(parents=True)
+    monkeypatch.setattr(class_archive, "home", lambda: jars.parent)
+    assert not class_archive.is_current(), "no archive exists"
+    class_archive.archive().touch()
+    for jars_ns, current in ((1, True), (time.time_ns() + 10**12, False)):
+        os.utime(jars, ns=(jars_ns, jars_ns))
+        assert class_archive.is_current() == current
 
 
 @pytest.mark.skipif(not class_archive.archive().exists(), reason="`make classes` could not archive Spark's classes")
