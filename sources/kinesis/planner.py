@@ -91,6 +91,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         )
         self._named = named
         self._asking: dict[str, Look] = {}  # looks that hang and are not waited for
+        self._failures: dict[str, KinesisUnavailable] = {}  # why the last look at a shard that ended got no answer
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds
         self._looks: dict[str, ShardLook] = {}
@@ -140,6 +141,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         for name in self._asked.see(asked):
             self._looks.pop(name, None)
             self._children.pop(name, None)
+            self._failures.pop(name, None)
             self._dropped.discard(name)
 
     def _is_over(self, split: KinesisSplit, ends: dict[str, SplitEnd]) -> bool:
@@ -169,12 +171,11 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         }
         self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
         failures = [look.result() for name, look in looks.items() if name not in self._asking]
-        hung = [
-            (name, KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes"))
-            for name in looks
-            if name in self._asking
-        ]
+        hung = [(name, self._failures.get(name) or self._hangs(name)) for name in looks if name in self._asking]
         return hung + [failed for failed in failures if failed is not None]
+
+    def _hangs(self, name: str) -> KinesisUnavailable:
+        return KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes")
 
     def _wait_for(self, looks: Mapping[str, Look]) -> None:
         """Wait until looks have ended, except looks without answers. A look in the queue is waiting, not silent."""
@@ -196,7 +197,15 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return 0 if look is None else look.answers
 
     def _look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
-        """Look at one shard; return the reason if it did not answer."""
+        """Look at one shard; return and keep the reason if it did not answer."""
+        failed = self._try_look(split)
+        if failed is None:
+            self._failures.pop(split.split_id, None)
+        else:
+            self._failures[split.split_id] = failed[1]
+        return failed
+
+    def _try_look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
         look = self._looks.get(split.split_id)
         try:
             if look is None:

@@ -340,6 +340,32 @@ def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_
     planner.close()
 
 
+def test_a_shard_that_hangs_after_a_refusal_is_told_with_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "HUNG_SECONDS", 1)
+    hangs, refuses = threading.Event(), True
+
+    def records(stream: str, shard: str, *asked: Any, **options: Any) -> Page:
+        if refuses:
+            raise KinesisUnavailable("eu-west-1", f"read {shard}", 2.0, "ProvisionedThroughputExceeded: slow down")
+        hangs.wait(20)
+        return Page([], "0", 0)
+
+    client: Any = SimpleNamespace(
+        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
+    )
+    planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
+    [split] = splits_of({"0": ()})
+    for _ in range(2):  # refused, and then without an answer
+        assert planner.latest([split]) == {}
+        assert str(planner.trouble()).endswith("such as orders/0: ProvisionedThroughputExceeded: slow down")
+        refuses = False
+    hangs.set()
+    planner._asking["orders/0"].result(20)
+    assert len(planner.latest([split])) == 1
+    assert planner.trouble() is None
+    planner.close()
+
+
 class Busy:
     """A shard with writes until `silent_ms` ago, which counts its reads."""
 
