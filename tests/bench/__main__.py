@@ -22,7 +22,22 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from . import backfill, core, grpc, kafka, kinesis, late, many, pravega, scan, small, start, throughput, transports
+from . import (
+    backfill,
+    core,
+    delay,
+    grpc,
+    kafka,
+    kinesis,
+    late,
+    many,
+    pravega,
+    scan,
+    small,
+    start,
+    throughput,
+    transports,
+)
 from .live import session
 from .measure import Row, Spread
 
@@ -60,6 +75,10 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
     "backfill": (
         lambda *given: backfill.run(*given, count=2_000_000, pairs=2),
         lambda *given: backfill.run(*given, count=20_480, pairs=1, slice_minutes=360),
+    ),
+    "delay": (
+        lambda *given: delay.run(*given, triggers=(0, 1, 10), windows=30, warm=15),
+        lambda *given: delay.run(*given, triggers=(0,), windows=2, warm=2),
     ),
     "throughput": (
         lambda *given: throughput.run(*given, small=2_000_000, large=500_000, pairs=3),

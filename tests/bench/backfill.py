@@ -2,7 +2,9 @@
 
 Native Spark takes the same share of every partition's backlog, so the slow partition stays six hours behind, and native
 Spark loses no row only with a delay of six hours, all kept in state. `service.read` takes every partition up to the
-same event time. Both read with the same row budget and Spark's own sink; no row may be dropped.
+same event time. Both read with the same row budget and Spark's own sink; no row may be dropped. Flink SQL with
+watermark alignment reads the same topic in a process of its own, and writes its windows to a topic; their records are
+counted there.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import functions as F
 
+from tests.live.kafka_reading import values_of
 from tests.live.servers import Broker, Record, kafka_broker
 
+from .flink_sql import job_ms, missing
 from .live import Batch, Run, run_available, spent_ms
 from .measure import Bound, Row
 
@@ -31,6 +35,20 @@ HOURS = 24
 BEHIND_HOURS = 6
 SLICE_MINUTES = 10
 HOUR_MS = 3_600_000
+
+
+SQL = """
+CREATE TABLE events (word STRING, part INT METADATA FROM 'partition' VIRTUAL,
+                     ts TIMESTAMP_LTZ(3) METADATA FROM 'timestamp', WATERMARK FOR ts AS ts)
+WITH ('connector' = 'kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{bootstrap}', 'format' = 'raw',
+      'scan.startup.mode' = 'earliest-offset', 'scan.bounded.mode' = 'latest-offset',
+      'scan.watermark.alignment.group' = 'backfill', 'scan.watermark.alignment.max-drift' = '10min',
+      'scan.watermark.alignment.update-interval' = '100ms');
+CREATE TABLE windows (line STRING)
+WITH ('connector' = 'kafka', 'topic' = '{sink}', 'properties.bootstrap.servers' = '{bootstrap}', 'format' = 'raw');
+INSERT INTO windows SELECT CAST(COUNT(*) AS STRING)
+FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) GROUP BY window_start, window_end, part
+"""
 
 
 def stamp_ms(partition: int, offset: int, per_partition: int) -> int:
@@ -58,6 +76,7 @@ def run(
     pairs: int,
     slice_minutes: int = SLICE_MINUTES,
 ) -> list[Row]:
+    section = f"backfill, {count:,} records, {PARTITIONS} partitions, {HOURS} h, one {BEHIND_HOURS} h behind"
     per_partition = count // PARTITIONS
     budget = count * slice_minutes // (HOURS * 60)
     runs: dict[str, list[Run]] = {"native": [], "read": []}
@@ -85,7 +104,7 @@ def run(
             done = run_available(counted(df), folder / "backfill-checkpoints")
             _check(done, per_partition * PARTITIONS)
             runs["read"].append(done)
-    section = f"backfill, {count:,} records, {PARTITIONS} partitions, {HOURS} h, one {BEHIND_HOURS} h behind"
+        flink = _flink(section, broker, topic, folder, [run.wall_ms for run in runs["read"]])
     native, read = runs["native"], runs["read"]
     spans = [_slices_minutes(run, per_partition) for run in read]
     return [
@@ -99,6 +118,7 @@ def run(
                   *([spent_ms(r.data, "latestOffset") / len(r.data) for r in side] for side in (native, read))),
         Row(section, "drift between partitions after a batch, at most", "min", None, max(max(s) for s in spans),
             bound=Bound(SLICE_MINUTES, "at most")),
+        flink,
     ]  # fmt: skip
 
 
@@ -107,6 +127,18 @@ def _native(spark: SparkSession, broker: Broker, topic: str, budget: int) -> Dat
     stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
     stream = stream.option("kafka.fetch.max.wait.ms", "10").option("maxOffsetsPerTrigger", budget)
     return stream.load().select("partition", "timestamp").withWatermark("timestamp", f"{BEHIND_HOURS} hours 1 minute")
+
+
+def _flink(section: str, broker: Broker, topic: str, folder: Path, read_ms: list[float]) -> Row:
+    """Run Flink SQL once with watermark alignment; it may not lose a record either."""
+    what = "whole query of Flink SQL with watermark alignment (the left figure), once"
+    why = missing()
+    if why:
+        return Row(section, what, "ms", None, None, note=why)
+    sink = broker.create_topic()
+    flink_ms = job_ms(folder / "backfill-flink", SQL.format(topic=topic, sink=sink, bootstrap=broker.bootstrap))
+    lost = sum(broker.end_offsets(topic).values()) - sum(map(int, values_of(broker, sink)))
+    return Row.pairs(section, what, "ms", [flink_ms] * len(read_ms), read_ms, note=f"Flink lost {lost} records")
 
 
 def _check(done: Run, count: int) -> None:

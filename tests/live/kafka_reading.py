@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from lowmark.sources.kafka import KafkaSource, KafkaSplit
 from lowmark.sources.slicing import SliceLimits, SlicePlan, plan_slices
 
@@ -52,7 +52,21 @@ def source_of(broker: Broker, *topics: str, **options: Any) -> KafkaSource:
 
 
 def rows_of(broker: Broker, topic: str, isolation: str = "read_committed") -> dict[str, list[tuple[int, int]]]:
-    """All rows of a topic, read by a plain consumer: split id -> (offset, microseconds) in order."""
+    """All rows of a topic: split id -> (offset, microseconds) in order."""
+    rows: dict[str, list[tuple[int, int]]] = {f"{topic}/{number}": [] for number in broker.end_offsets(topic)}
+    for message in _messages(broker, topic, isolation):
+        row = int(message.offset() or 0), message.timestamp()[1] * 1_000
+        rows[f"{topic}/{message.partition()}"].append(row)
+    return rows
+
+
+def values_of(broker: Broker, topic: str) -> list[bytes]:
+    """The values of all records of a topic."""
+    return [message.value() or b"" for message in _messages(broker, topic, "read_committed")]
+
+
+def _messages(broker: Broker, topic: str, isolation: str) -> Iterator[Message]:
+    """Read a topic to its end with a plain consumer."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -63,7 +77,6 @@ def rows_of(broker: Broker, topic: str, isolation: str = "read_committed") -> di
         }
     )
     left = set(broker.end_offsets(topic))
-    rows: dict[str, list[tuple[int, int]]] = {f"{topic}/{number}": [] for number in left}
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
     until = time.monotonic() + 30
     while left:
@@ -71,14 +84,11 @@ def rows_of(broker: Broker, topic: str, isolation: str = "read_committed") -> di
         for message in consumer.consume(1_000, 0.1):
             error = message.error()
             if error is None:
-                rows[f"{topic}/{message.partition()}"].append(
-                    (int(message.offset() or 0), message.timestamp()[1] * 1_000)
-                )
+                yield message
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 left.discard(int(message.partition() or 0))
     consumer.close()
-    return rows
 
 
 @dataclass
