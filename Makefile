@@ -83,7 +83,7 @@ docs: .venv/.installed-test ## the pages of docs/ as HTML, in build/docs
 pictures: .venv/.installed ## the pictures of the pages, drawn anew
 	@$(bin)/python docs/pictures.py
 
-bench: java .venv/.installed-test jars $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) ## native Spark against lowmark, as a table and as JSON
+bench: java .venv/.installed-test jars .cache/jars/flink-sql.stamp $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) ## native Spark against lowmark, as a table and as JSON
 	@$(spark_bin)/python -m tests.bench $(BENCH_ARGS)
 
 bench-quick: ## the same in five minutes: the rows that a change is most likely to spoil

@@ -25,6 +25,7 @@ from rich.table import Table
 from . import (
     backfill,
     core,
+    crowd,
     delay,
     grpc,
     kafka,
@@ -61,8 +62,12 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
         lambda *given: late.run(*given, sizes=(1_000,), chunks=1, warm=0),
     ),
     "start": (
-        lambda *given: start.run(*given, pairs=9, crowd=20),
-        lambda *given: start.run(*given, pairs=1, crowd=2),
+        lambda *given: start.run(*given, pairs=9),
+        lambda *given: start.run(*given, pairs=1),
+    ),
+    "crowd": (
+        lambda *given: crowd.run(*given, crowds=(1, 20, 50), batches=10),
+        lambda *given: crowd.run(*given, crowds=(2,), batches=2),
     ),
     "many": (
         lambda *given: many.run(*given, batches=20, tasks=1_000, rounds=3),
@@ -111,7 +116,7 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
 }
 QUICK: dict[str, Part] = {  # the rows that a change is most likely to spoil, in five minutes
     "core": lambda *given: core.run(given[-1], sizes=[10, 1_024], pairs=3, singles=500),
-    "start": lambda *given: start.run(*given, pairs=5, crowd=8),
+    "start": lambda *given: start.run(*given, pairs=5),
     "small": lambda *given: small.run(*given, batches=50, warm_chunks=2),
     "scan": lambda *given: scan.run(*given, rows=1_000_000, rounds=4),
 }

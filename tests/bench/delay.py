@@ -34,7 +34,7 @@ from .measure import Bound, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 4
 BEHIND = "1 second"
@@ -137,7 +137,7 @@ def run(
                 sink = broker.create_topic(message_timestamp_type="LogAppendTime")
                 df = counted(build(spark, service, broker, topic, name))
                 with _spark(df, broker, sink, trigger, folder / name) as query:
-                    delays = _measured(broker, topic, sink, count, before, lambda query=query: query.isActive)
+                    delays = _measured(broker, topic, sink, count, before, _runs(query))
                     batch_ms = _batch_ms(query)
                 delays = replace(delays, batch_ms=batch_ms)
                 rows.append(delays.row(section, side, native))
@@ -196,6 +196,10 @@ def _spark(df: DataFrame, broker: Broker, sink: str, trigger: int, folder: Path)
         query.stop()
 
 
+def _runs(query: StreamingQuery) -> Callable[[], bool]:
+    return lambda: query.isActive
+
+
 def _batch_ms(query: StreamingQuery) -> float:
     """From the start of one batch to the start of the next, in the middle of the last 20."""
     starts = [dt.datetime.fromisoformat(each["timestamp"]).timestamp() for each in progress(query)[-20:]]
@@ -216,7 +220,7 @@ def _measured(broker: Broker, topic: str, sink: str, windows: int, warm: int, ru
         if not running():
             raise RuntimeError(f"the program that writes to {sink} ended by itself")
         for message in consumer.consume(1_000, 0.05):
-            end, count = map(int, message.value().split())
+            end, count = map(int, (message.value() or b"").split())
             seen[end] = message.timestamp()[1] - end * 1_000, count
         return bool(seen) and max(seen) - min(seen) >= warm + windows + after
 

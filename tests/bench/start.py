@@ -3,7 +3,7 @@
 On 1,000 rows in a file, where Spark itself is quickest, and on as many records of a Kafka topic with four partitions.
 
 Wall time of a start depends on other load of the machine. Processor time and memory of the process do not, so the table
-has them, too. The queries of a crowd start at once; each must have a first batch.
+has them, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE_SECONDS = 240.0
 Define = Callable[[str], "DataFrame"]
 
 
-def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pairs: int, crowd: int) -> list[Row]:
+def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pairs: int) -> list[Row]:
     file = write(spark, f"{SPLITS}, {TIME}", ROWS, folder / "start")
     schema = spark.read.parquet(str(file)).schema
 
@@ -58,7 +58,7 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pair
         broker.produce(topic, [Record("x", n % PARTITIONS, timestamp_ms=START_MS + n) for n in range(ROWS)])
         on_kafka = _on_kafka(spark, service, broker, topic)
         rows += _starts(spark, on_kafka, folder, f"start of a query on {ROWS:,} records of a Kafka topic", pairs=pairs)
-    return rows + (_crowd(on_files, folder, crowd) if crowd else [])
+    return rows
 
 
 def _on_kafka(spark: SparkSession, service: LowWatermarkService, broker: Broker, topic: str) -> dict[str, Define]:
@@ -85,7 +85,7 @@ def _starts(spark: SparkSession, defines: Mapping[str, Define], folder: Path, se
             df, before = define(f"start {side}"), _runners(jvm)
             began = time.time()
             query = _start(df, folder)
-            first = _first(query)
+            first = first_end(query)
             assert first is not None, query.exception()
             if turn:
                 took[side].append((first - began) * 1000)
@@ -106,31 +106,13 @@ def _starts(spark: SparkSession, defines: Mapping[str, Define], folder: Path, se
     return rows
 
 
-def _crowd(defines: dict[str, Define], folder: Path, crowd: int) -> list[Row]:
-    took, begun = dict[str, float](), dict[str, int]()
-    for side in ("native", "wrapped"):
-        dfs = [defines[side](f"crowd {n}") for n in range(crowd)]
-        began = time.time()
-        queries = [_start(df, folder) for df in dfs]
-        ends = [end for query in queries if (end := _first(query)) is not None]
-        begun[side], took[side] = len(ends), (max(ends) - began) * 1000
-        for query in queries:
-            query.stop()
-    section = f"{crowd} queries that start at once"
-    return [
-        Row(section, "queries with a first batch", "queries", begun["native"], begun["wrapped"],
-            bound=Bound(crowd, "wrapped")),
-        Row.pairs(section, "until all have a first batch", "ms", [took["native"]], [took["wrapped"]]),
-    ]  # fmt: skip
-
-
 def _start(df: DataFrame, folder: Path) -> StreamingQuery:
     writer: Any = df.writeStream.format("noop").option("checkpointLocation", str(folder / uuid.uuid4().hex))
     started: StreamingQuery = writer.start()
     return started
 
 
-def _first(query: StreamingQuery) -> float | None:
+def first_end(query: StreamingQuery) -> float | None:
     """Wait for the first batch with rows, and return when it ended, in seconds of the epoch; None: the query ended."""
 
     def found() -> list[Batch]:

@@ -14,7 +14,7 @@ from tests.live.servers import jars
 
 OPENED = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "net", "nio", "time", "util")]
 SETTINGS = {
-    "parallelism.default": "2",  # as many tasks as cores, as Spark has here
+    "parallelism.default": "2",  # the machine's cores, as in Spark's session
     "execution.checkpointing.interval": "10s",
     "table.local-time-zone": "UTC",
 }
