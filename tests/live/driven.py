@@ -122,12 +122,9 @@ class Driven(ABC, Generic[ConfigT]):
 
     def main(self, mode: str) -> None:
         """Run the query until it is killed, or until all rows are read."""
-        self.config.output.mkdir(exist_ok=True)
-        spark = self._session()
+        spark = self.session()
         with LowWatermarkService(spark) as service:
-            writer = self.windows(spark, service).writeStream.foreachBatch(self._take).outputMode("append")
-            writer = writer.trigger(**self.trigger(mode))
-            query = writer.option("checkpointLocation", str(self.config.checkpoint)).start()
+            query = self.begin(spark, service, mode)
             self.config.started.touch()
             if mode == "run":
                 query.awaitTermination()
@@ -140,12 +137,20 @@ class Driven(ABC, Generic[ConfigT]):
             self.ended(spark)
         spark.stop()
 
+    def begin(self, spark: SparkSession, service: LowWatermarkService, mode: str) -> StreamingQuery:
+        """Start the query."""
+        self.config.output.mkdir(parents=True, exist_ok=True)
+        writer = self.windows(spark, service).writeStream.foreachBatch(self._take).outputMode("append")
+        writer = writer.trigger(**self.trigger(mode))
+        return writer.option("checkpointLocation", str(self.config.checkpoint)).start()
+
     def _take(self, frame: DataFrame, batch_id: int) -> None:
         write_windows(
             self.config.output / f"{batch_id:06}.json", [((split, start), n) for split, start, n in frame.collect()]
         )
 
-    def _session(self) -> SparkSession:
+    def session(self) -> SparkSession:
+        """A session of this process, with the folders of the configuration."""
         settings: dict[str, bool | float | int | str | None] = {
             "spark.ui.enabled": "false",
             "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
