@@ -139,7 +139,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
-        **LOCAL_CHECKPOINTS,  # drivers that are killed have Spark's own manager of checkpoints
+        **LOCAL_CHECKPOINTS,  # test_torture and test_late_kills have Spark's own manager of checkpoints
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
     yield session

@@ -24,7 +24,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.sparks import CONNECTOR_FAULT
+from tests.sparks import CONNECTOR_FAULT, LOCAL_CHECKPOINTS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -96,7 +96,13 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class Driven(ABC, Generic[ConfigT]):
-    """A query that gets killed."""
+    """A query that gets killed.
+
+    Attributes:
+        checkpoints: the setting of the manager of checkpoints; `test_torture` and `test_late_kills` have Spark's own.
+    """
+
+    checkpoints: Mapping[str, str] = LOCAL_CHECKPOINTS
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
@@ -164,6 +170,7 @@ class Driven(ABC, Generic[ConfigT]):
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             "spark.local.dir": str(Path(self.config.folder, "local")),
             "spark.sql.warehouse.dir": str(Path(self.config.folder, "warehouse")),
+            **self.checkpoints,
             **self.settings(),
         }
         # A task whose Python worker is killed is run again, as on a cluster.
