@@ -1,6 +1,6 @@
 """Windows of a wrapped stream and the rows that they drop, in two queries: see `driven` and `test_late_kills`.
 
-Both queries read the same rows in one process, each with a folder of its own. Output: a file for each batch and
+Both queries read the same rows in one process, and each query has its own folder. Output: a file for each batch and
 process, of the query "column" with the rows of `windows_and_dropped`, of the query "files" with the windows alone,
 because `late_to=` writes the dropped rows.
 """
