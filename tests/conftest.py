@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
@@ -83,6 +84,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: -seconds[item.path])
 
 
+def pytest_collection_finish() -> None:
+    """Leave what the collection made out of Python's collections of garbage: a full one takes half a second."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Give this process its own folder for sockets, apart from the services of other processes and of the user."""
@@ -132,7 +139,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
-        **LOCAL_CHECKPOINTS,  # drivers that are killed have Spark's own manager of checkpoints
+        **LOCAL_CHECKPOINTS,  # test_torture and test_late_kills have Spark's own manager of checkpoints
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
     yield session

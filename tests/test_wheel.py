@@ -15,7 +15,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from pathlib import Path
 
@@ -114,23 +113,32 @@ def test_an_archive_that_is_packed_again_keeps_names_and_contents_only() -> None
         assert member.read() == b"b/c"
 
 
+def contents(bin_: Path) -> dict[str, bytes]:
+    """The files of lowmark in an environment, by name."""
+    [installed] = bin_.parent.glob("lib/python*/site-packages/lowmark")
+    files = (file for file in installed.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return {str(file.relative_to(installed)): file.read_bytes() for file in files}
+
+
+def test_the_source_distribution_installs_the_same_files(
+    packages: tuple[Path, Path], bin_: Path, tmp_path: Path
+) -> None:
+    """So what runs from the wheel runs from the source distribution."""
+    of_source = make_environment(tmp_path / "environment", packages[1], site_packages())
+    assert contents(of_source) == contents(bin_)
+    said = run(of_source, "python", str(of_source / "lowmark"), "--version")
+    assert said == f"lowmark {importlib.metadata.version('lowmark')}\n"
+
+
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_demo_runs_from_each_of_them_in_an_empty_environment(packages: tuple[Path, Path], tmp_path: Path) -> None:
-    """Both at once, because most of a demo is waiting for its batches."""
+def test_the_demo_runs_from_the_wheel_in_an_empty_environment(bin_: Path) -> None:
     require_java()
-
-    def demo(package: Path) -> tuple[str, str]:
-        bin_ = make_environment(tmp_path / package.suffix, package, site_packages())
-        where = run(bin_, "python", "-c", "import lowmark.integration.demo as demo; print(demo.__file__)")
-        assert Path(where.strip()).is_relative_to(bin_.parent)
-        return package.name, run(bin_, "python", str(bin_ / "lowmark"), "demo", "--json", seconds=250)
-
-    with ThreadPoolExecutor() as both:
-        for name, said in both.map(demo, packages):
-            shown = json.loads(said)
-            assert shown["lowmark"]["rows_dropped"] == 0, (name, shown)
-            assert shown["native"]["rows_dropped"] > 0, (name, shown)
+    where = run(bin_, "python", "-c", "import lowmark.integration.demo as demo; print(demo.__file__)")
+    assert Path(where.strip()).is_relative_to(bin_.parent)
+    shown = json.loads(run(bin_, "python", str(bin_ / "lowmark"), "demo", "--json", seconds=250))
+    assert shown["lowmark"]["rows_dropped"] == 0, shown
+    assert shown["native"]["rows_dropped"] > 0, shown
 
 
 def metadata(wheel: Path) -> Message:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -86,10 +87,21 @@ class Ran:
 
     query: StreamingQuery
     rows: list[Row]
+    again: Callable[[], StreamingQuery] | None = None  # starts the query from its checkpoint
 
     def settle(self) -> None:
-        """Wait until all input was processed, heartbeats included."""
-        self.query.processAllAvailable()
+        """Wait until all input was processed, heartbeats included.
+
+        Starts the query once more, as a supervisor does, if a Python process of the query did not start in the ten
+        seconds that Spark waits, because the machine was busy. No setting of Spark's makes the ten seconds longer.
+        """
+        try:
+            self.query.processAllAvailable()
+        except StreamingQueryException as failed:
+            if self.again is None or "Python worker failed to connect back" not in str(failed):
+                raise
+            self.query = self.again()
+            self.query.processAllAvailable()
 
     @property
     def progress(self) -> list[Progress]:
@@ -148,7 +160,7 @@ def start(
         writer = writer.trigger(**trigger)
     if name is not None:
         writer = writer.queryName(name)
-    return Ran(writer.start(), rows)
+    return Ran(writer.start(), rows, writer.start)
 
 
 def run(df: DataFrame, feed: Feed, batches: Sequence[Sequence[Row]], checkpoint: str, **options: Any) -> Ran:

@@ -195,8 +195,7 @@ def test_the_batch_after_a_quiet_while_is_reported(
             ran = start(windows(wrapped(service, feed, "orders"), "split"), str(tmp_path / "checkpoint"))
         for low in (100, 200, 300):
             eventually_low(ran, low - STEP)
-            batches = ran.progress[-1].batch_id
-            wait_until(lambda: ran.progress[-1].batch_id > batches, "a sign of life", seconds=30)  # noqa: B023
+            wait_until(lambda: "addBatch" not in ran.query.recentProgress[-1].durationMs, "a sign of life", seconds=30)
             [run] = service._runs
             quiet_us = run.asked_at_us
             wait_until(lambda: run.asked_at_us > quiet_us + 1_500_000, "its heartbeat asks", seconds=30)  # noqa: B023

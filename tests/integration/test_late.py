@@ -102,7 +102,7 @@ def test_a_row_is_marked_if_spark_drops_it_also_when_a_batch_runs_again(
     assert seen.check(batches, f"seed {seed}") > 0, "no row was late, so the test shows nothing"
 
 
-@pytest.mark.parametrize("seed", [21, 22])
+@pytest.mark.parametrize("seed", [21, pytest.param(22, marks=pytest.mark.torture)])
 def test_the_input_is_the_windows_and_the_rows_that_they_dropped(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -63,7 +63,7 @@ def as_dropped(folder: Path, width_us: int = 10_000_000) -> list[Row]:
     return [(True, row["until"] - width_us, row["split"], 1) for row in late_rows(folder)]
 
 
-@pytest.mark.parametrize("seed", [31, 32])
+@pytest.mark.parametrize("seed", [31, pytest.param(32, marks=pytest.mark.torture)])
 def test_the_input_is_the_windows_and_the_files_also_when_a_batch_runs_again(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

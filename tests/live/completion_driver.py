@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.feed import Feed
 from tests.integration.test_completion import BATCHES, STRATEGY, windowed
+from tests.sparks import LOCAL_CHECKPOINTS
 
 PROPERTY = "lowmark.complete-until"
 
@@ -31,6 +32,7 @@ def main(folder: Path, jars: str) -> None:
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **LOCAL_CHECKPOINTS,
     }
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     feed = Feed(spark, folder / "feed")

@@ -24,7 +24,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.sparks import CONNECTOR_FAULT
+from tests.sparks import CONNECTOR_FAULT, LOCAL_CHECKPOINTS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -96,7 +96,13 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class Driven(ABC, Generic[ConfigT]):
-    """A query that gets killed."""
+    """A query that gets killed.
+
+    Attributes:
+        checkpoints: the setting of the manager of checkpoints; `test_torture` and `test_late_kills` have Spark's own.
+    """
+
+    checkpoints: Mapping[str, str] = LOCAL_CHECKPOINTS
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
@@ -122,12 +128,9 @@ class Driven(ABC, Generic[ConfigT]):
 
     def main(self, mode: str) -> None:
         """Run the query until it is killed, or until all rows are read."""
-        self.config.output.mkdir(exist_ok=True)
-        spark = self._session()
+        spark = self.session()
         with LowWatermarkService(spark) as service:
-            writer = self.windows(spark, service).writeStream.foreachBatch(self._take).outputMode("append")
-            writer = writer.trigger(**self.trigger(mode))
-            query = writer.option("checkpointLocation", str(self.config.checkpoint)).start()
+            query = self.begin(spark, service, mode)
             self.config.started.touch()
             if mode == "run":
                 query.awaitTermination()
@@ -140,12 +143,20 @@ class Driven(ABC, Generic[ConfigT]):
             self.ended(spark)
         spark.stop()
 
+    def begin(self, spark: SparkSession, service: LowWatermarkService, mode: str) -> StreamingQuery:
+        """Start the query."""
+        self.config.output.mkdir(parents=True, exist_ok=True)
+        writer = self.windows(spark, service).writeStream.foreachBatch(self._take).outputMode("append")
+        writer = writer.trigger(**self.trigger(mode))
+        return writer.option("checkpointLocation", str(self.config.checkpoint)).start()
+
     def _take(self, frame: DataFrame, batch_id: int) -> None:
         write_windows(
             self.config.output / f"{batch_id:06}.json", [((split, start), n) for split, start, n in frame.collect()]
         )
 
-    def _session(self) -> SparkSession:
+    def session(self) -> SparkSession:
+        """A session of this process, with the folders of the configuration."""
         settings: dict[str, bool | float | int | str | None] = {
             "spark.ui.enabled": "false",
             "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
@@ -159,6 +170,7 @@ class Driven(ABC, Generic[ConfigT]):
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             "spark.local.dir": str(Path(self.config.folder, "local")),
             "spark.sql.warehouse.dir": str(Path(self.config.folder, "warehouse")),
+            **self.checkpoints,
             **self.settings(),
         }
         # A task whose Python worker is killed is run again, as on a cluster.

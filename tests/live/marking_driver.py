@@ -19,6 +19,7 @@ from tests.live.driven import STREAM, Driven, main, read_windows, write_windows
 from tests.live.servers import wait_until
 
 PARTITION_US = 600_000_000
+FILES_A_BATCH = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Config(driven.Config):
 class MarkingQuery(Driven[Config]):
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         self.config.marks.mkdir(exist_ok=True)
-        rows = spark.readStream.schema("split string, us long").option("maxFilesPerTrigger", 3)
+        rows = spark.readStream.schema("split string, us long").option("maxFilesPerTrigger", FILES_A_BATCH)
         events = service.wrap(
             rows.json(str(self.config.feed)).select("split", F.timestamp_micros("us").alias("ts")),
             name=STREAM,

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.feed import SCHEMA, windows
+from tests.sparks import LOCAL_CHECKPOINTS
 
 
 def session(scratch: Path) -> SparkSession:
@@ -35,6 +36,7 @@ def session(scratch: Path) -> SparkSession:
         "spark.sql.shuffle.partitions": "1",
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **LOCAL_CHECKPOINTS,
     }
     return SparkSession.builder.master("local[1]").appName("lowmark-redeploy").config(map=settings).getOrCreate()
 

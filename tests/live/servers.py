@@ -448,8 +448,11 @@ def _start_broker(java: str, classpath: str, folder: Path, *, optimized: bool) -
     values = {"host": LOCALHOST, "port": port, "controller_port": controller_port, "data": folder / "data"}
     jvm = [] if optimized else SHORT_LIVED_JVM.split()
     run = [java, *jvm, "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    return _start_node(run, folder, BROKER_PROPERTIES.format(**values), cluster, port)
+    return _start_node(run, folder, BROKER_PROPERTIES.format(**values), _kafka_id(), port)
+
+
+def _kafka_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def another_broker(folder: Path, first: Broker, node: int = 2) -> Broker:
@@ -473,13 +476,12 @@ def _start_node(run: list[str], folder: Path, described: str, cluster: str, port
     folder.mkdir()
     properties, log = folder / "server.properties", folder / "kafka.log"
     properties.write_text(described)
-    # `=`: an id may begin with a dash
-    formatted = subprocess.run(
-        [*run, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if formatted.returncode != 0:
-        raise ServerError(f"Kafka's storage could not be formatted:\n{formatted.stdout}{formatted.stderr}")
+    settings = dict(line.split("=", 1) for line in described.splitlines() if "=" in line)
+    data = Path(settings["log.dirs"])
+    data.mkdir()
+    # The file of Kafka's StorageTool, which would take a JVM of its own.
+    meta = {"version": 1, "cluster.id": cluster, "node.id": settings["node.id"], "directory.id": _kafka_id()}
+    (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in meta.items()))
     broker = Broker(f"{LOCALHOST}:{port}", Process("Kafka", [*run, "kafka.Kafka", str(properties)], log))
     broker.process.start(broker.ready)
     return broker

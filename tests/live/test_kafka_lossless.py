@@ -63,7 +63,10 @@ def part(rng: random.Random, partition: int, partitions: int, *, phase: int, row
     return shuffled(rng, spread(rng, rows=rows, start_us=start_us, length_us=10 * MINUTE_US))
 
 
-@pytest.mark.parametrize(("partitions", "rows"), [(16, 60), (64, 30)])
+@pytest.mark.parametrize(
+    ("partitions", "rows"),
+    [(16, 60), pytest.param(64, 30, marks=pytest.mark.torture)],  # as many splits: test_day_one
+)
 def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, partitions: int, rows: int) -> None:
     rng = random.Random(drawn := seed())
     log = Log.create(kafka, partitions)
@@ -189,7 +192,7 @@ def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: Sp
     assert assert_in_force(progress, "orders") > 2
 
 
-def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batches(
+def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_more_than_a_hundred_batches(
     spark: SparkSession, kafka: Broker
 ) -> None:
     """No aggregation: batches are as small and fast as possible, to give every race a chance."""
@@ -197,7 +200,7 @@ def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batc
     log = Log.create(kafka, 4)
     log.produce(
         {
-            p: shuffled(rng, spread(rng, rows=150, start_us=T0_US + p * 20 * MINUTE_US, length_us=20 * MINUTE_US))
+            p: shuffled(rng, spread(rng, rows=105, start_us=T0_US + p * 20 * MINUTE_US, length_us=20 * MINUTE_US))
             for p in range(4)
         }
     )

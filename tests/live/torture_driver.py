@@ -82,6 +82,8 @@ class Alarms(StatefulProcessor):
 class KafkaQuery(Driven[Config]):
     """The query that the config names: by default counts in minute windows, by partition."""
 
+    checkpoints: Mapping[str, str] = {}  # Spark's own manager, as users have it
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         broker = Broker(config.bootstrap, Process("Kafka", [], Path(os.devnull)))
