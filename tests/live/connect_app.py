@@ -1,7 +1,9 @@
 """A driver that serves Spark Connect and has a service of its own, and a client of it.
 
-python -m tests.live.connect_app server FOLDER PORT    prints "ready", and runs until SIGTERM
-python -m tests.live.connect_app client FOLDER PORT    prints what a client can do as JSON
+python -m tests.live.connect_app server FOLDER PORT [NAME=VALUE ...]    prints "ready", and runs until SIGTERM
+python -m tests.live.connect_app client FOLDER PORT                     prints what a client can do as JSON
+
+NAME=VALUE is a further setting of Spark.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from tests.integration.feed import Feed, run, us, windows
 from tests.live.servers import jars
 
 
-def serve(folder: Path, port: int) -> None:
+def serve(folder: Path, port: int, *further: str) -> None:
     """Run a wrapped query in the server's driver, as a long-lived application that serves clients does."""
     settings = {
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.jars": ",".join(map(str, jars("spark-kafka"))),
+        **dict(each.split("=", 1) for each in further),
     }
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with local_session("lowmark-connect", settings=settings) as (spark, _):
@@ -84,4 +87,4 @@ def use(folder: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
-    {"server": serve, "client": use}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    {"server": serve, "client": use}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

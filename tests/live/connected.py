@@ -1,0 +1,128 @@
+"""A Connect server in another process, and queries of its client whose output a test sees as that of `feed.start`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.spark.connect_query import progress_of
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.told import Told, _folder
+from msgspec import json
+
+from tests.integration.feed import Ran, Row
+
+from .servers import Process, free_ports, require_java, started, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["connect_server", "start_through_connect"]
+
+
+@contextmanager
+def connect_server(folder: Path, *settings: str) -> Iterator[tuple[Process, int]]:
+    """Yield a driver that serves clients, and its port; it has a service and a wrapped query of its own.
+
+    Args:
+        folder: an empty folder for its log and its query.
+        settings: further settings of Spark, each as NAME=VALUE.
+    """
+    require_java()
+
+    def start(attempt: int) -> tuple[Process, int]:
+        [port] = free_ports(1)
+        place = folder / str(attempt)
+        place.mkdir()
+        log = place / "log"
+        command = [sys.executable, "-m", "tests.live.connect_app", "server", str(place), str(port), *settings]
+        server = Process("Connect's server", command, log)
+        server.start(lambda: "ready" in log.read_text())
+        return server, port
+
+    server, port = started(start)
+    try:
+        yield server, port
+    finally:
+        server.stop()
+
+
+@dataclass
+class RanThroughConnect(Ran):
+    """A running query of a client, whose output the server's Python writes to a folder of this machine."""
+
+    place: Path
+    emitted: dict[int, list[Row]] | None
+
+    def settle(self) -> None:
+        """Wait until all input was processed, and everything that follows from the client's answers, too."""
+        batches = -1
+        while len(self.progress) > batches:
+            batches = len(self.progress)
+            self.query.processAllAvailable()
+            wait_until(self._told, "the server has the answer to the newest batch")
+            self.query.processAllAvailable()
+        self.look()
+
+    def _told(self) -> bool:
+        """Whether the server has an answer that knows all batches of each reader, and that is in an offset already."""
+        ends = [end for progress in self.progress for _, end in progress.heartbeats()]
+        for token, end in {end.token: end for end in ends}.items():
+            batches = sum(each.token == token for each in ends)
+            [*files] = _folder().glob(f"*-{token}.told")
+            if not files:
+                return False
+            told = json.decode(files[0].read_bytes(), type=Told)
+            if told.batches < batches or told.reply.epoch != end.epoch:
+                return False
+        return True
+
+    def look(self) -> None:
+        """Take the rows that are there; a batch that ran again replaces itself only in `emitted`."""
+        self.rows.clear()
+        for path in sorted(self.place.glob("*.rows")):
+            batch_id, rows = pickle.loads(path.read_bytes())  # noqa: S301  # this test's own rows
+            self.rows.extend(rows)
+            if self.emitted is not None:
+                self.emitted[batch_id] = rows
+
+    @property
+    def progress(self) -> list[Progress]:
+        return [progress_of(each) for each in self.query.recentProgress]
+
+
+def start_through_connect(
+    df: DataFrame,
+    checkpoint: str,
+    *,
+    mode: str = "append",
+    trigger: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    emitted: dict[int, list[Row]] | None = None,
+) -> RanThroughConnect:
+    """See `tests.integration.feed.start`: the function of `foreachBatch` runs beside the server."""
+    df.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
+    place = Path(f"{checkpoint}-rows-{time.monotonic_ns()}")
+    place.mkdir(parents=True)
+    target = str(place)
+
+    def collect(batch: DataFrame, batch_id: int) -> None:
+        from pathlib import Path
+
+        rows = [tuple(row) for row in batch.collect()]
+        part = Path(target, f"{time.monotonic_ns():020}")
+        part.write_bytes(pickle.dumps((batch_id, rows)))
+        part.rename(part.with_suffix(".rows"))
+
+    writer = df.writeStream.foreachBatch(collect).outputMode(mode).option("checkpointLocation", checkpoint)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    if name is not None:
+        writer = writer.queryName(name)
+    return RanThroughConnect(writer.start(), [], place, emitted)

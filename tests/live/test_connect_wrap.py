@@ -1,0 +1,57 @@
+"""The tests of `wrap` through a real Connect server in another process; this process is its client.
+
+Each test of `MODULES` that has a session runs here once more, with the session of a client and, by `feed.start`, with
+queries of a client, but for those of `NOT`, whose reasons stand there. The whole list: `pytest -v` of this file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+from lowmark.integration.driver.service import LowWatermarkService
+
+from tests.integration import feed as feeds
+from tests.integration import test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful, test_wrap
+from tests.integration.conftest import feed, service
+from tests.sparks import since
+
+from .connected import connect_server, start_through_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow, since("4.2", "splits measured in the JVM")]
+
+MODULES = (test_wrap, test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful)
+NOT: dict[str, str] = {}
+
+
+def through_connect(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """Yield the tests and fixtures of a module that run here."""
+    for name, value in vars(module).items():
+        test = name.startswith("test_") and inspect.isfunction(value)
+        if test and name not in NOT and {"spark", "service", "feed", "ran"} & {*inspect.signature(value).parameters}:
+            yield name, value
+
+
+for each in MODULES:
+    globals().update(through_connect(each))
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of a client. Python's functions of Spark are those of a client meanwhile."""
+    from pyspark.sql.connect.session import SparkSession
+
+    with connect_server(tmp_path_factory.mktemp("connect")) as (_, port), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        for module in (feeds, *MODULES):
+            if hasattr(module, "start"):
+                patch.setattr(module, "start", start_through_connect)
+        session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+        yield session
+        session.stop()
