@@ -266,10 +266,13 @@ class ConnectSession:
         try:
             self.spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis is the question
         except Exception as failed:
-            cause = next((line for line in str(failed).splitlines() if "No module named" in line), None)
+            causes = ("No module named", "PYTHON_VERSION_MISMATCH")
+            cause = next((line for line in str(failed).splitlines() if any(sign in line for sign in causes)), None)
             if cause is None:
                 raise
-            raise WorkersUnfit("beside the server of Spark Connect", "the server's", cause.strip(), ()) from failed
+            raise WorkersUnfit(
+                "beside the server of Spark Connect", "the server's Python", cause.strip(), ("lowmark",)
+            ) from failed
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
         options = {"secret": self._secrets[stream_id], "token": token}

@@ -7,6 +7,9 @@ archive that Spark unpacks beside it, and `lowmark/__init__.py` of the zip file 
 installed packages. The archive is a copy of the driver's packages, so it fits executors of the same platform and
 Python. pyarrow and numpy are not shipped, nor is grpcio, which executors do not need. `workers.py` names missing
 packages before a query starts.
+
+A client of Spark Connect adds both files to its session instead. Then they also serve the Python processes beside the
+server's driver, which take the client's answers and read the heartbeat; so grpcio goes with them.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ import tarfile
 import tempfile
 import threading
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.errors import SessionUnfit
 from lowmark.sources.spark import prefer_own_python
 
 from . import workers
@@ -32,9 +35,12 @@ __all__ = ["package", "ship"]
 
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
 _COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # names of the installed distributions
+_FOR_READERS = ("grpcio",)  # needed beside the driver only
 _ARCHIVE = "lowmark-compiled"
 
-_shipped: set[str] = set()  # applications: Spark accepts a file name once, and fails on another file of the same name
+_shipped: set[str] = (
+    set()
+)  # applications, and sessions of clients: Spark accepts a file name once, and fails on another file of the same name
 _shipping = threading.Lock()
 
 # Appended to the package's own text, in the zip file alone.
@@ -59,25 +65,23 @@ _find_compiled()
 
 
 def ship(spark: SparkSession) -> None:
-    """Give every executor of a session the driver's lowmark and its dependencies.
+    """Give every executor of a session the driver's lowmark and its dependencies; with Spark Connect also the server.
 
-    Call it before the first query starts; a second call has no effect, so a notebook's cell may run twice. Not needed
-    if the executors' Python has lowmark installed, nor in local mode. confluent-kafka is shipped, too; the modules that
-    other sources require must be installed there, and `LowWatermarkService.read` names the missing ones.
+    Call it before the first query starts, and with Spark Connect before the service is made; a second call has no
+    effect, so a notebook's cell may run twice. Not needed if the executors' Python has lowmark installed, nor in local
+    mode. confluent-kafka is shipped, too; the modules that other sources require must be installed there, and
+    `LowWatermarkService.read` names the missing ones.
 
     Args:
         spark: the session.
 
     Raises:
-        WorkersUnfit: the executors' Python has another version, or lacks pyarrow or numpy.
-        SessionUnfit: the session is a Spark Connect session.
+        WorkersUnfit: the executors' Python has another version, or lacks pyarrow or numpy. A client of Spark Connect is
+            told by `LowWatermarkService`.
     """
     if not hasattr(spark, "_jsparkSession"):
-        raise SessionUnfit(
-            "ship needs the session of a driver",
-            "a Spark Connect session",
-            "install lowmark where the server and its executors run.",
-        )
+        _ship_to_server(spark)
+        return
     context = spark.sparkContext
     with _shipping:
         if context.applicationId not in _shipped:
@@ -87,6 +91,16 @@ def ship(spark: SparkSession) -> None:
             _shipped.add(context.applicationId)
     prefer_own_python(spark)
     workers.check(spark)
+
+
+def _ship_to_server(spark: Any) -> None:
+    """Give the session of a client its lowmark: to the processes beside the server's driver, and to the executors."""
+    with _shipping, tempfile.TemporaryDirectory(prefix="lowmark-ship-") as place:
+        if spark.session_id not in _shipped:
+            archive = compiled(Path(place, f"{_ARCHIVE}.tar.gz"), _COMPILED + _FOR_READERS)
+            spark.addArtifacts(f"{archive}#{_ARCHIVE}", archive=True)
+            spark.addArtifacts(str(package(Path(place, "lowmark.zip"))), pyfile=True)
+            _shipped.add(spark.session_id)
 
 
 def package(target: Path) -> Path:
@@ -104,10 +118,10 @@ def package(target: Path) -> Path:
     return target
 
 
-def compiled(target: Path) -> Path:
-    """Write the driver's compiled packages that executors may need into an archive, and return its path."""
+def compiled(target: Path, names: Iterable[str] = _COMPILED) -> Path:
+    """Write this Python's compiled packages that are needed elsewhere into an archive, and return its path."""
     with tarfile.open(target, "w:gz", compresslevel=1) as archive:
-        for name in _COMPILED:
+        for name in names:
             try:
                 files = importlib.metadata.files(name) or []
             except importlib.metadata.PackageNotFoundError:

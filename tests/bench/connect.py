@@ -37,7 +37,8 @@ from pyspark.sql.types import BooleanType, StructType
 
 from tests.integration.feed import Feed, us, windows
 from tests.live.connect_wrapped import SPLITS, wrapped
-from tests.live.servers import Process, free_ports, wait_until
+from tests.live.connected import connect_server
+from tests.live.servers import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,20 +52,13 @@ def client(folder: Path) -> Iterator[SparkSession]:
     """Yield the session of a client, on a server of its own."""
     from pyspark.sql import SparkSession
 
-    [port] = free_ports(1)
-    log = folder / "server.log"
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.live.connect_app", "server", str(folder), str(port)]
-    server = Process("Connect's server", command, log)
-    server.start(lambda: "ready" in log.read_text())
-    try:
+    with connect_server(folder) as (_, port):
         spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
         try:
             yield spark
         finally:
             spark.stop()
-    finally:
-        server.stop()
 
 
 def measure(spark: SparkSession, folder: Path, files: int, *, paced: bool) -> tuple[list[int], list[float]]:
@@ -124,7 +118,7 @@ class TellByJob(TellSource):
     def schema(self) -> StructType:
         return StructType().add("told", BooleanType())
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # Spark's interface
+    def reader(self, schema: StructType) -> DataSourceReader:  # Spark's interface
         return _JobReader(dict(self.options))
 
 
@@ -136,7 +130,7 @@ class _JobReader(DataSourceReader):
         _take(self._options)
         return [InputPartition(0)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[bool]]:  # noqa: ARG002  # Spark's interface
+    def read(self, partition: InputPartition) -> Iterator[tuple[bool]]:  # Spark's interface
         return iter(())
 
 

@@ -2,6 +2,7 @@
 
 python -m tests.live.connect_app server FOLDER PORT [NAME=VALUE ...]    prints "ready", and runs until SIGTERM
 python -m tests.live.connect_app client FOLDER PORT                     prints what a client can do as JSON
+python -m tests.live.connect_app foreign FOLDER PORT SEAL TOKEN         tells another client's reader a low watermark
 
 NAME=VALUE is a further setting of Spark.
 """
@@ -16,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import lowmark.sources.spark
-from lowmark import LowWatermarkService, WatermarkStrategy, adopt, leave, ship
+from lowmark import LowWatermarkService, WatermarkStrategy, adopt, leave
 from lowmark.integration.spark.session import local_session
+from lowmark.integration.transport.driver_rpc import HeartbeatReply
+from lowmark.integration.transport.told import FORMAT, TellSource, Told
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.spark.source import register_class
+from lowmark.sources.spark.versions import major_minor
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, run, us, windows
@@ -55,22 +60,14 @@ def refusal(call: Callable[[], object]) -> str:
 def use(folder: Path, port: int) -> None:
     """Print which calls are refused, and the rows that a stream of a source gives."""
     spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
-    service, source = (
-        LowWatermarkService(spark),
-        GeneratorSource(StreamScript((SplitScript("a", 1),), us(0), ticks=1, tick_us=1, shuffle_us=1), seed=1),
-    )
-    rate = spark.readStream.format("rate").load()
-    by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["value"]))
     calls: dict[str, Callable[[], object]] = {
-        "read": lambda: service.read(source, name="orders"),
-        "audit": lambda: service.audit(rate, name="orders", event_time="timestamp", split="value"),
-        "mark_done": lambda: service.mark_done(rate, name="orders", time="timestamp"),
-        "assigner": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", strategy=by_python),
-        "ship": lambda: ship(spark),
-        "late": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", late="is_late"),
         "adopt": lambda: adopt(folder / "checkpoint", "orders", spark=spark),
         "leave": lambda: leave(folder / "checkpoint", spark=spark),
     }
+    if major_minor(spark.version) < (4, 2):
+        calls["service"] = lambda: LowWatermarkService(spark)
+    else:
+        calls |= of_service(LowWatermarkService(spark), spark)
     came: dict[str, Any] = {"refused": {name: refusal(call) for name, call in calls.items()}}
 
     lowmark.sources.spark.register(spark)
@@ -82,9 +79,34 @@ def use(folder: Path, port: int) -> None:
     writer.option("checkpointLocation", str(folder / "read")).start().awaitTermination(120)
     rows = spark.table("rows").groupBy("split_id").count().collect()
     print(json.dumps({**came, "read": {row["split_id"]: row["count"] for row in rows}}))
-    service.stop()
+    spark.stop()
+
+
+def of_service(service: LowWatermarkService, spark: SparkSession) -> dict[str, Callable[[], object]]:
+    """Return the calls of a service that are refused."""
+    source = GeneratorSource(StreamScript((SplitScript("a", 1),), us(0), ticks=1, tick_us=1, shuffle_us=1), seed=1)
+    rate = spark.readStream.format("rate").load()
+    by_python = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["value"]))
+    return {
+        "read": lambda: service.read(source, name="orders"),
+        "audit": lambda: service.audit(rate, name="orders", event_time="timestamp", split="value"),
+        "mark_done": lambda: service.mark_done(rate, name="orders", time="timestamp"),
+        "assigner": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", strategy=by_python),
+        "late": lambda: service.wrap(rate, name="o", event_time="timestamp", split="value", late="is_late"),
+    }
+
+
+def tell_as_a_stranger(_: Path, port: int, seal: str, token: str) -> None:
+    """Tell a reader of another client's stream a low watermark of the year 2100, with all that a stranger can know."""
+    spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+    register_class(spark, TellSource)
+    reply = Told(HeartbeatReply(4_102_444_800_000_000, 1_000_000, ""), 1_000_000).to_json()
+    for secret in (seal, token, "0" * 64):
+        spark.read.format(FORMAT).options(secret=secret, token=token, reply=reply).load().schema  # noqa: B018  # tells
     spark.stop()
 
 
 if __name__ == "__main__":
-    {"server": serve, "client": use}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    {"server": serve, "client": use, "foreign": tell_as_a_stranger}[sys.argv[1]](
+        Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
+    )

@@ -11,19 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from lowmark.integration.spark.connect_query import progress_of
 from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from lowmark.integration.transport.told import Told, _folder
 from msgspec import json
 
 from tests.integration.feed import Ran, Row
 
-from .servers import Process, free_ports, require_java, started, wait_until
+from .cluster_driver import bare_python
+from .servers import LOCALHOST, Process, free_ports, port_open, require_java, started, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["connect_server", "start_through_connect"]
+__all__ = ["bare_server", "connect_server", "start_through_connect"]
+
+_SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
@@ -44,6 +49,46 @@ def connect_server(folder: Path, *settings: str) -> Iterator[tuple[Process, int]
         command = [sys.executable, "-m", "tests.live.connect_app", "server", str(place), str(port), *settings]
         server = Process("Connect's server", command, log)
         server.start(lambda: "ready" in log.read_text())
+        return server, port
+
+    server, port = started(start)
+    try:
+        yield server, port
+    finally:
+        server.stop()
+
+
+@contextmanager
+def bare_server(folder: Path, timeout_seconds: int) -> Iterator[tuple[Process, int]]:
+    """Yield Spark's own Connect server, whose Python has no lowmark, and its port.
+
+    Args:
+        folder: for its environment and its log.
+        timeout_seconds: a session without a call for so long ends.
+    """
+    require_java()
+    python, home = bare_python(folder / "bare"), Path(pyspark.__file__).parent
+    environment = [f"SPARK_HOME={home}", f"PYSPARK_PYTHON={python}", f"PYSPARK_DRIVER_PYTHON={python}"]
+    session = "spark.connect.session.manager"
+
+    def start(_attempt: int) -> tuple[Process, int]:
+        [port] = free_ports(1)
+        settings = {
+            "spark.connect.grpc.binding.address": LOCALHOST,
+            "spark.connect.grpc.binding.port": str(port),
+            f"{session}.defaultSessionTimeout": f"{timeout_seconds}s",
+            f"{session}.maintenanceInterval": "1s",
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+            "spark.driver.host": LOCALHOST,
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+        submit = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--class", _SERVER_CLASS]
+        options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        command = ["env", "-u", "PYTHONPATH", *environment, *submit, *options, "spark-internal"]
+        server = Process("Spark's Connect server", command, folder / "server.log")
+        server.start(lambda: port_open(port))
         return server, port
 
     server, port = started(start)
@@ -87,7 +132,7 @@ class RanThroughConnect(Ran):
         """Take the rows that are there; a batch that ran again replaces itself only in `emitted`."""
         self.rows.clear()
         for path in sorted(self.place.glob("*.rows")):
-            batch_id, rows = pickle.loads(path.read_bytes())  # noqa: S301  # this test's own rows
+            batch_id, rows = pickle.loads(path.read_bytes())  # this test's own rows
             self.rows.extend(rows)
             if self.emitted is not None:
                 self.emitted[batch_id] = rows

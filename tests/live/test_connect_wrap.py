@@ -12,11 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.integration.driver.service import LowWatermarkService
 
 from tests.integration import feed as feeds
 from tests.integration import test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful, test_wrap
-from tests.integration.conftest import feed, service
+from tests.integration.conftest import feed, service  # noqa: F401  # fixtures
 from tests.sparks import since
 
 from .connected import connect_server, start_through_connect
