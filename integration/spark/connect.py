@@ -43,6 +43,10 @@ __all__ = ["ConnectSession"]
 log = logging.getLogger("lowmark")
 
 _OLDEST = (4, 2)
+_SESSION_GONE = (
+    "the server of Spark Connect no longer knows the client's session: the server was restarted, or the session "
+    "timed out"
+)
 
 
 class _Listener(StreamingQueryListener):
@@ -119,18 +123,18 @@ class ConnectSession:
         answer: Answer,
     ) -> None:
         spark = self.spark
-        if major_minor(spark.version) < _OLDEST:
-            raise SessionUnfit(
-                "LowWatermarkService in a client needs a server with Spark 4.2, whose JVM measures splits",
-                f"a Spark Connect session of Spark {spark.version}",
-                "use Spark 4.2 or newer, or make the service in the driver itself.",
-            )
         if _in_a_pipeline():
             raise SessionUnfit(
                 "LowWatermarkService needs a session whose queries it may hear of",
                 "the session of a declarative pipeline, whose function may not analyze, and whose run fails as soon as "
                 "another Python process of the session has counted something",
                 "wrap in a client of its own, and let the pipeline read what its query writes.",
+            )
+        if major_minor(spark.version) < _OLDEST:
+            raise SessionUnfit(
+                "LowWatermarkService in a client needs a server with Spark 4.2, whose JVM measures splits",
+                f"a Spark Connect session of Spark {spark.version}",
+                "use Spark 4.2 or newer, or make the service in the driver itself.",
             )
         register_class(spark, HeartbeatSource)
         register_class(spark, TellSource)
@@ -189,7 +193,7 @@ class ConnectSession:
                 log.debug("the server does not answer: %s", gone)
                 return
             for query in self.running():
-                self._end(query, "the server of Spark Connect no longer knows the client's session: it was restarted")
+                self._end(query, _SESSION_GONE)
 
     def _catch_up(self, query: ConnectQuery) -> None:
         running: Any = self._client.streams.get(query.query_id)
@@ -270,9 +274,9 @@ class ConnectSession:
             cause = next((line for line in str(failed).splitlines() if any(sign in line for sign in causes)), None)
             if cause is None:
                 raise
-            raise WorkersUnfit(
-                "beside the server of Spark Connect", "the server's Python", cause.strip(), ("lowmark",)
-            ) from failed
+            missing = ("lowmark",) if "'lowmark" in cause else ()
+            place = "beside the server of Spark Connect"
+            raise WorkersUnfit(place, "the server's Python", cause.strip(), missing) from failed
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
         options = {"secret": self._secrets[stream_id], "token": token}

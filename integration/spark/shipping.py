@@ -35,7 +35,7 @@ __all__ = ["package", "ship"]
 
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
 _COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # names of the installed distributions
-_FOR_READERS = ("grpcio",)  # needed beside the driver only
+_FOR_READERS = ("grpcio", "typing_extensions")  # needed beside the driver only
 _ARCHIVE = "lowmark-compiled"
 
 _shipped: set[str] = (

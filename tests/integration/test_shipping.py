@@ -7,7 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from lowmark.integration.spark.shipping import compiled, package
+from lowmark.integration.spark.shipping import compiled, package, ship
 
 from tests.installed import link_packages, site_packages
 
@@ -85,3 +85,38 @@ def test_wrapped_rows_need_nothing_compiled_but_pyarrow_and_numpy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_client_of_spark_connect_ships_once_and_with_all_that_the_servers_readers_import(tmp_path: Path) -> None:
+    """With only pyspark, pyarrow and numpy besides, as in the Python of a server; live/test_connect.py does it."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    link_packages(("pyspark", "py4j", "pyarrow", "numpy"), bare)
+    code = (
+        "import sys; sys.path += sys.argv[1:]\n"
+        "from lowmark.integration.transport.told import TellSource, ToldClient\n"
+        "print(TellSource({}).schema().names, ToldClient('told:x').silent_since)"
+    )
+
+    class ConnectSession:
+        session_id = "of-this-test"
+        said: tuple[str, ...] = ()
+
+        def addArtifacts(self, path: str, *, pyfile: bool = False, archive: bool = False) -> None:  # noqa: N802
+            name, _, alias = path.partition("#")
+            assert (pyfile, archive, alias) == ((True, False, "") if pyfile else (False, True, "lowmark-compiled"))
+            if archive:
+                with tarfile.open(name) as packed:
+                    packed.extractall(tmp_path / alias, filter="data")
+                return
+            places = [name, str(tmp_path / "lowmark-compiled"), str(bare)]
+            ran = subprocess.run(
+                [sys.executable, "-S", "-c", code, *places], capture_output=True, text=True, check=False
+            )
+            assert ran.returncode == 0, ran.stderr
+            self.said += (ran.stdout.strip(),)
+
+    session = ConnectSession()
+    for _ in range(2):
+        ship(session)  # type: ignore[arg-type]
+    assert session.said == ("['told'] None",)

@@ -100,10 +100,15 @@ def bare_server(folder: Path, timeout_seconds: int) -> Iterator[tuple[Process, i
 
 @dataclass
 class RanThroughConnect(Ran):
-    """A running query of a client, whose output the server's Python writes to a folder of this machine."""
+    """A running query of a client.
 
-    place: Path
-    emitted: dict[int, list[Row]] | None
+    Attributes:
+        table: its output in the server's memory.
+        place: the folder for its output, because no query goes on with a table in memory; None: `table` has it.
+    """
+
+    table: DataFrame
+    place: Path | None
 
     def settle(self) -> None:
         """Wait until all input was processed, and everything that follows from the client's answers, too."""
@@ -129,45 +134,41 @@ class RanThroughConnect(Ran):
         return True
 
     def look(self) -> None:
-        """Take the rows that are there; a batch that ran again replaces itself only in `emitted`."""
-        self.rows.clear()
-        for path in sorted(self.place.glob("*.rows")):
-            batch_id, rows = pickle.loads(path.read_bytes())  # this test's own rows
-            self.rows.extend(rows)
-            if self.emitted is not None:
-                self.emitted[batch_id] = rows
+        """Take the rows that are there."""
+        self.rows[:] = map(tuple, self.table.collect()) if self.place is None else written(self.place)
 
     @property
     def progress(self) -> list[Progress]:
         return [progress_of(each) for each in self.query.recentProgress]
 
 
+def written(place: Path) -> list[Row]:
+    """Return the rows that `foreachBatch` has written to a folder, in their order."""
+    parts = [pickle.loads(path.read_bytes()) for path in sorted(place.glob("*.rows"))]  # noqa: TID251  # of this test
+    return [row for part in parts for row in part]
+
+
 def start_through_connect(
-    df: DataFrame,
-    checkpoint: str,
-    *,
-    mode: str = "append",
-    trigger: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    emitted: dict[int, list[Row]] | None = None,
+    df: DataFrame, checkpoint: str, *, mode: str = "append", trigger: Mapping[str, Any] | None = None
 ) -> RanThroughConnect:
-    """See `tests.integration.feed.start`: the function of `foreachBatch` runs beside the server."""
+    """See `tests.integration.feed.start`, whose function would run beside the server."""
     df.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
-    place = Path(f"{checkpoint}-rows-{time.monotonic_ns()}")
-    place.mkdir(parents=True)
-    target = str(place)
-
-    def collect(batch: DataFrame, batch_id: int) -> None:
-        from pathlib import Path
-
-        rows = [tuple(row) for row in batch.collect()]
-        part = Path(target, f"{time.monotonic_ns():020}")
-        part.write_bytes(pickle.dumps((batch_id, rows)))
-        part.rename(part.with_suffix(".rows"))
-
-    writer = df.writeStream.foreachBatch(collect).outputMode(mode).option("checkpointLocation", checkpoint)
+    name = f"rows_{time.monotonic_ns()}"
+    writer = df.writeStream.outputMode(mode).option("checkpointLocation", checkpoint)
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    if name is not None:
-        writer = writer.queryName(name)
-    return RanThroughConnect(writer.start(), [], place, emitted)
+    if not Path(checkpoint, "offsets").exists():
+        query = writer.format("memory").queryName(name).start()
+        return RanThroughConnect(query, [], df.sparkSession.table(name), None)
+    place = Path(checkpoint).with_name(name)
+    place.mkdir()
+    target = str(place)
+
+    def collect(batch: DataFrame, _batch_id: int) -> None:
+        from pathlib import Path
+
+        part = Path(target, f"{time.monotonic_ns():020}")
+        part.write_bytes(pickle.dumps([tuple(row) for row in batch.collect()]))
+        part.rename(part.with_suffix(".rows"))
+
+    return RanThroughConnect(writer.foreachBatch(collect).start(), [], df, place)

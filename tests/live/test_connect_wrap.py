@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow, since("4.2", "splits measured in the JVM")]
 
 MODULES = (test_wrap, test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful)
-NOT: dict[str, str] = {}
+_PYTHON = "a strategy with Python of the user's is refused for a client"
+_LATER = "the reader does not wait for its client, so a report may be in the second heartbeat after it"
+NOT = {
+    "test_a_timestamp_assigner_and_a_generator_in_python": _PYTHON,
+    "test_a_batch_of_heartbeats_alone_is_not_one_that_was_not_measured": _PYTHON,
+    "test_a_batch_that_is_read_in_part_is_not_measured_and_that_is_told": _PYTHON,
+    "test_the_report_of_a_batch_is_in_the_next_heartbeat": _LATER,
+}
 
 
 def through_connect(module: ModuleType) -> Iterator[tuple[str, object]]:
