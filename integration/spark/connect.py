@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 from . import plan_text
 from .available_now import Told as ToldEnding
 from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
+from .faults import WATERMARK_POLICY
 from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, InputPlan, Query
 
@@ -139,7 +140,7 @@ class ConnectSession:
         register_class(spark, HeartbeatSource)
         register_class(spark, TellSource)
         self._check_server()
-        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._names)
+        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._sign, self._names)
 
         def put(kind: str, raw: Any) -> None:
             event = ClientEvent(raw)
@@ -277,6 +278,10 @@ class ConnectSession:
             missing = ("lowmark",) if "'lowmark" in cause else ()
             place = "beside the server of Spark Connect"
             raise WorkersUnfit(place, "the server's Python", cause.strip(), missing) from failed
+
+    def _sign(self) -> None:
+        if self.any_active():
+            self.spark.conf.get(WATERMARK_POLICY, "min")
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
         options = {"secret": self._secrets[stream_id], "token": token}

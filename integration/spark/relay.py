@@ -117,13 +117,22 @@ class Relay:
         enqueue: takes each event after the answer to its batch.
         tell: takes an answer to the server's host.
         look: called once a second, with the clock's tick.
+        sign: speaks to the server if a query runs; called when nothing was told for a while.
         streams: ids of the streams of this client -> their names.
     """
 
     def __init__(
-        self, answer: Answer, enqueue: Enqueue, tell: Tell, look: Callable[[], None], streams: Mapping[str, str]
+        self,
+        answer: Answer,
+        enqueue: Enqueue,
+        tell: Tell,
+        look: Callable[[], None],
+        sign: Callable[[], None],
+        streams: Mapping[str, str],
     ) -> None:
         self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
+        self._sign = sign
+        self._spoke_at = time.monotonic()
         self._events: queue.SimpleQueue[tuple[str, QueryEvent, Taker] | None] = queue.SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
         self._clock = ServerClock()
@@ -263,9 +272,22 @@ class Relay:
                 self._warned = True
                 return
             reader.told, reader.told_at = reader.answered, time.monotonic()
+            self._spoke_at = reader.told_at
             if self._warned:
                 log.warning("the server takes answers again")
             self._warned = False
+        if time.monotonic() - self._spoke_at >= SIGN_SECONDS:
+            self._live_on()
+
+    def _live_on(self) -> None:
+        """Speak to the server though there is nothing to tell yet: it ends a silent session, with its queries."""
+        try:
+            with self._asking():
+                self._sign()
+        except Exception as failed:  # noqa: BLE001  # as above
+            log.debug("the server does not answer: %s", failed)
+            return
+        self._spoke_at = time.monotonic()
 
     def _remove(self, token: str, reader: _Reader) -> None:
         try:

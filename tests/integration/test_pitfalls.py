@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from lowmark.integration import LowWatermarkService, ship
+from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver.listener_events import ListenerEvents
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.listener import QueryEvents

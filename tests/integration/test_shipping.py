@@ -102,7 +102,7 @@ def test_a_client_of_spark_connect_ships_once_and_with_all_that_the_servers_read
         session_id = "of-this-test"
         said: tuple[str, ...] = ()
 
-        def addArtifacts(self, path: str, *, pyfile: bool = False, archive: bool = False) -> None:  # noqa: N802
+        def addArtifacts(self, path: str, *, pyfile: bool = False, archive: bool = False) -> None:
             name, _, alias = path.partition("#")
             assert (pyfile, archive, alias) == ((True, False, "") if pyfile else (False, True, "lowmark-compiled"))
             if archive:

@@ -1,6 +1,7 @@
-"""A driver that serves Spark Connect and has a service of its own, and a client of it.
+"""A driver that serves Spark Connect, and clients of it.
 
 python -m tests.live.connect_app server FOLDER PORT [NAME=VALUE ...]    prints "ready", and runs until SIGTERM
+python -m tests.live.connect_app driver FOLDER PORT [NAME=VALUE ...]    the same, with a service and a query of its own
 python -m tests.live.connect_app client FOLDER PORT                     prints what a client can do as JSON
 python -m tests.live.connect_app foreign FOLDER PORT SEAL TOKEN         tells another client's reader a low watermark
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,9 @@ from tests.integration.feed import Feed, run, us, windows
 from tests.live.servers import jars
 
 
-def serve(folder: Path, port: int, *further: str) -> None:
-    """Run a wrapped query in the server's driver, as a long-lived application that serves clients does."""
+@contextmanager
+def serving(port: int, *further: str) -> Iterator[SparkSession]:
+    """Serve clients until SIGTERM, which comes after the body of the `with`."""
     settings = {
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -41,12 +44,23 @@ def serve(folder: Path, port: int, *further: str) -> None:
     }
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with local_session("lowmark-connect", settings=settings) as (spark, _):
-        feed = Feed(spark, folder / "feed")
-        with LowWatermarkService(spark) as service:
-            df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
-            run(windows(df, "split"), feed, [[("fast", 1, 500), ("slow", 1, 100)]], str(folder / "checkpoint"))
-            print("ready", flush=True)
-            signal.sigwait([signal.SIGTERM])
+        yield spark
+        print("ready", flush=True)
+        signal.sigwait([signal.SIGTERM])
+
+
+def serve(_: Path, port: int, *further: str) -> None:
+    """Only serve clients."""
+    with serving(port, *further):
+        pass
+
+
+def serve_and_wrap(folder: Path, port: int, *further: str) -> None:
+    """Run a wrapped query in the server's driver, as a long-lived application that serves clients does."""
+    with serving(port, *further) as spark:
+        feed, service = Feed(spark, folder / "feed"), LowWatermarkService(spark)
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
+        run(windows(df, "split"), feed, [[("fast", 1, 500), ("slow", 1, 100)]], str(folder / "checkpoint"))
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -66,8 +80,10 @@ def use(folder: Path, port: int) -> None:
     }
     if major_minor(spark.version) < (4, 2):
         calls["service"] = lambda: LowWatermarkService(spark)
+        service = None
     else:
-        calls |= of_service(LowWatermarkService(spark), spark)
+        service = LowWatermarkService(spark)
+        calls |= of_service(service, spark)
     came: dict[str, Any] = {"refused": {name: refusal(call) for name, call in calls.items()}}
 
     lowmark.sources.spark.register(spark)
@@ -75,10 +91,15 @@ def use(folder: Path, port: int) -> None:
     script = StreamScript(splits, us(0), ticks=10, tick_us=1_000_000, shuffle_us=1)
     options = {"script": json.dumps(script.to_plain()), "seed": "7", "splitColumn": "split_id"}
     df = spark.readStream.format("lowmark_generator").options(**options).load()
+    if service is not None:
+        df = service.wrap(df, name="generated", event_time="event_time", split="split_id")
     writer = df.writeStream.format("memory").queryName("rows").trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "read")).start().awaitTermination(120)
     rows = spark.table("rows").groupBy("split_id").count().collect()
-    print(json.dumps({**came, "read": {row["split_id"]: row["count"] for row in rows}}))
+    low_us = None if service is None else service.status("generated").low_watermark_us
+    print(json.dumps({**came, "read": {row["split_id"]: row["count"] for row in rows}, "low_us": low_us}))
+    if service is not None:
+        service.stop()
     spark.stop()
 
 
@@ -107,6 +128,6 @@ def tell_as_a_stranger(_: Path, port: int, seal: str, token: str) -> None:
 
 
 if __name__ == "__main__":
-    {"server": serve, "client": use, "foreign": tell_as_a_stranger}[sys.argv[1]](
+    {"server": serve, "driver": serve_and_wrap, "client": use, "foreign": tell_as_a_stranger}[sys.argv[1]](
         Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
     )

@@ -32,12 +32,13 @@ _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
-def connect_server(folder: Path, *settings: str) -> Iterator[tuple[Process, int]]:
-    """Yield a driver that serves clients, and its port; it has a service and a wrapped query of its own.
+def connect_server(folder: Path, *settings: str, kind: str = "server") -> Iterator[tuple[Process, int]]:
+    """Yield a driver that serves clients, and its port.
 
     Args:
         folder: an empty folder for its log and its query.
         settings: further settings of Spark, each as NAME=VALUE.
+        kind: "driver" has a service and a wrapped query of its own.
     """
     require_java()
 
@@ -46,7 +47,7 @@ def connect_server(folder: Path, *settings: str) -> Iterator[tuple[Process, int]
         place = folder / str(attempt)
         place.mkdir()
         log = place / "log"
-        command = [sys.executable, "-m", "tests.live.connect_app", "server", str(place), str(port), *settings]
+        command = [sys.executable, "-m", "tests.live.connect_app", kind, str(place), str(port), *settings]
         server = Process("Connect's server", command, log)
         server.start(lambda: "ready" in log.read_text())
         return server, port
