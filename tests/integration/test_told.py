@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from lowmark.integration.process import sockets
+from lowmark.integration.spark import relay
 from lowmark.integration.transport import told
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatReader
 from lowmark.integration.transport.told import SCHEME, SILENT_SECONDS, TellSource, Told, seal_of
+
+from tests.live.servers import wait_until
 
 SECRET, OTHER = "a" * 64, "b" * 64
 
@@ -135,3 +140,31 @@ def test_the_files_lie_where_only_their_user_enters(monkeypatch: pytest.MonkeyPa
     assert told._folder().stat().st_mode & 0o077 == 0
     client = told.ToldClient(f"{SCHEME}{'0' * 32}")
     assert client.heartbeat(HeartbeatRequest("s", "1" * 32, first=True, low_watermark_us=3)).low_watermark_us == 3
+
+
+def test_a_client_with_nothing_to_tell_yet_speaks_to_its_server_and_notes_that_no_answer_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server would end a silent session with its queries, whose first rows may come days later."""
+    for name, seconds in {"SIGN_SECONDS": 0.0, "_LONG_SECONDS": 1e-6, "_TICK_SECONDS": 0.01}.items():
+        monkeypatch.setattr(relay, name, seconds)
+    server = {"is there": True}
+    spoke = threading.Event()
+
+    def sign() -> None:
+        spoke.set()
+        if not server["is there"]:
+            raise OSError("the server is gone")
+
+    def unused(*_: object) -> Any:
+        raise AssertionError("nothing is told, and nobody asks")
+
+    client = relay.Relay(unused, unused, unused, lambda: None, sign, {})
+    try:
+        assert spoke.wait(30)
+        server["is there"] = False
+        wait_until(lambda: client.silent_seconds() is not None, "the silence of the server is noted")
+        server["is there"] = True
+        wait_until(lambda: client.silent_seconds() is None, "the server is back")
+    finally:
+        client.close()
