@@ -1,4 +1,4 @@
-"""A Connect server in another process, and queries of its client whose output a test sees as that of `feed.start`."""
+"""A Connect server in another process, and its client's queries, with their output as `feed.start` collects it."""
 
 from __future__ import annotations
 
