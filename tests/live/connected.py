@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,25 +59,17 @@ def connect_server(folder: Path, *settings: str, kind: str = "server") -> Iterat
 
 
 @contextmanager
-def bare_server(folder: Path, timeout_seconds: int) -> Iterator[tuple[Process, int]]:
-    """Yield Spark's own Connect server, whose Python has no lowmark, and its port.
-
-    Args:
-        folder: for its environment and its log.
-        timeout_seconds: a session without a call for so long ends.
-    """
+def bare_server(folder: Path) -> Iterator[int]:
+    """Yield the port of Spark's own Connect server, whose Python has no lowmark; its log goes to a folder."""
     require_java()
     python, home = bare_python(folder / "bare"), Path(pyspark.__file__).parent
     environment = [f"SPARK_HOME={home}", f"PYSPARK_PYTHON={python}", f"PYSPARK_DRIVER_PYTHON={python}"]
-    session = "spark.connect.session.manager"
 
     def start(_attempt: int) -> tuple[Process, int]:
         [port] = free_ports(1)
         settings = {
             "spark.connect.grpc.binding.address": LOCALHOST,
             "spark.connect.grpc.binding.port": str(port),
-            f"{session}.defaultSessionTimeout": f"{timeout_seconds}s",
-            f"{session}.maintenanceInterval": "1s",
             "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
             "spark.driver.host": LOCALHOST,
             "spark.sql.session.timeZone": "UTC",
@@ -94,22 +85,26 @@ def bare_server(folder: Path, timeout_seconds: int) -> Iterator[tuple[Process, i
 
     server, port = started(start)
     try:
-        yield server, port
+        yield port
     finally:
         server.stop()
 
 
-@dataclass
 class RanThroughConnect(Ran):
     """A running query of a client.
 
-    Attributes:
+    Args:
+        query: the query.
         table: its output in the server's memory.
         place: the folder for its output, because no query goes on with a table in memory; None: `table` has it.
     """
 
-    table: DataFrame
-    place: Path | None
+    def __init__(self, query: Any, table: DataFrame, place: Path | None) -> None:
+        self.query, self._table, self._place = query, table, place
+
+    @property
+    def rows(self) -> list[Row]:  # type: ignore[override]  # what is there now
+        return [*map(tuple, self._table.collect())] if self._place is None else written(self._place)
 
     def settle(self) -> None:
         """Wait until all input was processed, and everything that follows from the client's answers, too."""
@@ -119,7 +114,6 @@ class RanThroughConnect(Ran):
             self.query.processAllAvailable()
             wait_until(self._told, "the server has the answer to the newest batch")
             self.query.processAllAvailable()
-        self.look()
 
     def _told(self) -> bool:
         """Whether the server has an answer that knows all batches of each reader, and that is in an offset already."""
@@ -133,10 +127,6 @@ class RanThroughConnect(Ran):
             if told.batches < batches or told.reply.epoch != end.epoch:
                 return False
         return True
-
-    def look(self) -> None:
-        """Take the rows that are there."""
-        self.rows[:] = map(tuple, self.table.collect()) if self.place is None else written(self.place)
 
     @property
     def progress(self) -> list[Progress]:
@@ -160,7 +150,7 @@ def start_through_connect(
         writer = writer.trigger(**trigger)
     if not Path(checkpoint, "offsets").exists():
         query = writer.format("memory").queryName(name).start()
-        return RanThroughConnect(query, [], df.sparkSession.table(name), None)
+        return RanThroughConnect(query, df.sparkSession.table(name), None)
     place = Path(checkpoint).with_name(name)
     place.mkdir()
     target = str(place)
@@ -172,4 +162,4 @@ def start_through_connect(
         part.write_bytes(pickle.dumps([tuple(row) for row in batch.collect()]))
         part.rename(part.with_suffix(".rows"))
 
-    return RanThroughConnect(writer.foreachBatch(collect).start(), [], df, place)
+    return RanThroughConnect(writer.foreachBatch(collect).start(), df, place)

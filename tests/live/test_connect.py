@@ -67,11 +67,9 @@ def jvm_of(server: Process) -> int:
     return next(int(each) for each in children if "java" in Path(f"/proc/{each}/comm").read_text())
 
 
-def has_readers(server: Process) -> bool:
-    """Whether Python's readers of streams run beside a server that is a JVM alone."""
-    assert server.running is not None
-    pid = server.running.pid
-    children = Path(f"/proc/{pid}/task").glob("*/children")  # each thread of a JVM has children
+def has_readers(jvm: int) -> bool:
+    """Whether Python's readers of streams run beside a JVM."""
+    children = Path(f"/proc/{jvm}/task").glob("*/children")  # each thread of a JVM has children
     pids = [each for path in children for each in path.read_text().split()]
     return any("python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_text() for each in pids)
 
@@ -307,25 +305,40 @@ def test_a_network_that_breaks_holds_the_watermark_until_it_is_back(port: int, t
 
 
 @since("4.2", "splits measured in the JVM")
-def test_a_server_without_lowmark_gets_it_and_stops_the_query_of_a_session_that_timed_out(tmp_path: Path) -> None:
-    orders, timeout = Orders(tmp_path), 8
-    with bare_server(tmp_path, timeout) as (server, port):
+def test_a_server_without_lowmark_is_named_and_gets_it(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    orders.put(3)
+    orders.end()
+    with bare_server(tmp_path) as port:
         refused = Client(tmp_path, port)
         assert refused.process.wait(SECONDS) != 0
-        said_why = (tmp_path / "client.log").read_text()
-        assert "ModuleNotFoundError: No module named 'lowmark'. Hint: " in said_why
-        assert "call lowmark.ship(spark) first" in said_why
-        client = Client(tmp_path, port, "shipped")
+        why = (tmp_path / "client.log").read_text()
+        assert "ModuleNotFoundError: No module named 'lowmark'. Hint: " in why
+        assert "call lowmark.ship(spark) first" in why
+        orders.check(Client(tmp_path, port, "shipped").ends())
+
+
+@since("4.2", "splits measured in the JVM")
+@pytest.mark.torture
+def test_a_session_lives_as_long_as_its_client_and_a_time_out_longer_with_its_query(tmp_path: Path) -> None:
+    """The client speaks every five seconds, also before the first row."""
+    orders, timeout = Orders(tmp_path), 20
+    manager = "spark.connect.session.manager"
+    settings = (f"{manager}.defaultSessionTimeout={timeout}s", f"{manager}.maintenanceInterval=1s")
+    place = tmp_path / "server"
+    place.mkdir()
+    with connect_server(place, *settings) as (server, port):
+        jvm, client = jvm_of(server), Client(tmp_path, port)
         client.starts()
-        over = time.monotonic() + 2 * timeout
-        wait_until(lambda: time.monotonic() > over, "twice the time-out is over, before the query's first row")
+        over = time.monotonic() + 1.5 * timeout
+        wait_until(lambda: time.monotonic() > over, "more than the time-out is over, before the query's first row")
         orders.put(3)
         wait_until(lambda: commits(tmp_path) >= 3, "the session of a client that lives stays")
-        assert has_readers(server)
+        assert has_readers(jvm)
         client.kill()
-        wait_until(lambda: not has_readers(server), "the session timed out, and its query was stopped")
+        wait_until(lambda: not has_readers(jvm), "the session timed out, and its query was stopped")
         orders.put(1)
-        client = Client(tmp_path, port, "shipped")
+        client = Client(tmp_path, port)
         client.starts()
         orders.put(2)
         orders.end()

@@ -15,10 +15,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from lowmark.integration import LowWatermarkService
 
 from tests.integration import feed as feeds
 from tests.integration import test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful, test_wrap
-from tests.integration.conftest import feed, service  # noqa: F401  # fixtures
+from tests.integration.conftest import feed  # noqa: F401  # a fixture, as the next two
+from tests.integration.test_by_hand import ran  # noqa: F401
+from tests.integration.test_day_one import rocksdb  # noqa: F401
 from tests.sparks import since
 
 from .connected import connect_server, start_through_connect
@@ -35,6 +38,7 @@ NOT = {
     "test_a_timestamp_assigner_and_a_generator_in_python": _PYTHON,
     "test_a_batch_of_heartbeats_alone_is_not_one_that_was_not_measured": _PYTHON,
     "test_a_batch_that_is_read_in_part_is_not_measured_and_that_is_told": _PYTHON,
+    "test_several_sinks_from_one_wrapped_stream": "it waits for queries, and not for the client's answers",
     "test_the_report_of_a_batch_is_in_the_next_heartbeat": _LATER,
 }
 
@@ -64,3 +68,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
         yield session
         session.stop()
+
+
+@pytest.fixture
+def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
+    with LowWatermarkService(spark, metrics_port=0, page_port=0) as service:
+        yield service
+        for query in spark.streams.active:
+            query.stop()
