@@ -127,7 +127,12 @@ def tell_as_a_stranger(_: Path, port: int, seal: str, token: str) -> None:
     spark.stop()
 
 
+COMMANDS: dict[str, Callable[..., None]] = {
+    "server": serve,
+    "driver": serve_and_wrap,
+    "client": use,
+    "foreign": tell_as_a_stranger,
+}
+
 if __name__ == "__main__":
-    {"server": serve, "driver": serve_and_wrap, "client": use, "foreign": tell_as_a_stranger}[sys.argv[1]](
-        Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
-    )
+    COMMANDS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from lowmark.integration import LowWatermarkService
@@ -58,15 +58,15 @@ for each in MODULES if os.environ.get("LOWMARK_CONNECT") == "all" else MODULES[:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of a client. Python's functions of Spark are those of a client meanwhile."""
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ClientSession
 
     with connect_server(tmp_path_factory.mktemp("connect")) as (_, port), pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
         for module in (feeds, *MODULES):
             if hasattr(module, "start"):
                 patch.setattr(module, "start", start_through_connect)
-        session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
-        yield session
+        session = ClientSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+        yield cast("SparkSession", session)
         session.stop()
 
 
