@@ -116,15 +116,13 @@ class RanThroughConnect(Ran):
             self.query.processAllAvailable()
 
     def _told(self) -> bool:
-        """Whether the server has an answer that knows all batches of each reader, and that is in an offset already."""
-        ends = [end for progress in self.progress for _, end in progress.heartbeats()]
-        for token, end in {end.token: end for end in ends}.items():
-            batches = sum(each.token == token for each in ends)
-            [*files] = _folder().glob(f"*-{token}.told")
-            if not files:
-                return False
-            told = json.decode(files[0].read_bytes(), type=Told)
-            if told.batches < batches or told.reply.epoch != end.epoch:
+        """Whether the server has answers that know all batches of the readers, and that are in an offset already."""
+        progress = self.progress
+        tokens = [end.token for each in progress for _, end in each.heartbeats()]
+        for _, end in progress[-1].heartbeats() if progress else []:
+            [*files] = _folder().glob(f"*-{end.token}.told")
+            told = json.decode(files[0].read_bytes(), type=Told) if files else None
+            if told is None or told.batches < tokens.count(end.token) or told.reply.epoch != end.epoch:
                 return False
         return True
 
