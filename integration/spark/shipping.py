@@ -9,22 +9,31 @@ Python. pyarrow and numpy are not shipped, nor is grpcio, which executors do not
 packages before a query starts.
 
 A client of Spark Connect adds both files to its session instead. Then they also serve the Python processes beside the
-server's driver, which take the client's answers and read the heartbeat; so grpcio goes with them.
+server's driver, which take the client's answers and read the heartbeat; so grpcio goes with them. Readers of streams do
+not look for files in the folder of their session, but all in one folder (`_STREAMS`). So the analysis of `ShipSource`
+copies the files there, under names of their content, which sessions with other versions of lowmark do not share.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
+import shutil
+import sys
 import tarfile
 import tempfile
 import threading
+import uuid
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.spark.source import register_class
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import BooleanType, StructType
 
 from . import workers
 
@@ -38,13 +47,16 @@ _COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # names of the ins
 _FOR_READERS = ("grpcio", "typing_extensions")  # needed beside the driver only
 _ARCHIVE = "lowmark-compiled"
 
-_shipped: set[str] = (
-    set()
-)  # applications, and sessions of clients: Spark accepts a file name once, and fails on another file of the same name
+_STREAMS = "streaming_job"
+"""The folder, beside those of sessions, where a reader of a stream looks: a constant in Spark's
+`PythonStreamingSourceRunner.init`, in 4.2 and 4.3."""
+
+_shipped: set[str] = set()
+"""Applications, and sessions of clients: Spark accepts a file name once, and fails on another file of the same name."""
 _shipping = threading.Lock()
 
 # Appended to the package's own text, in the zip file alone.
-_ON_EXECUTORS = f"""
+_ON_EXECUTORS = """
 
 def _find_compiled() -> None:
     import os
@@ -53,7 +65,7 @@ def _find_compiled() -> None:
     try:
         from pyspark import SparkFiles
 
-        folder = os.path.abspath(os.path.join(SparkFiles.getRootDirectory(), {_ARCHIVE!r}))
+        folder = os.path.abspath(os.path.join(SparkFiles.getRootDirectory(), {archive!r}))
     except Exception:
         return  # no worker of Spark's
     if os.path.isdir(folder) and folder not in sys.path:
@@ -96,19 +108,74 @@ def ship(spark: SparkSession) -> None:
 def _ship_to_server(spark: Any) -> None:
     """Give the session of a client its lowmark: to the processes beside the server's driver, and to the executors."""
     with _shipping, tempfile.TemporaryDirectory(prefix="lowmark-ship-") as place:
-        if spark.session_id not in _shipped:
-            archive = compiled(Path(place, f"{_ARCHIVE}.tar.gz"), _COMPILED + _FOR_READERS)
-            spark.addArtifacts(f"{archive}#{_ARCHIVE}", archive=True)
-            spark.addArtifacts(str(package(Path(place, "lowmark.zip"))), pyfile=True)
-            _shipped.add(spark.session_id)
+        if spark.session_id in _shipped:
+            return
+        names = _COMPILED + _FOR_READERS
+        mark = _content(package(Path(place, "lowmark.zip")), names)
+        zipped, unpacked = f"lowmark-{mark}.zip", f"{_ARCHIVE}-{mark}"
+        spark.addArtifacts(f"{compiled(Path(place, f'{unpacked}.tar.gz'), names)}#{unpacked}", archive=True)
+        spark.addArtifacts(str(package(Path(place, zipped), unpacked)), pyfile=True)
+        register_class(spark, ShipSource)
+        spark.read.format(ShipSource.name()).options(zipped=zipped, unpacked=unpacked).load().schema  # noqa: B018
+        _shipped.add(spark.session_id)
 
 
-def package(target: Path) -> Path:
-    """Write the importable parts of the installed packages into a zip file and return its path."""
+def _content(zipped: Path, names: Iterable[str]) -> str:
+    """Return a name for what is shipped: 12 hexadecimal digits, the same for the same content."""
+    with zipfile.ZipFile(zipped) as archive:
+        files = sorted((each.filename, each.CRC) for each in archive.infolist())
+    installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
+    versions = [installed.get(name) for name in names]
+    return hashlib.sha256(repr((sys.version_info[:2], versions, files)).encode()).hexdigest()[:12]
+
+
+class ShipSource(DataSource):
+    """A source without rows whose analysis, beside a server's driver, gives a session's files to readers of streams.
+
+    Options: `zipped` and `unpacked`, names in the folder of the session.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "lowmark_ship"
+
+    def schema(self) -> StructType:
+        from pyspark import SparkFiles
+
+        session = Path(SparkFiles.getRootDirectory())
+        for name in (self.options["zipped"], self.options["unpacked"]):
+            lend(session / name, session.with_name(_STREAMS))
+        return StructType().add("shipped", BooleanType())
+
+
+def lend(source: Path, into: Path) -> None:
+    """Copy a file or a folder into a folder, in one step; do nothing if the folder has it."""
+    into.mkdir(exist_ok=True)
+    if (into / source.name).exists():
+        return
+    part = into / f".{uuid.uuid4().hex}"
+    if source.is_dir():
+        shutil.copytree(source, part)
+    else:
+        shutil.copy2(source, part)
+    try:
+        part.rename(into / source.name)
+    except OSError:  # a folder that another session has made meanwhile
+        shutil.rmtree(part)
+
+
+def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
+    """Write the importable parts of the installed packages into a zip file and return its path.
+
+    Args:
+        target: the zip file.
+        archive_name: the folder with compiled packages that the zip file will find beside itself.
+    """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         own = importlib.import_module("lowmark").__file__
         assert own is not None, "lowmark is a regular package"
-        archive.writestr("lowmark/__init__.py", Path(own).read_text(encoding="utf-8") + _ON_EXECUTORS)
+        found = _ON_EXECUTORS.format(archive=archive_name)
+        archive.writestr("lowmark/__init__.py", Path(own).read_text(encoding="utf-8") + found)
         for name in _PACKAGES:
             source = importlib.import_module(name).__file__
             assert source is not None, f"{name} is a regular package"
