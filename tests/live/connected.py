@@ -112,7 +112,7 @@ class RanThroughConnect(Ran):
         while len(self.progress) > batches:
             batches = len(self.progress)
             self.query.processAllAvailable()
-            wait_until(self._told, "the server has the answer to the newest batch")
+            wait_until(self._told, "the server has the answer to the newest batch", seconds=30)
             self.query.processAllAvailable()
 
     def _told(self) -> bool:
@@ -138,18 +138,23 @@ def written(place: Path) -> list[Row]:
 
 
 def start_through_connect(
-    df: DataFrame, checkpoint: str, *, mode: str = "append", trigger: Mapping[str, Any] | None = None
+    df: DataFrame,
+    checkpoint: str,
+    *,
+    mode: str = "append",
+    trigger: Mapping[str, Any] | None = None,
+    name: str | None = None,
 ) -> RanThroughConnect:
     """See `tests.integration.feed.start`, whose function would run beside the server."""
     df.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
-    name = f"rows_{time.monotonic_ns()}"
-    writer = df.writeStream.outputMode(mode).option("checkpointLocation", checkpoint)
+    name = name or f"rows_{time.monotonic_ns()}"
+    writer = df.writeStream.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint)
     if trigger is not None:
         writer = writer.trigger(**trigger)
     if not Path(checkpoint, "offsets").exists():
-        query = writer.format("memory").queryName(name).start()
+        query = writer.format("memory").start()
         return RanThroughConnect(query, df.sparkSession.table(name), None)
-    place = Path(checkpoint).with_name(name)
+    place = Path(checkpoint).with_name(f"rows-{time.monotonic_ns()}")
     place.mkdir()
     target = str(place)
 
