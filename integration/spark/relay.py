@@ -207,10 +207,9 @@ class Relay:
             if stream_id is None or end.token is None:
                 continue  # another client's stream
             if end.token not in self._readers:
-                start = HeartbeatOffset.find(progress.sources[index].start_offset)
-                resumes = None if start is None else start.token
+                resumes = HeartbeatOffset.find(progress.sources[index].start_offset)
                 # A restart runs a batch again under the offset of the reader before; its own reader comes next.
-                if resumes == end.token and taker.newest() is None:
+                if resumes is not None and resumes.token == end.token and taker.newest() is None:
                     continue
                 reader = self._readers[end.token] = _Reader(stream_id, taker)
                 self._ask(end.token, reader, begins=end, resumes=resumes)
@@ -232,19 +231,19 @@ class Relay:
         *,
         planned_at_us: int | None = None,
         begins: HeartbeatOffset | None = None,
-        resumes: str | None = None,
+        resumes: HeartbeatOffset | None = None,
     ) -> None:
         request = HeartbeatRequest(stream_id=reader.stream_id, token=token, planned_at_us=planned_at_us)
         if begins is not None:
             request = HeartbeatRequest(
                 stream_id=reader.stream_id,
                 token=token,
-                resumes=resumes,
+                resumes=None if resumes is None else resumes.token,
                 first=True,
                 epoch=begins.epoch,
                 state=begins.state,
                 low_watermark_us=begins.low_us,
-                split=begins.split,
+                split=None if resumes is None else resumes.split,  # in its own offset the reader tells its own
             )
         try:
             reply = self._answer(request)

@@ -28,9 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tell(secret: str, token: str, low_us: int, *, epoch: int = 1, batches: int = 1) -> None:
+def tell(secret: str, token: str, low_us: int, *, epoch: int = 1, batches: int = 1, state: str = "c3RhdGU=") -> None:
     """A client's analysis reaches the server's host."""
-    reply = Told(HeartbeatReply(low_us, epoch, "c3RhdGU="), batches).to_json()
+    reply = Told(HeartbeatReply(low_us, epoch, state), batches).to_json()
     TellSource({"secret": secret, "token": token, "reply": reply}).schema()
 
 
@@ -58,6 +58,18 @@ def test_a_reader_has_the_newest_answer_and_without_one_its_watermark_holds() ->
     assert [reader.poll(), reader.poll()] == [5_000, 5_000]
     tell(SECRET, token, 9_000, epoch=2)
     assert reader.poll() == 9_000
+
+
+def test_the_first_answer_after_a_restart_is_taken_though_its_run_counts_epochs_anew() -> None:
+    """With AvailableNow the query would end without the answer, in every run."""
+    before, after = Reader(), Reader()
+    before.poll()
+    tell(SECRET, before.offset["token"], 5_000, epoch=1)
+    before.poll()
+    after.offset = before.offset
+    assert after.poll() == 5_000
+    tell(SECRET, after.offset["token"], 9_000, epoch=1, state="bmV3")
+    assert (after.poll(), after.offset["state"]) == (9_000, "bmV3")
 
 
 @pytest.mark.parametrize("secret", [OTHER, seal_of(SECRET)], ids=["another", "the seal, which plans show"])

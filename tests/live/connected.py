@@ -122,7 +122,7 @@ class RanThroughConnect(Ran):
         for _, end in progress[-1].heartbeats() if progress else []:
             [*files] = _folder().glob(f"*-{end.token}.told")
             told = json.decode(files[0].read_bytes(), type=Told) if files else None
-            if told is None or told.batches < tokens.count(end.token) or told.reply.epoch != end.epoch:
+            if told is None or told.batches < tokens.count(end.token) or told.reply.state != end.state:
                 return False
         return True
 

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from pyspark.errors import StreamingQueryException
 
 from tests.integration import feed as feeds
 from tests.integration import test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful, test_wrap
 from tests.integration.conftest import feed  # noqa: F401  # a fixture, as the next two
+from tests.integration.feed import Feed
 from tests.integration.test_by_hand import ran  # noqa: F401
 from tests.integration.test_day_one import rocksdb  # noqa: F401
 from tests.sparks import since
@@ -55,6 +57,7 @@ NOT = {
     "test_pitfall_10_joined_streams_agree_again_after_a_restart": "its splits have no names, so the new service holds "
     "for a grace: a client does not see the report in the checkpoint",
     "test_pitfall_11_the_policy_max_with_two_streams": "a client does not see the policy that the checkpoint keeps",
+    "test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first": "below, with the first batch",
     "test_a_query_started_after_its_service_was_stopped": "the reader does not ask the service; it names the silence",
     "test_the_report_of_a_batch_is_in_the_next_heartbeat": _LATER,
 }
@@ -101,3 +104,18 @@ def service(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Low
 def test_a_test_that_is_left_out_exists() -> None:
     known = {name for module in MODULES for name in vars(module)}
     assert set(NOT) <= known, "a test was renamed"
+
+
+def test_other_split_columns_than_in_the_checkpoint_are_refused_with_the_first_batch(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    feed.put(("a", 1, 100))
+    before = start_through_connect(service.wrap(feed.df, **test_refusals.GOOD).select("v"), checkpoint)
+    before.settle()
+    before.query.stop()
+    changed = test_refusals.GOOD | {"name": "again", "split": ["split", "v"]}
+    after = start_through_connect(service.wrap(feed.df, **changed).select("v"), checkpoint)
+    feed.put(("a", 1, 200))
+    told = r'stream "again": its splits are told by \(split string, v int\), and in the checkpoint by \(split string\)'
+    with pytest.raises(StreamingQueryException, match=told):
+        after.query.awaitTermination(60)
