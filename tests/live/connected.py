@@ -1,4 +1,4 @@
-"""A Connect server in another process, and its client's queries, with their output as `feed.start` collects it."""
+"""A Connect server in another process, and queries of its client with the same interface as those of a driver."""
 
 from __future__ import annotations
 

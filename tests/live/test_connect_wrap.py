@@ -108,8 +108,8 @@ def test_a_test_that_is_left_out_exists() -> None:
 
 def test_other_split_columns_than_in_the_checkpoint_are_refused_with_the_first_batch(
     service: LowWatermarkService,
-    feed: Feed,
-    checkpoint: str,  # noqa: F811  # pytest gives the fixture
+    feed: Feed,  # noqa: F811  # pytest gives the fixture
+    checkpoint: str,
 ) -> None:
     feed.put(("a", 1, 100))
     before = start_through_connect(service.wrap(feed.df, **test_refusals.GOOD).select("v"), checkpoint)
