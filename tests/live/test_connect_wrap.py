@@ -58,6 +58,8 @@ NOT = {
     "for a grace: a client does not see the report in the checkpoint",
     "test_pitfall_11_the_policy_max_with_two_streams": "a client does not see the policy that the checkpoint keeps",
     "test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first": "below, with the first batch",
+    "test_a_name_is_taken_while_a_query_reads_it_and_free_again_when_it_ended": "a client learns of the streams of a "
+    "query with its first batch",
     "test_a_query_started_after_its_service_was_stopped": "the reader does not ask the service; it names the silence",
     "test_the_report_of_a_batch_is_in_the_next_heartbeat": _LATER,
 }
