@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.errors import SessionUnfit, WorkersUnfit
+from lowmark.integration.errors import SessionUnfit
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 from lowmark.integration.transport.told import FORMAT, SCHEME, TellSource, Told, seal_of
 from lowmark.sources.spark.source import register_class
@@ -31,6 +31,7 @@ from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
 from .faults import WATERMARK_POLICY
 from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, InputPlan, Query
+from .workers import unfit_server
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
@@ -271,13 +272,9 @@ class ConnectSession:
         try:
             self.spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis is the question
         except Exception as failed:
-            causes = ("No module named", "PYTHON_VERSION_MISMATCH")
-            cause = next((line for line in str(failed).splitlines() if any(sign in line for sign in causes)), None)
-            if cause is None:
+            if (unfit := unfit_server(failed)) is None:
                 raise
-            missing = ("lowmark",) if "'lowmark" in cause else ()
-            place = "beside the server of Spark Connect"
-            raise WorkersUnfit(place, "the server's Python", cause.strip(), missing) from failed
+            raise unfit from failed
 
     def _sign(self) -> None:
         if self.any_active():

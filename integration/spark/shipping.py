@@ -88,8 +88,7 @@ def ship(spark: SparkSession) -> None:
         spark: the session.
 
     Raises:
-        WorkersUnfit: the executors' Python has another version, or lacks pyarrow or numpy. A client of Spark Connect is
-            told by `LowWatermarkService`.
+        WorkersUnfit: the executors' Python, or the server's, has another version, or lacks pyarrow or numpy.
     """
     if not hasattr(spark, "_jsparkSession"):
         _ship_to_server(spark)
@@ -116,7 +115,13 @@ def _ship_to_server(spark: Any) -> None:
         spark.addArtifacts(f"{compiled(Path(place, f'{unpacked}.tar.gz'), names)}#{unpacked}", archive=True)
         spark.addArtifacts(str(package(Path(place, zipped), unpacked)), pyfile=True)
         register_class(spark, ShipSource)
-        spark.read.format(ShipSource.name()).options(zipped=zipped, unpacked=unpacked).load().schema  # noqa: B018
+        shipped = spark.read.format(ShipSource.name()).options(zipped=zipped, unpacked=unpacked)
+        try:
+            shipped.load().schema  # noqa: B018  # the analysis copies the files
+        except Exception as failed:
+            if (unfit := workers.unfit_server(failed)) is None:
+                raise
+            raise unfit from failed
         _shipped.add(spark.session_id)
 
 
