@@ -338,14 +338,14 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         # its answer may be that of the checkpoint.
         last = self._last
         if last is None or (reply.epoch, reply.state) != (last.epoch, last.state) or silent != known:
-            self._last = HeartbeatOffset(
+            last = self._last = HeartbeatOffset(
                 self._stream, reply.low_watermark_us, token, reply.epoch, reply.state, self._split, silent
             )
         if silent is not None and known is None:
             self._say(f"the watermark holds, because its client has been silent since {silent}.")
         elif silent is None and known is not None:
             self._say("the client speaks again.")
-        return self._last
+        return last
 
     def _call(self, token: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
         return self._send(
