@@ -5,7 +5,7 @@ python -m tests.live.connect_kafka
 
 SERVER is the port of a Connect server, or "driver". Counts the rows of topic ORDERS in windows per partition, and joins
 both topics on their values. Prints both results as JSON as soon as everything until UNTIL (an ISO time) is in the
-sinks. Without arguments it starts a broker and a server, runs the application both ways, and compares: 40 seconds.
+sinks. Without arguments it starts a broker and a server, runs the application both ways, and compares: a minute.
 """
 
 from __future__ import annotations
