@@ -349,7 +349,7 @@ class LowWatermarkService:
                 remedy.
             ServiceStopped: the service was stopped.
         """
-        self._session.require_driver(f'read("{name}")')
+        self._session.require_driver(f'read("{name}"), which tells the times of a batch before it is read,')
         strategy = self._begin("read", name, strategy, max_splits)
         stream_factory.check_arguments(
             source, name=name, event_time=event_time, prepare=prepare, split_column=split_column

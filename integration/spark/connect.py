@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.errors import SessionUnfit, WorkersUnfit
+from lowmark.integration.errors import SessionUnfit
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 from lowmark.integration.transport.told import FORMAT, SCHEME, TellSource, Told, seal_of
 from lowmark.sources.spark.source import register_class
@@ -28,8 +28,10 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 from . import plan_text
 from .available_now import Told as ToldEnding
 from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
+from .faults import WATERMARK_POLICY
 from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, InputPlan, Query
+from .workers import unfit_server
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
@@ -43,6 +45,10 @@ __all__ = ["ConnectSession"]
 log = logging.getLogger("lowmark")
 
 _OLDEST = (4, 2)
+_SESSION_GONE = (
+    "the server of Spark Connect no longer knows the client's session: the server was restarted, or the session "
+    "timed out"
+)
 
 
 class _Listener(StreamingQueryListener):
@@ -119,12 +125,6 @@ class ConnectSession:
         answer: Answer,
     ) -> None:
         spark = self.spark
-        if major_minor(spark.version) < _OLDEST:
-            raise SessionUnfit(
-                "LowWatermarkService in a client needs a server with Spark 4.2, whose JVM measures splits",
-                f"a Spark Connect session of Spark {spark.version}",
-                "use Spark 4.2 or newer, or make the service in the driver itself.",
-            )
         if _in_a_pipeline():
             raise SessionUnfit(
                 "LowWatermarkService needs a session whose queries it may hear of",
@@ -132,10 +132,16 @@ class ConnectSession:
                 "another Python process of the session has counted something",
                 "wrap in a client of its own, and let the pipeline read what its query writes.",
             )
+        if major_minor(spark.version) < _OLDEST:
+            raise SessionUnfit(
+                "LowWatermarkService in a client needs a server with Spark 4.2, whose JVM measures splits",
+                f"a Spark Connect session of Spark {spark.version}",
+                "use Spark 4.2 or newer, or make the service in the driver itself.",
+            )
         register_class(spark, HeartbeatSource)
         register_class(spark, TellSource)
         self._check_server()
-        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._names)
+        relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._sign, self._names)
 
         def put(kind: str, raw: Any) -> None:
             event = ClientEvent(raw)
@@ -189,7 +195,7 @@ class ConnectSession:
                 log.debug("the server does not answer: %s", gone)
                 return
             for query in self.running():
-                self._end(query, "the server of Spark Connect no longer knows the client's session: it was restarted")
+                self._end(query, _SESSION_GONE)
 
     def _catch_up(self, query: ConnectQuery) -> None:
         running: Any = self._client.streams.get(query.query_id)
@@ -266,10 +272,13 @@ class ConnectSession:
         try:
             self.spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis is the question
         except Exception as failed:
-            cause = next((line for line in str(failed).splitlines() if "No module named" in line), None)
-            if cause is None:
+            if (unfit := unfit_server(failed)) is None:
                 raise
-            raise WorkersUnfit("beside the server of Spark Connect", "the server's", cause.strip(), ()) from failed
+            raise unfit from failed
+
+    def _sign(self) -> None:
+        if self.any_active():
+            self.spark.conf.get(WATERMARK_POLICY, "min")
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
         options = {"secret": self._secrets[stream_id], "token": token}

@@ -117,13 +117,22 @@ class Relay:
         enqueue: takes each event after the answer to its batch.
         tell: takes an answer to the server's host.
         look: called once a second, with the clock's tick.
+        sign: speaks to the server if a query runs; called when nothing was told for a while.
         streams: ids of the streams of this client -> their names.
     """
 
     def __init__(
-        self, answer: Answer, enqueue: Enqueue, tell: Tell, look: Callable[[], None], streams: Mapping[str, str]
+        self,
+        answer: Answer,
+        enqueue: Enqueue,
+        tell: Tell,
+        look: Callable[[], None],
+        sign: Callable[[], None],
+        streams: Mapping[str, str],
     ) -> None:
         self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
+        self._sign = sign
+        self._spoke_at = time.monotonic()
         self._events: queue.SimpleQueue[tuple[str, QueryEvent, Taker] | None] = queue.SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
         self._clock = ServerClock()
@@ -198,10 +207,9 @@ class Relay:
             if stream_id is None or end.token is None:
                 continue  # another client's stream
             if end.token not in self._readers:
-                start = HeartbeatOffset.find(progress.sources[index].start_offset)
-                resumes = None if start is None else start.token
+                resumes = HeartbeatOffset.find(progress.sources[index].start_offset)
                 # A restart runs a batch again under the offset of the reader before; its own reader comes next.
-                if resumes == end.token and taker.newest() is None:
+                if resumes is not None and resumes.token == end.token and taker.newest() is None:
                     continue
                 reader = self._readers[end.token] = _Reader(stream_id, taker)
                 self._ask(end.token, reader, begins=end, resumes=resumes)
@@ -223,19 +231,19 @@ class Relay:
         *,
         planned_at_us: int | None = None,
         begins: HeartbeatOffset | None = None,
-        resumes: str | None = None,
+        resumes: HeartbeatOffset | None = None,
     ) -> None:
         request = HeartbeatRequest(stream_id=reader.stream_id, token=token, planned_at_us=planned_at_us)
         if begins is not None:
             request = HeartbeatRequest(
                 stream_id=reader.stream_id,
                 token=token,
-                resumes=resumes,
+                resumes=None if resumes is None else resumes.token,
                 first=True,
                 epoch=begins.epoch,
                 state=begins.state,
                 low_watermark_us=begins.low_us,
-                split=begins.split,
+                split=None if resumes is None else resumes.split,  # in its own offset the reader tells its own
             )
         try:
             reply = self._answer(request)
@@ -263,9 +271,22 @@ class Relay:
                 self._warned = True
                 return
             reader.told, reader.told_at = reader.answered, time.monotonic()
+            self._spoke_at = reader.told_at
             if self._warned:
                 log.warning("the server takes answers again")
             self._warned = False
+        if time.monotonic() - self._spoke_at >= SIGN_SECONDS:
+            self._live_on()
+
+    def _live_on(self) -> None:
+        """Speak to the server though there is nothing to tell yet: it ends a silent session, with its queries."""
+        try:
+            with self._asking():
+                self._sign()
+        except Exception as failed:  # noqa: BLE001  # as above
+            log.debug("the server does not answer: %s", failed)
+            return
+        self._spoke_at = time.monotonic()
 
     def _remove(self, token: str, reader: _Reader) -> None:
         try:

@@ -7,21 +7,33 @@ archive that Spark unpacks beside it, and `lowmark/__init__.py` of the zip file 
 installed packages. The archive is a copy of the driver's packages, so it fits executors of the same platform and
 Python. pyarrow and numpy are not shipped, nor is grpcio, which executors do not need. `workers.py` names missing
 packages before a query starts.
+
+A client of Spark Connect adds both files to its session instead. Then they also serve the Python processes beside the
+server's driver, which take the client's answers and read the heartbeat; so grpcio goes with them. Readers of streams do
+not look for files in the folder of their session, but all in one folder (`_STREAMS`). So the analysis of `ShipSource`
+copies the files there, under names of their content, which sessions with other versions of lowmark do not share.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
+import shutil
+import sys
 import tarfile
 import tempfile
 import threading
+import uuid
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.errors import SessionUnfit
 from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.spark.source import register_class
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import BooleanType, StructType
 
 from . import workers
 
@@ -32,13 +44,19 @@ __all__ = ["package", "ship"]
 
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
 _COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # names of the installed distributions
+_FOR_READERS = ("grpcio", "typing_extensions")  # needed beside the driver only
 _ARCHIVE = "lowmark-compiled"
 
-_shipped: set[str] = set()  # applications: Spark accepts a file name once, and fails on another file of the same name
+_STREAMS = "streaming_job"
+"""The folder, beside those of sessions, where a reader of a stream looks: a constant in Spark's
+`PythonStreamingSourceRunner.init`, in 4.2 and 4.3."""
+
+_shipped: set[str] = set()
+"""Applications, and sessions of clients: Spark accepts a file name once, and fails on another file of the same name."""
 _shipping = threading.Lock()
 
 # Appended to the package's own text, in the zip file alone.
-_ON_EXECUTORS = f"""
+_ON_EXECUTORS = """
 
 def _find_compiled() -> None:
     import os
@@ -47,7 +65,7 @@ def _find_compiled() -> None:
     try:
         from pyspark import SparkFiles
 
-        folder = os.path.abspath(os.path.join(SparkFiles.getRootDirectory(), {_ARCHIVE!r}))
+        folder = os.path.abspath(os.path.join(SparkFiles.getRootDirectory(), {archive!r}))
     except Exception:
         return  # no worker of Spark's
     if os.path.isdir(folder) and folder not in sys.path:
@@ -59,25 +77,22 @@ _find_compiled()
 
 
 def ship(spark: SparkSession) -> None:
-    """Give every executor of a session the driver's lowmark and its dependencies.
+    """Give every executor of a session the driver's lowmark and its dependencies; with Spark Connect also the server.
 
-    Call it before the first query starts; a second call has no effect, so a notebook's cell may run twice. Not needed
-    if the executors' Python has lowmark installed, nor in local mode. confluent-kafka is shipped, too; the modules that
-    other sources require must be installed there, and `LowWatermarkService.read` names the missing ones.
+    Call it before the first query starts, and with Spark Connect before the service is made; a second call has no
+    effect, so a notebook's cell may run twice. Not needed if the executors' Python has lowmark installed, nor in local
+    mode. confluent-kafka is shipped, too; the modules that other sources require must be installed there, and
+    `LowWatermarkService.read` names the missing ones.
 
     Args:
         spark: the session.
 
     Raises:
-        WorkersUnfit: the executors' Python has another version, or lacks pyarrow or numpy.
-        SessionUnfit: the session is a Spark Connect session.
+        WorkersUnfit: the executors' Python, or the server's, has another version, or lacks pyarrow or numpy.
     """
     if not hasattr(spark, "_jsparkSession"):
-        raise SessionUnfit(
-            "ship needs the session of a driver",
-            "a Spark Connect session",
-            "install lowmark where the server and its executors run.",
-        )
+        _ship_to_server(spark)
+        return
     context = spark.sparkContext
     with _shipping:
         if context.applicationId not in _shipped:
@@ -89,12 +104,83 @@ def ship(spark: SparkSession) -> None:
     workers.check(spark)
 
 
-def package(target: Path) -> Path:
-    """Write the importable parts of the installed packages into a zip file and return its path."""
+def _ship_to_server(spark: Any) -> None:
+    """Give the session of a client its lowmark: to the processes beside the server's driver, and to the executors."""
+    with _shipping, tempfile.TemporaryDirectory(prefix="lowmark-ship-") as place:
+        if spark.session_id in _shipped:
+            return
+        names = _COMPILED + _FOR_READERS
+        mark = _content(package(Path(place, "lowmark.zip")), names)
+        zipped, unpacked = f"lowmark-{mark}.zip", f"{_ARCHIVE}-{mark}"
+        spark.addArtifacts(f"{compiled(Path(place, f'{unpacked}.tar.gz'), names)}#{unpacked}", archive=True)
+        spark.addArtifacts(str(package(Path(place, zipped), unpacked)), pyfile=True)
+        register_class(spark, ShipSource)
+        shipped = spark.read.format(ShipSource.name()).options(zipped=zipped, unpacked=unpacked)
+        try:
+            shipped.load().schema  # noqa: B018  # the analysis copies the files
+        except Exception as failed:
+            if (unfit := workers.unfit_server(failed)) is None:
+                raise
+            raise unfit from failed
+        _shipped.add(spark.session_id)
+
+
+def _content(zipped: Path, names: Iterable[str]) -> str:
+    """Return a name for what is shipped: 12 hexadecimal digits, the same for the same content."""
+    with zipfile.ZipFile(zipped) as archive:
+        files = sorted((each.filename, each.CRC) for each in archive.infolist())
+    installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
+    versions = [installed.get(name) for name in names]
+    return hashlib.sha256(repr((sys.version_info[:2], versions, files)).encode()).hexdigest()[:12]
+
+
+class ShipSource(DataSource):
+    """A source without rows whose analysis, beside a server's driver, gives a session's files to readers of streams.
+
+    Options: `zipped` and `unpacked`, names in the folder of the session.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "lowmark_ship"
+
+    def schema(self) -> StructType:
+        from pyspark import SparkFiles
+
+        session = Path(SparkFiles.getRootDirectory())
+        for name in (self.options["zipped"], self.options["unpacked"]):
+            lend(session / name, session.with_name(_STREAMS))
+        return StructType().add("shipped", BooleanType())
+
+
+def lend(source: Path, into: Path) -> None:
+    """Copy a file or a folder into a folder, in one step; do nothing if the folder has it."""
+    into.mkdir(exist_ok=True)
+    if (into / source.name).exists():
+        return
+    part = into / f".{uuid.uuid4().hex}"
+    if source.is_dir():
+        shutil.copytree(source, part)
+    else:
+        shutil.copy2(source, part)
+    try:
+        part.rename(into / source.name)
+    except OSError:  # a folder that another session has made meanwhile
+        shutil.rmtree(part)
+
+
+def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
+    """Write the importable parts of the installed packages into a zip file and return its path.
+
+    Args:
+        target: the zip file.
+        archive_name: the folder with compiled packages that the zip file will find beside itself.
+    """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         own = importlib.import_module("lowmark").__file__
         assert own is not None, "lowmark is a regular package"
-        archive.writestr("lowmark/__init__.py", Path(own).read_text(encoding="utf-8") + _ON_EXECUTORS)
+        found = _ON_EXECUTORS.format(archive=archive_name)
+        archive.writestr("lowmark/__init__.py", Path(own).read_text(encoding="utf-8") + found)
         for name in _PACKAGES:
             source = importlib.import_module(name).__file__
             assert source is not None, f"{name} is a regular package"
@@ -104,10 +190,10 @@ def package(target: Path) -> Path:
     return target
 
 
-def compiled(target: Path) -> Path:
-    """Write the driver's compiled packages that executors may need into an archive, and return its path."""
+def compiled(target: Path, names: Iterable[str] = _COMPILED) -> Path:
+    """Write this Python's compiled packages that are needed elsewhere into an archive, and return its path."""
     with tarfile.open(target, "w:gz", compresslevel=1) as archive:
-        for name in _COMPILED:
+        for name in names:
             try:
                 files = importlib.metadata.files(name) or []
             except importlib.metadata.PackageNotFoundError:

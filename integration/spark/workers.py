@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["check", "needed"]
+__all__ = ["check", "needed", "unfit_server"]
 
 log = logging.getLogger("lowmark")
 
@@ -100,6 +100,20 @@ def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
         if not _is_local(context):
             _check_executors(context, python, new)
         _checked.update((application, python, module) for module in new)
+
+
+def unfit_server(failed: Exception) -> WorkersUnfit | None:
+    """Return the error for a Spark Connect server whose Python cannot import lowmark; None: another cause.
+
+    Args:
+        failed: Spark's error of the analysis of a data source of lowmark's.
+    """
+    telling = ("No module named", "cannot import name", "PYTHON_VERSION_MISMATCH")
+    cause = next((line.strip() for line in str(failed).splitlines() if any(sign in line for sign in telling)), None)
+    if cause is None:
+        return None
+    missing = (_OWN,) if f"'{_OWN}" in cause else ()
+    return WorkersUnfit("beside the server of Spark Connect", "the server's Python", cause, missing)
 
 
 def _is_local(context: SparkContext) -> bool:

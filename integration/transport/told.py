@@ -20,7 +20,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import hashlib
-import importlib.metadata
 import re
 import time
 import uuid
@@ -91,7 +90,7 @@ class TellSource(DataSource):
     """A source without rows whose analysis takes an answer to the server's host.
 
     Options: `secret`, `token` and `reply`, a `Told` as JSON; without a reply the file is removed. Without options, the
-    schema alone tells that lowmark is on the server: its only column is named for the version.
+    schema alone tells that lowmark is on the server, with the modules that its heartbeat's reader needs.
     """
 
     @classmethod
@@ -101,7 +100,7 @@ class TellSource(DataSource):
     def schema(self) -> StructType:
         if "secret" in self.options:
             _take(self.options)
-        return StructType().add(importlib.metadata.version("lowmark"), BooleanType())
+        return StructType().add("told", BooleanType())
 
 
 def _take(options: Mapping[str, str]) -> None:

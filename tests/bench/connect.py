@@ -4,13 +4,16 @@ python -m tests.bench.connect [FILES]
 
 Each file is a batch of two splits. Busy: all files are there before the query starts. Paced: each file comes when the
 low watermark of the file before is in force. The delay is that from the end of a batch with rows to the plan of the
-batch whose heartbeat carries their low watermark. Telling is the call that takes one answer to the server's host.
+batch whose heartbeat carries their low watermark. Telling is the call that takes one answer to the server's host: with
+each answer of those queries, and afterwards, on a server with nothing else to do, by the analysis of a data source, as
+lowmark does it, beside a job on a data source that does the same.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+import secrets
 import statistics
 import sys
 import tempfile
@@ -26,15 +29,22 @@ from lowmark.integration.spark.connect import ConnectSession
 from lowmark.integration.spark.connect_query import progress_of
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.session import local_session
+from lowmark.integration.transport.driver_rpc import HeartbeatReply
+from lowmark.integration.transport.told import FORMAT, TellSource, Told, _take
+from lowmark.sources.spark.source import register_class
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import BooleanType, StructType
 
 from tests.integration.feed import Feed, us, windows
 from tests.live.connect_wrapped import SPLITS, wrapped
-from tests.live.servers import Process, free_ports, wait_until
+from tests.live.connected import connect_server
+from tests.live.servers import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STEP_SECONDS = 20
+_BY_JOB = "lowmark_tell_by_job"
 
 
 @contextmanager
@@ -42,20 +52,13 @@ def client(folder: Path) -> Iterator[SparkSession]:
     """Yield the session of a client, on a server of its own."""
     from pyspark.sql import SparkSession
 
-    [port] = free_ports(1)
-    log = folder / "server.log"
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.live.connect_app", "server", str(folder), str(port)]
-    server = Process("Connect's server", command, log)
-    server.start(lambda: "ready" in log.read_text())
-    try:
+    with connect_server(folder) as (_, port):
         spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
         try:
             yield spark
         finally:
             spark.stop()
-    finally:
-        server.stop()
 
 
 def measure(spark: SparkSession, folder: Path, files: int, *, paced: bool) -> tuple[list[int], list[float]]:
@@ -105,6 +108,51 @@ def _began(progress: Progress) -> float:
     return dt.datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp() * 1_000
 
 
+class TellByJob(TellSource):
+    """Takes an answer to the server's host when a job reads it, instead of when it is analyzed."""
+
+    @classmethod
+    def name(cls) -> str:
+        return _BY_JOB
+
+    def schema(self) -> StructType:
+        return StructType().add("told", BooleanType())
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # Spark's interface
+        return _JobReader(dict(self.options))
+
+
+class _JobReader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        _take(self._options)
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[bool]]:  # Spark's interface
+        return iter(())
+
+
+def tell_both_ways(spark: SparkSession, times: int) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of telling by analysis alone and by a job, measured in pairs, after one of each."""
+    register_class(spark, TellByJob)
+    secret, token = secrets.token_hex(32), secrets.token_hex(16)
+    spent_ms: tuple[list[float], list[float]] = ([], [])
+    for number in range(times + 1):
+        reply = HeartbeatReply(low_watermark_us=us(number), epoch=number, state="{}")
+        options = {"secret": secret, "token": token, "reply": Told(reply, number).to_json()}
+        for kept, source in zip(spent_ms, (FORMAT, _BY_JOB), strict=True):
+            reader = spark.read.format(source).options(**options)
+            began = time.perf_counter()
+            df = reader.load()
+            _ = df.schema if source == FORMAT else df.collect()
+            if number:
+                kept.append((time.perf_counter() - began) * 1_000)
+    spark.read.format(FORMAT).options(secret=secret, token=token).load().schema  # noqa: B018  # removes the answer
+    return spent_ms
+
+
 def show(what: str, values: list[float] | list[int], unit: str) -> None:
     ordered = sorted(values)
     p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
@@ -129,7 +177,10 @@ def main(files: int) -> None:
                 how = "paced" if paced else "busy"
                 show(f"client, {how}: delay", batches, "batches")
                 show(f"client, {how}: delay", spent_ms, "ms")
-        show("client: telling", told_ms, "ms")
+            show("client: telling, in the queries", told_ms, "ms")
+            by_analysis_ms, by_job_ms = tell_both_ways(spark, files)
+            show("client: telling by analysis, idle server", by_analysis_ms, "ms")
+            show("client: telling by a job, idle server", by_job_ms, "ms")
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         with local_session("bench", cores=2) as (spark, _):
             for paced in (False, True):

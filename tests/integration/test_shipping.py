@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
-from lowmark.integration.spark.shipping import compiled, package
+import pytest
+from lowmark.integration.spark import shipping
+from lowmark.integration.spark.shipping import ShipSource, compiled, package, ship
+from pyspark import SparkFiles
 
 from tests.installed import link_packages, site_packages
 
@@ -85,3 +90,67 @@ def test_wrapped_rows_need_nothing_compiled_but_pyarrow_and_numpy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+class ClientSession:
+    """A session of a client; its server is a folder with the files of the session."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.session_id, self.folder = name, root / name
+        self.folder.mkdir(parents=True)
+        self.added, self.options_ = 0, dict[str, str]()
+
+    def addArtifacts(self, path: str, *, pyfile: bool = False, archive: bool = False) -> None:
+        name, _, alias = path.partition("#")
+        assert pyfile != archive
+        self.added += 1
+        if pyfile:
+            shutil.copy(name, self.folder)
+            return
+        with tarfile.open(name) as packed:
+            packed.extractall(self.folder / alias, filter="data")
+
+    dataSource = SimpleNamespace(register=lambda _: None)  # noqa: N815  # Spark's name
+    read = property(lambda self: self)
+    format = property(lambda self: lambda _: self)
+    load = property(lambda self: lambda: self)
+
+    def options(self, **options: str) -> ClientSession:
+        self.options_ = options
+        return self
+
+    @property
+    def schema(self) -> object:
+        return ShipSource(self.options_).schema()
+
+
+def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With only pyspark, pyarrow and numpy besides, as in the Python of a server; live/test_connect.py does it."""
+    monkeypatch.setattr(shipping, "register_class", lambda *_: None)
+    root, bare = tmp_path / "root", tmp_path / "bare"
+    bare.mkdir()
+    link_packages(("pyspark", "py4j", "pyarrow", "numpy"), bare)
+    a, b = ClientSession("a", root), ClientSession("b", root)
+    for session in (a, a, b):
+        monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda folder=session.folder: str(folder))
+        ship(session)  # type: ignore[arg-type]
+        assert session.added == 2
+    shutil.rmtree(root / "a")
+    shutil.rmtree(root / "b")  # sessions end
+    streams = root / "streaming_job"
+    unpacked, zipped = sorted(streams.iterdir(), key=lambda path: path.suffix)
+    assert (zipped.suffix, unpacked.is_dir()) == (".zip", True)
+    code = (
+        "import sys; sys.path += sys.argv[2:]\n"
+        "from pyspark import SparkFiles\n"
+        "SparkFiles._root_directory, SparkFiles._is_running_on_worker = sys.argv[1], True\n"
+        "from lowmark.integration.transport.told import TellSource, ToldClient\n"
+        "from lowmark.integration.transport.heartbeat import HeartbeatSource\n"
+        "print(TellSource({}).schema().names, ToldClient('told:x').silent_since)"
+    )
+    command = [sys.executable, "-S", "-c", code, str(streams), str(zipped), str(bare)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "['told'] None"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from lowmark.integration.process import sockets
+from lowmark.integration.spark import relay
 from lowmark.integration.transport import told
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatReader
 from lowmark.integration.transport.told import SCHEME, SILENT_SECONDS, TellSource, Told, seal_of
+
+from tests.live.servers import wait_until
 
 SECRET, OTHER = "a" * 64, "b" * 64
 
@@ -23,9 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tell(secret: str, token: str, low_us: int, *, epoch: int = 1, batches: int = 1) -> None:
+def tell(secret: str, token: str, low_us: int, *, epoch: int = 1, batches: int = 1, state: str = "c3RhdGU=") -> None:
     """A client's analysis reaches the server's host."""
-    reply = Told(HeartbeatReply(low_us, epoch, "c3RhdGU="), batches).to_json()
+    reply = Told(HeartbeatReply(low_us, epoch, state), batches).to_json()
     TellSource({"secret": secret, "token": token, "reply": reply}).schema()
 
 
@@ -53,6 +58,18 @@ def test_a_reader_has_the_newest_answer_and_without_one_its_watermark_holds() ->
     assert [reader.poll(), reader.poll()] == [5_000, 5_000]
     tell(SECRET, token, 9_000, epoch=2)
     assert reader.poll() == 9_000
+
+
+def test_the_first_answer_after_a_restart_is_taken_though_its_run_counts_epochs_anew() -> None:
+    """With AvailableNow the query would end without the answer, in every run."""
+    before, after = Reader(), Reader()
+    before.poll()
+    tell(SECRET, before.offset["token"], 5_000, epoch=1)
+    before.poll()
+    after.offset = before.offset
+    assert after.poll() == 5_000
+    tell(SECRET, after.offset["token"], 9_000, epoch=1, state="bmV3")
+    assert (after.poll(), after.offset["state"]) == (9_000, "bmV3")
 
 
 @pytest.mark.parametrize("secret", [OTHER, seal_of(SECRET)], ids=["another", "the seal, which plans show"])
@@ -135,3 +152,31 @@ def test_the_files_lie_where_only_their_user_enters(monkeypatch: pytest.MonkeyPa
     assert told._folder().stat().st_mode & 0o077 == 0
     client = told.ToldClient(f"{SCHEME}{'0' * 32}")
     assert client.heartbeat(HeartbeatRequest("s", "1" * 32, first=True, low_watermark_us=3)).low_watermark_us == 3
+
+
+def test_a_client_with_nothing_to_tell_yet_speaks_to_its_server_and_notes_that_no_answer_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server would end a silent session with its queries, whose first rows may come days later."""
+    for name, seconds in {"SIGN_SECONDS": 0.0, "_LONG_SECONDS": 1e-6, "_TICK_SECONDS": 0.01}.items():
+        monkeypatch.setattr(relay, name, seconds)
+    server = {"is there": True}
+    spoke = threading.Event()
+
+    def sign() -> None:
+        spoke.set()
+        if not server["is there"]:
+            raise OSError("the server is gone")
+
+    def unused(*_: object) -> Any:
+        raise AssertionError("nothing is told, and nobody asks")
+
+    client = relay.Relay(unused, unused, unused, lambda: None, sign, {})
+    try:
+        assert spoke.wait(30)
+        server["is there"] = False
+        wait_until(lambda: client.silent_seconds() is not None, "the silence of the server is noted")
+        server["is there"] = True
+        wait_until(lambda: client.silent_seconds() is None, "the server is back")
+    finally:
+        client.close()

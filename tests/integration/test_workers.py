@@ -192,3 +192,17 @@ def test_whose_python_a_session_takes(
     prefer_own_python(made)
 
     assert made.sparkContext.pythonExec == python
+
+
+@pytest.mark.parametrize(
+    ("spark_says", "fact"),
+    [
+        ("[X] ...\nModuleNotFoundError: No module named 'lowmark'\n SQLSTATE: 1", "lowmark.ship(spark)"),
+        ("[X] ...\n  ModuleNotFoundError: No module named 'msgspec._core'\n", "No module named 'msgspec._core'. Hint"),
+        ("[TABLE_OR_VIEW_NOT_FOUND] orders", None),
+    ],
+)  # fmt: skip
+def test_a_server_that_cannot_run_lowmark_is_named_in_one_line(spark_says: str, fact: str | None) -> None:
+    found = workers.unfit_server(RuntimeError(spark_says))
+    assert (found is None) == (fact is None)
+    assert fact is None or (fact in str(found) and "beside the server of Spark Connect" in str(found))

@@ -30,7 +30,7 @@ KILLS, SEED = 10, 11
 
 
 def server_on(port: int, folder: Path, number: int) -> Process:
-    """Start a server, with a folder of its own for its own query."""
+    """Start a server, with a folder of its own."""
     place = folder / f"server-{number}"
     place.mkdir()
     log = place / "log"

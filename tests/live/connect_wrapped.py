@@ -3,7 +3,8 @@
 python -m tests.live.connect_wrapped FOLDER PORT UNTIL [TRIGGER]
 
 Reads FOLDER/feed, writes windows to FOLDER/out with the checkpoint FOLDER/checkpoint, and prints "started". As soon as
-everything until UNTIL (seconds on the axis of `feed.py`) is in the sink, it prints the rows as JSON, and ends.
+everything until UNTIL (seconds on the axis of `feed.py`) is in the sink, it prints the rows as JSON, and ends. TRIGGER:
+"available" ends with the rows that are there; "unknown" does not name the splits; "shipped" brings lowmark along.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lowmark import LowWatermarkService, WatermarkStrategy
+from lowmark import LowWatermarkService, WatermarkStrategy, ship
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import SCHEMA, us, windows
@@ -35,6 +36,8 @@ def use(folder: Path, port: int, until: float, trigger: str | None) -> None:
     spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     passed = threading.Event()
+    if trigger == "shipped":
+        ship(spark)
     with LowWatermarkService(spark, metrics_port=0, page_port=0) as service:
         known = {} if trigger == "unknown" else {"splits": SPLITS}
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")

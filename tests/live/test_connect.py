@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import random
@@ -10,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -18,21 +18,17 @@ from typing import Any
 
 import pyspark
 import pytest
+from lowmark.integration.spark.offset_log import OffsetEntry
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import _folder
+from lowmark.sources.spark.versions import major_minor
 
 from tests.integration.feed import Feed
 from tests.live import last_will
-from tests.live.servers import (
-    LOCALHOST,
-    ROOT,
-    Process,
-    Record,
-    free_ports,
-    kafka_broker,
-    require_jars,
-    require_java,
-    wait_until,
-)
+from tests.live.connect_kafka import Shop
+from tests.live.connected import bare_server, connect_server
+from tests.live.servers import LOCALHOST, ROOT, Process, kafka_broker, require_jars, wait_until
+from tests.live.tcp_proxy import tcp_proxied
 from tests.sparks import since
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
@@ -54,19 +50,8 @@ def orders():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, int]]:
-    """Yield a driver that has a service and a wrapped query and serves clients, and its port."""
-    require_java()
-    folder = tmp_path_factory.mktemp("connect")
-    [port] = free_ports(1)
-    log = folder / "log"
-    server = Process(
-        "Connect's server", [sys.executable, "-m", "tests.live.connect_app", "server", str(folder), str(port)], log
-    )
-    server.start(lambda: "ready" in log.read_text())
-    try:
-        yield server, port
-    finally:
-        server.stop()
+    with connect_server(tmp_path_factory.mktemp("connect"), kind="driver") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +65,13 @@ def jvm_of(server: Process) -> int:
     pid = server.running.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return next(int(each) for each in children if "java" in Path(f"/proc/{each}/comm").read_text())
+
+
+def has_readers(jvm: int) -> bool:
+    """Whether Python's readers of streams run beside a JVM."""
+    children = Path(f"/proc/{jvm}/task").glob("*/children")  # each thread of a JVM has children
+    pids = [each for path in children for each in path.read_text().split()]
+    return any("python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_text() for each in pids)
 
 
 def said(*command: str, **environment: str) -> str:
@@ -101,17 +93,38 @@ def newest_offset(folder: Path) -> str:
     return max(offsets, key=lambda path: int(path.name)).read_text() if offsets else ""
 
 
+def low_us(folder: Path) -> int | None:
+    """The low watermark in a query's newest offset of its heartbeat, microseconds."""
+    heartbeats = [
+        HeartbeatOffset.find(offset) for _, offset in OffsetEntry.parse(newest_offset(folder)).sources if offset
+    ]
+    [found] = [each.low_us for each in heartbeats if each is not None]
+    return found
+
+
+def commits(folder: Path) -> int:
+    """The number of committed batches of a query."""
+    return max((int(path.name) + 1 for path in (folder / "checkpoint/commits").glob("[0-9]*")), default=0)
+
+
+def an_hour_passes() -> None:
+    """Let the last sign of each client be old."""
+    for answer in _folder().glob("*.told"):
+        os.utime(answer, (0, 0))
+
+
 def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> None:
     came = json.loads(
         said(sys.executable, "-m", "tests.live.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
     )
-    assert came["read"] == {"a": 41, "b": 14}, "sources can be read, without a low watermark"
-    assert {*came["refused"]} == {"read", "audit", "mark_done", "assigner", "late", "ship", "adopt", "leave"}
+    assert came["read"] == {"a": 41, "b": 14}, "sources can be read"
+    before = major_minor(pyspark.__version__) < (4, 2)
+    assert (came["low_us"] is None) == before, "and, wrapped, with a low watermark"
+    of_service = {"service"} if before else {"read", "audit", "mark_done", "assigner", "late"}
+    assert {*came["refused"]} == {"adopt", "leave", *of_service}
     for what, words in came["refused"].items():
-        assert re.match(r"SessionUnfit: .* needs the session of a driver, got a Spark Connect session", words), (
-            what,
-            words,
-        )
+        needs = "a server with Spark 4.2, whose JVM measures splits" if what == "service" else "the session of a driver"
+        assert re.match(rf"SessionUnfit: .* needs {needs}, got a Spark Connect session", words), (what, words)
         assert words.count("Hint: ") == 1
     # The service in the server's driver can be reached like any other on this machine.
     assert '"orders"' in lowmark("status", "--json")
@@ -194,8 +207,7 @@ def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
         orders.put(chance.randrange(3, 9))
         wait_until((tmp_path / "checkpoint" / "commits" / str(orders.files // 2)).exists, "some batches over")
         client.kill()
-        for answer in _folder().glob("*.told"):  # an hour passes
-            os.utime(answer, (0, 0))
+        an_hour_passes()
         wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
         orders.put(3)
     client = Client(tmp_path, port, *trigger)
@@ -240,11 +252,15 @@ def test_a_query_of_a_client_that_ends_by_itself_emits_what_its_rows_close(port:
 
 
 @since("4.2", "splits measured in the JVM")
-def test_a_second_client_takes_the_query_over_and_the_first_is_told(port: int, tmp_path: Path) -> None:
+def test_a_second_client_takes_the_query_over_and_a_third_cannot_move_its_watermark(port: int, tmp_path: Path) -> None:
+    """A window would be missing if the third client's answer had reached the reader: it ends all windows."""
     orders = Orders(tmp_path)
     first = Client(tmp_path, port)
     first.starts()
     orders.put(3)
+    [answer] = wait_until(lambda: [*_folder().glob("*.told")], "the reader has an answer")
+    said(sys.executable, "-m", "tests.live.connect_app", "foreign", str(tmp_path), str(port), *answer.stem.split("-"))
+    orders.put(2)
     second = Client(tmp_path, port)
     second.starts()
     orders.put(3)
@@ -255,29 +271,78 @@ def test_a_second_client_takes_the_query_over_and_the_first_is_told(port: int, t
 
 @since("4.2", "splits measured in the JVM")
 def test_kafka_partitions_and_a_join_of_two_streams_come_out_as_their_rows(port: int, tmp_path: Path) -> None:
-    """Partition 1 of each topic is two minutes behind partition 0; every other order is paid, a second later."""
     require_jars("spark-kafka")
-    begin, number, skew = 1_700_000_000, 120, 120
     with kafka_broker(tmp_path / "kafka") as broker:
-        orders, payments = (broker.create_topic(partitions=2) for _ in range(2))
-        placed = [(v, v % 2, begin + v + skew * (1 - v % 2)) for v in range(number)]
-        paid = [(v, partition, at + 1) for v, partition, at in placed if v % 4 < 2]
-        for topic, rows in ((orders, placed), (payments, paid)):
-            end = -1 if topic == orders else -2  # no payment of an order
-            ends = [(end, partition, begin + 10_000) for partition in (0, 1)]
-            records = [Record(str(v), partition, timestamp_ms=at * 1_000) for v, partition, at in [*rows, *ends]]
-            broker.produce(topic, records)
-        until = dt.datetime.fromtimestamp(begin + 5_000, dt.timezone.utc).isoformat()
-        given = (broker.bootstrap, orders, payments, until)
-        came = json.loads(
-            said(sys.executable, "-m", "tests.live.connect_kafka", str(tmp_path), str(port), *given).splitlines()[-1]
-        )
-    topics = {"counted": orders, "orders": orders, "payments": payments}
-    assert came["splits"] == {name: [f"{topic}/0", f"{topic}/1"] for name, topic in topics.items()}
-    windows = Counter((at // 10 * 10, partition) for _, partition, at in placed)
-    assert came["windows"] == sorted(([*window, rows] for window, rows in windows.items()), key=str)
-    matched = {v for v, _, _ in paid}
-    assert came["joined"] == sorted(([v, v if v in matched else None] for v, _, _ in placed), key=str)
+        shop = Shop(broker)
+        shop.check(shop.served(tmp_path, str(port)))
+
+
+@since("4.2", "splits measured in the JVM")
+def test_a_network_that_breaks_holds_the_watermark_until_it_is_back(port: int, tmp_path: Path) -> None:
+    """The query goes on meanwhile; its offsets name the silent client, and the client's status the silent server."""
+    orders = Orders(tmp_path)
+    with tcp_proxied(port, tmp_path) as network:
+        client = Client(tmp_path, network.port)
+        client.starts()
+        orders.put(3)
+        wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "three batches over")
+        network.kill()
+        wait_until(lambda: "has not answered for" in lowmark("explain", "orders"), "the status names the server")
+        held = low_us(tmp_path)
+        an_hour_passes()
+        wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
+        before = commits(tmp_path)
+        orders.put(3)
+        wait_until(lambda: commits(tmp_path) >= before + 3, "three batches without the client")
+        assert low_us(tmp_path) == held
+        network.start()
+        orders.put(2)
+        orders.end()
+        came = client.ends()
+    orders.check(came)
+    assert "has not answered" not in came["explain"]
+    assert "client_silent_since" not in newest_offset(tmp_path)
+
+
+@since("4.2", "splits measured in the JVM")
+def test_a_server_without_lowmark_is_named_and_gets_it(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    orders.put(3)
+    orders.end()
+    with bare_server(tmp_path) as port:
+        refused = Client(tmp_path, port)
+        assert refused.process.wait(SECONDS) != 0
+        why = (tmp_path / "client.log").read_text()
+        assert "ModuleNotFoundError: No module named 'lowmark'. Hint: " in why
+        assert "call lowmark.ship(spark) first" in why
+        orders.check(Client(tmp_path, port, "shipped").ends())
+
+
+@since("4.2", "splits measured in the JVM")
+@pytest.mark.torture
+def test_a_session_lives_as_long_as_its_client_and_a_time_out_longer_with_its_query(tmp_path: Path) -> None:
+    """The client speaks every five seconds, also before the first row."""
+    orders, timeout = Orders(tmp_path), 20
+    manager = "spark.connect.session.manager"
+    settings = (f"{manager}.defaultSessionTimeout={timeout}s", f"{manager}.maintenanceInterval=1s")
+    place = tmp_path / "server"
+    place.mkdir()
+    with connect_server(place, *settings) as (server, port):
+        jvm, client = jvm_of(server), Client(tmp_path, port)
+        client.starts()
+        over = time.monotonic() + 1.5 * timeout
+        wait_until(lambda: time.monotonic() > over, "more than the time-out is over, before the query's first row")
+        orders.put(3)
+        wait_until(lambda: commits(tmp_path) >= 3, "the session of a client that lives stays")
+        assert has_readers(jvm)
+        client.kill()
+        wait_until(lambda: not has_readers(jvm), "the session timed out, and its query was stopped")
+        orders.put(1)
+        client = Client(tmp_path, port)
+        client.starts()
+        orders.put(2)
+        orders.end()
+        orders.check(client.ends())
 
 
 @since("4.1", "declarative pipelines")
