@@ -30,12 +30,12 @@ from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import CapAnnounced
 from lowmark.watermark.tasks.coordinator import (
-    EMPTY_SOURCE_KEPT_US,
     CoordinatorEffect,
     CoordinatorEvent,
     LowWatermarkCoordinator,
 )
 from lowmark.watermark.tasks.snapshot import Key, decode, to_json
+from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
