@@ -11,6 +11,7 @@ from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
+from lowmark.sources.spark.versions import NEWEST_TRIED
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["HolderLog", "RowsLog", "log_effect"]
 
 log = logging.getLogger("lowmark")
+
+_READ_IN_PART = (
+    "a foreachBatch function must read the whole batch it is given, in every branch; take, limit and isEmpty read a "
+    "part."
+)
+_NO_MEASUREMENT = (
+    "Spark's progress event of the batch has no measurement, although the sink reads all rows. Use a version of Spark "
+    f"that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}, or report the error with the event."
+)
 
 TOLD_AFTER_US = 60_000_000
 """A split must hold for so long before the log names it, because splits side by side take turns with each batch."""
@@ -93,12 +103,11 @@ class RowsLog:
         unmeasured = any(source.num_input_rows > 0 for source in sources)
         if unmeasured:
             log.warning(
-                'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
-                "Hint: a foreachBatch function must read the whole batch it is given, in every branch; take, limit and "
-                "isEmpty read a part.",
+                'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. Hint: %s',
                 stream.name,
                 progress.id if progress.name is None else progress.name,
                 progress.batch_id,
+                _READ_IN_PART if progress.in_part else _NO_MEASUREMENT,
             )
         return unmeasured
 
