@@ -20,12 +20,12 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitPlanner, SplitT
-from lowmark.sources.coordinator import SourceFailed
+from lowmark.sources.coordinator import CoordinatorHangs, SourceFailed
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.watermark import LowmarkError, format_duration_us
 
@@ -266,7 +266,8 @@ class BatchPlanner(Generic[SplitT]):
             splits = [placed.split for placed in live.values()]
             extent = Extent(self._source, self._name, self._options, splits, state.time_us)
         except BaseException:
-            enumeration.close()
+            with suppress(CoordinatorHangs):  # the error says that already
+                enumeration.close()
             raise
         self._present = _Present(start, live, enumeration, extent)
         return self._present

@@ -178,6 +178,19 @@ def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation
     assert "not measured, and so moved no watermark: 1." in standing.explain("orders", None)
 
 
+@pytest.mark.parametrize(("kind", "told"), [(StreamRun, 1), (AuditedRun, 0)])
+def test_a_watermark_that_begins_ahead_of_the_clock_is_said_once_unless_it_is_the_users_own(
+    kind: type[StreamRun], told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = kind.attach(stream(), token="t", resumes=None, state=None, now_us=0)
+    for batch_id in range(2):
+        ahead = msgspec.structs.replace(
+            progress(batch_id, {"a": {"0": 1}}), event_time={"watermark": "2099-01-01T00:00Z"}
+        )
+        run.report(ahead, 1, planned_at_us=0, now_us=batch_id + 1)
+    assert caplog.text.count("ahead of the clock") == told
+
+
 # -- the content of a checkpoint
 
 
