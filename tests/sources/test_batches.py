@@ -35,6 +35,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.planning.slots import Slots
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.slicing import SlicePlan, plan_slices
 
 SECOND = 1_000_000
 
@@ -239,6 +240,43 @@ def test_an_offset_alone_says_what_its_batch_reads(make: Any) -> None:
 
     assert rows_between(make(source), source, start, end) == {"a": list(range(end.positions["a"]))}
     assert 8 <= end.positions["a"] <= 10
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_search_begins_where_the_batch_before_ended(
+    make: Any, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
+    before: list[int | None] = []
+
+    def watched(*given: Any, previous_time_us: int | None) -> SlicePlan:
+        before.append(previous_time_us)
+        return plan_slices(*given, previous_time_us=previous_time_us)
+
+    monkeypatch.setattr("lowmark.sources.planning.extent.plan_slices", watched)
+    source = Rows(a=range(100))
+    planner = make(source)
+    first = planner.plan(planner.initial(), 10)
+    (make(source) if restarted else planner).plan(first, 10)
+    assert before == [None, first.decode(source.split_serializer).time_us]
+    assert before[1] is not None
+
+
+def test_an_error_before_the_first_plan_ends_the_enumerator(make: Any) -> None:
+    closed: list[str] = []
+
+    class NoPlanner(Rows):
+        def create_enumerator(self, context: SplitEnumeratorContext[SourceSplit]) -> Any:
+            enumerator = super().create_enumerator(context)
+            enumerator.close = lambda: closed.append("closed")  # type: ignore[method-assign]
+            return enumerator
+
+        def create_planner(self) -> Any:
+            raise OSError("no connection")
+
+    planner = make(NoPlanner(a=[1]))
+    with pytest.raises(OSError, match="no connection"):
+        planner.plan(planner.initial(), None)
+    assert closed == ["closed"]
 
 
 def test_nothing_new_changes_no_offset_and_is_not_asked_for_every_time(make: Any) -> None:
@@ -467,11 +505,15 @@ def test_a_split_that_is_assigned_while_a_batch_is_planned_is_in_its_offset(make
     assert rows_between(planner, source, end, planner.plan(end, None)) == {"late": [5]}
 
 
-def test_a_split_that_is_assigned_again_is_read_once(make: Any) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_split_that_is_assigned_again_is_read_once(make: Any, *, restarted: bool) -> None:
     """An enumerator restored from a state before an assignment assigns the split again."""
     source = Rows(a=range(10))
     planner = make(source)
     end = planner.plan(planner.initial(), None)
+    if restarted:
+        planner = make(source)
+        assert planner.plan(end, None) == end
     planner._present.enumeration.slots.add_splits(0, [SourceSplit(split_id="a")])
 
     assert planner.plan(end, None) == end
