@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -28,6 +29,7 @@ from lowmark.sources import (
 from lowmark.sources.coordinator import SourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.planning import offset as offset_module
+from lowmark.sources.planning.enumeration import Enumeration
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
@@ -35,7 +37,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.planning.slots import Slots
 from lowmark.sources.reading.slices import read_slices
-from lowmark.sources.slicing import SlicePlan, plan_slices
+from lowmark.sources.slicing import plan_slices
 
 SECOND = 1_000_000
 
@@ -242,41 +244,26 @@ def test_an_offset_alone_says_what_its_batch_reads(make: Any) -> None:
     assert 8 <= end.positions["a"] <= 10
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_search_begins_where_the_batch_before_ended(
-    make: Any, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
-) -> None:
-    before: list[int | None] = []
-
-    def watched(*given: Any, previous_time_us: int | None) -> SlicePlan:
-        before.append(previous_time_us)
-        return plan_slices(*given, previous_time_us=previous_time_us)
-
+def test_a_search_begins_where_the_batch_before_ended(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Mock(wraps=plan_slices)
     monkeypatch.setattr("lowmark.sources.planning.extent.plan_slices", watched)
     source = Rows(a=range(100))
     planner = make(source)
     first = planner.plan(planner.initial(), 10)
-    (make(source) if restarted else planner).plan(first, 10)
-    assert before == [None, first.decode(source.split_serializer).time_us]
-    assert before[1] is not None
+    for each in (planner, make(source)):
+        each.plan(first, 10)
+    assert (reached_us := first.decode(source.split_serializer).time_us) is not None
+    assert [call.kwargs["previous_time_us"] for call in watched.call_args_list] == [None, reached_us, reached_us]
 
 
-def test_an_error_before_the_first_plan_ends_the_enumerator(make: Any) -> None:
-    closed: list[str] = []
-
-    class NoPlanner(Rows):
-        def create_enumerator(self, context: SplitEnumeratorContext[SourceSplit]) -> Any:
-            enumerator = super().create_enumerator(context)
-            enumerator.close = lambda: closed.append("closed")  # type: ignore[method-assign]
-            return enumerator
-
-        def create_planner(self) -> Any:
-            raise OSError("no connection")
-
-    planner = make(NoPlanner(a=[1]))
-    with pytest.raises(OSError, match="no connection"):
+def test_an_error_before_the_first_plan_ends_the_enumerator(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Rows(a=[1])
+    planner = make(source)
+    monkeypatch.setattr(source, "create_planner", Mock(side_effect=OSError("no connection")))
+    watched = patch.object(Enumeration, "close", autospec=True, side_effect=Enumeration.close)
+    with watched as close, pytest.raises(OSError, match="no connection"):
         planner.plan(planner.initial(), None)
-    assert closed == ["closed"]
+    close.assert_called_once()
 
 
 def test_nothing_new_changes_no_offset_and_is_not_asked_for_every_time(make: Any) -> None:
