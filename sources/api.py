@@ -18,7 +18,7 @@ entry of Spark's offset log for a batch, and checkpoint ids grow by one with eac
 
 Source: FLIP-27, FLIP-182, FLIP-217, FLIP-309; FLINK-20270, FLINK-22133; `org.apache.flink.api.connector.source`.
 
-One file, because the roles are one contract, and docstrings for authors of connectors are most of the lines.
+One file, because the roles are one contract, and authors of connectors read it as one page.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every ``with_`` method returns a new strategy, and the order of the methods does not matter. Durations are ``timedelta``
 or texts as in Spark and ISO-8601 ("10 seconds", "PT10S"); the fields hold microseconds.
 
-One file, because a strategy is one frozen class, and docstrings of its options are most of the lines.
+One file, because a strategy is one frozen class, with the docstring and the check of each option.
 """
 
 from __future__ import annotations

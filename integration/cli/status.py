@@ -187,7 +187,7 @@ def ask(
         UnknownStream: no service has a stream of that name.
         ServiceUnreachable: no service answers at the given address.
     """
-    from lowmark.integration.coordinator.client import ask_status
+    from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client, StatusRequest
 
@@ -256,7 +256,7 @@ def ask_coordinator(
         CoordinatorUnreachable: no answer came, or the caller has no access.
         UnknownStream: the coordinator has no source of that name.
     """
-    from lowmark.integration.coordinator.client import ask_status
+    from lowmark.integration.coordinator.ask import ask_status
 
     from .show_coordinator import only
 

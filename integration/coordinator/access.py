@@ -26,8 +26,9 @@ import grpc
 import grpc.aio
 from lowmark.integration.errors import AddressRefused, SocketsRefused, TokenRefused
 from lowmark.integration.process import sockets
+from lowmark.sources.worker import described
 
-__all__ = ["Caller", "Door", "TokenCheck", "default_address", "read_token"]
+__all__ = ["Caller", "Door", "TokenCheck", "cause_of", "default_address", "read_token"]
 
 _UNIX = "unix:"
 _LEAST_TOKEN = 16  # characters: a token that people make up is shorter
@@ -42,6 +43,13 @@ _CLIENT_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
+
+
+def cause_of(failed: Any) -> str:
+    """The cause of a failed call, in words."""
+    if isinstance(failed, grpc.Call):
+        return f"{failed.code().name}: {failed.details()}"
+    return described(failed)
 
 
 def default_address() -> str:

@@ -25,33 +25,21 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage, RefusedByCoordinator
+from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
 from lowmark.watermark import LowmarkError, TaskId, UnknownTask
-from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskForgotten, TaskRegistered
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
-from .access import Caller
+from .access import Caller, cause_of
 from .client_state import ClientState, GivenUp, Holdings, NewLow
-from .messages import (
-    SAY,
-    STATUS,
-    WATCH,
-    Refused,
-    Say,
-    SayAnswer,
-    StatusAnswer,
-    StatusQuestion,
-    Told,
-    Watch,
-    encode,
-)
+from .messages import SAY, WATCH, Say, SayAnswer, Told, Watch, encode
 
-__all__ = ["CoordinatorClient", "ask_status", "forget_task"]
+__all__ = ["CoordinatorClient"]
 
 _log = logging.getLogger("lowmark")
 
@@ -476,83 +464,4 @@ class _Link:
                 self._post(self, news)
             self._post(self, "the coordinator ended the call")
         except (grpc.RpcError, ValueError) as failed:  # ValueError: the channel was closed before the first message
-            self._post(self, _cause(failed))
-
-
-def ask_status(
-    address: str,
-    *,
-    tls_ca: Path | None = None,
-    token_file: Path | None = None,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    deadline_seconds: float = 10.0,
-    limit: int | None = None,
-) -> StatusAnswer:
-    """Ask a coordinator for the status of all sources, tasks and groups.
-
-    Args:
-        address: ``unix:/path`` or ``host:port``.
-        tls_ca: as for `CoordinatorClient`.
-        token_file: as for `CoordinatorClient`.
-        tls_cert: as for `CoordinatorClient`.
-        tls_key: as for `CoordinatorClient`.
-        deadline_seconds: how long to wait.
-        limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
-
-    Raises:
-        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
-        CoordinatorUnreachable: no answer came in time, or the caller has no access.
-    """
-    caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
-    with caller.channel() as channel:
-        ask = channel.unary_unary(STATUS.path, request_serializer=encode, response_deserializer=STATUS.decode_answer)
-        try:
-            answer: StatusAnswer = ask(StatusQuestion(limit), timeout=deadline_seconds, metadata=caller.metadata())
-        except grpc.RpcError as failed:
-            raise CoordinatorUnreachable(address, "ask for the status", _cause(failed)) from failed
-    return answer
-
-
-def forget_task(
-    address: str,
-    task: TaskId,
-    *,
-    tls_ca: Path | None = None,
-    token_file: Path | None = None,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    deadline_seconds: float = 10.0,
-) -> None:
-    """Tell a coordinator that an absent task is gone for good, which ends the waiting for the task.
-
-    Args:
-        address: ``unix:/path`` or ``host:port``.
-        task: the absent task.
-        tls_ca: as for `CoordinatorClient`.
-        token_file: as for `CoordinatorClient`.
-        tls_cert: as for `CoordinatorClient`.
-        tls_key: as for `CoordinatorClient`.
-        deadline_seconds: how long to wait.
-
-    Raises:
-        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
-        CoordinatorUnreachable: no answer came in time, or the caller has no access.
-        RefusedByCoordinator: the coordinator does not know the task, or the task lives.
-    """
-    caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
-    with caller.channel() as channel:
-        say = channel.unary_unary(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
-        said = Say(uuid.uuid4().hex, [TaskForgotten(task)])
-        try:
-            [answer] = say(said, timeout=deadline_seconds, metadata=caller.metadata()).answers
-        except grpc.RpcError as failed:
-            raise CoordinatorUnreachable(address, f"forget task {task}", _cause(failed)) from failed
-    if isinstance(answer, Refused):
-        raise RefusedByCoordinator(str(task), answer.error, answer.text)
-
-
-def _cause(failed: Any) -> str:
-    if isinstance(failed, grpc.Call):
-        return f"{failed.code().name}: {failed.details()}"
-    return described(failed)
+            self._post(self, cause_of(failed))

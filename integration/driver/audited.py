@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.progress import Progress, SourceProgress
@@ -18,6 +19,7 @@ from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
 from . import failures
+from .run_log import RowsLog
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -41,6 +43,7 @@ class AuditedRun(StreamRun):
     late_us: int | None = field(default=None, init=False)
     used_us: int | None = field(default=None, init=False)
     dropped_rows: int = field(default=0, init=False)
+    _rows_log: RowsLog = field(default_factory=partial(RowsLog, looked_at_watermark=True))  # it is the user's own
 
     def take(self, progress: Progress, now_us: int) -> None:
         """Take the progress of a batch."""

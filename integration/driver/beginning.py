@@ -44,10 +44,11 @@ class Beginnings:
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
+        begun_as = self._begins_as(stream.stream_id)
         run = _begin(stream, request, self._runs.queries, ending, now_us)
+        run.begun_as = begun_as
         if before is not None:
             run.complete_until_us = before.complete_until_us  # the sink stays as it is
-        run.begun_as = self._begins_as(stream.stream_id)
         if (marking := self._runs.markings.get(stream.name)) is not None:
             for query in self._runs.queries:
                 if stream.stream_id in query.streams():

@@ -10,7 +10,6 @@ import logging
 
 import msgspec
 from lowmark.integration.spark.kafka_offsets import kafka_positions
-from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
@@ -18,7 +17,6 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from .farewells import Farewells
 from .plans import Plans
 from .runs import Runs
-from .stream import Stream
 from .stream_run import StreamRun
 
 __all__ = ["Reports"]
@@ -60,11 +58,11 @@ class Reports:
         own = _own_heartbeats(run, progress)
         if not own:
             return
+        query = self._query_of(run, progress.run_id)
+        progress = self._with_starts(run, progress, query)
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
             self._runs.could_not_begin.pop(run.stream.name, None)
-        query = self._query_of(run, progress)
-        progress = self._with_starts(run, progress, query)
         known = len(run.watermarks.splits)
         for index, offset in own:
             run.written |= offset.token == run.token
@@ -80,23 +78,22 @@ class Reports:
         if len(run.watermarks.splits) > known:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
 
-    def _query_of(self, run: StreamRun, progress: Progress) -> Query | None:
-        """Return the query of a batch, None if the query is over. The first call looks at the query's plan.
+    def _query_of(self, run: StreamRun, run_id: str) -> Query | None:
+        """Return the query of a run, None if the query is over. The first call looks at the query's plan.
 
         The plan has the places of the sources, and anything that lowmark refuses.
         """
-        query = self._runs.queries.get(run.run_id)
+        query = self._runs.queries.get(run_id)
         if run.checked:
             return query
         if query is None:
             self._runs.queries.find()
-            query = self._runs.queries.get(run.run_id)
+            query = self._runs.queries.get(run_id)
         if query is not None:
             run.places, fault = query.stream_sources(), query.fault()
             run.checked = True
             if fault is not None:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
-            _warn_if_ahead(run.stream, progress.watermark_us, self._runs.clock.now_us())
         return query
 
     def _with_starts(self, run: StreamRun, progress: Progress, query: Query | None) -> Progress:
@@ -157,15 +154,3 @@ def _own_heartbeats(run: StreamRun, progress: Progress | None) -> list[tuple[int
     if progress is None:
         return []
     return [(index, offset) for index, offset in progress.heartbeats() if run.wrote(offset)]
-
-
-def _warn_if_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
-    """Warn if Spark's watermark in the first batch is ahead of the clock: a native query may have written any value."""
-    where = None if watermark_us is None else ahead_of_clock(watermark_us, now_us)
-    if where is not None:
-        log.warning(
-            'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '
-            "Hint: start with a new checkpoint; for Kafka, `lowmark offsets CHECKPOINT` says where.",
-            stream.name,
-            where,
-        )

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowmark.integration.spark.kafka_offsets import kafka_rows
+from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
+from lowmark.sources.spark.versions import NEWEST_TRIED
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["HolderLog", "RowsLog", "log_effect"]
 
 log = logging.getLogger("lowmark")
+
+_READ_IN_PART = (
+    "a foreachBatch function must read the whole batch it is given, in every branch; take, limit and isEmpty read a "
+    "part."
+)
+_NO_MEASUREMENT = (
+    "Spark's progress event of the batch has no measurement, although the sink reads all rows. Use a version of Spark "
+    f"that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}, or report the error with the event."
+)
 
 TOLD_AFTER_US = 60_000_000
 """A split must hold for so long before the log names it, because splits side by side take turns with each batch."""
@@ -53,9 +64,11 @@ def log_effect(stream: Stream, effect: Effect) -> None:
 class RowsLog:
     """Warnings about the rows of a batch, each at most once in a run except the last kind.
 
-    They tell of impossible event times, of a batch that was read in part, and of a batch that was not measured.
+    They tell of a watermark in the first batch that is ahead of the clock (a native query may have written any value),
+    of impossible event times, of a batch that was read in part, and of a batch that was not measured.
     """
 
+    looked_at_watermark: bool = False
     _times: bool = False
     _part: bool = False
 
@@ -66,6 +79,7 @@ class RowsLog:
         progress: Progress,
         sources: Sequence[SourceProgress],
         measured: Measured | None,
+        now_us: int,
     ) -> bool:
         """Look at a report that was taken. Return whether its batch had rows that were not measured.
 
@@ -75,7 +89,9 @@ class RowsLog:
             progress: the batch's progress event.
             sources: the stream's own sources in it.
             measured: the measurements of the batch; None: there are none.
+            now_us: now, on the service's clock.
         """
+        self._look_at_watermark(stream, progress.watermark_us, now_us)
         said = None if self._times else watermarks.unusable_times
         if said is not None:
             self._times = True
@@ -87,14 +103,24 @@ class RowsLog:
         unmeasured = any(source.num_input_rows > 0 for source in sources)
         if unmeasured:
             log.warning(
-                'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
-                "Hint: a foreachBatch function must read the whole batch it is given, in every branch; take, limit and "
-                "isEmpty read a part.",
+                'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. Hint: %s',
                 stream.name,
                 progress.id if progress.name is None else progress.name,
                 progress.batch_id,
+                _READ_IN_PART if progress.in_part else _NO_MEASUREMENT,
             )
         return unmeasured
+
+    def _look_at_watermark(self, stream: Stream, watermark_us: int | None, now_us: int) -> None:
+        looked, self.looked_at_watermark = self.looked_at_watermark, True
+        where = None if looked or watermark_us is None else ahead_of_clock(watermark_us, now_us)
+        if where is not None:
+            log.warning(
+                'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '
+                "Hint: start with a new checkpoint; for Kafka, `lowmark offsets CHECKPOINT` says where.",
+                stream.name,
+                where,
+            )
 
     def _look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
         """Warn of a batch that was read in part, because unread rows move no watermark."""

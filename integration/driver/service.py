@@ -3,7 +3,7 @@
 One thread, the loop, owns every run and its coordinator (`Runs`). Spark's listener, the gRPC server, a scrape and the
 user's calls only hand work to the loop.
 
-One file, because the service is one public class, and docstrings for users are half of the lines.
+One file, because the service is one public class, and its calls for users stand with their docstrings.
 """
 
 from __future__ import annotations

@@ -119,6 +119,12 @@ class Standing:
         query = None if run.ended else self._runs.queries.get(run.run_id)
         if query is not None and query.trouble is not None:
             status = replace(status, why=f"{status.why} {query.trouble}")
+        if run.unmeasured_batches:
+            why = (
+                f"{status.why} Batches with rows that were not measured, and so moved no watermark: "
+                f"{run.unmeasured_batches:,}. Hint: the driver's log has the cause."
+            )
+            status = replace(status, why=why)
         if run.broken:
             return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         if planner is None:

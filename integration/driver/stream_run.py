@@ -383,7 +383,9 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        self.unmeasured_batches += self._rows_log.look(self.stream, self.watermarks, progress, sources, measured)
+        self.unmeasured_batches += self._rows_log.look(
+            self.stream, self.watermarks, progress, sources, measured, now_us
+        )
         if measured is not None:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice
             if measured.late_rows is not None:

@@ -11,6 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyspark
+from lowmark.integration.errors import SessionUnfit
+from lowmark.sources.spark.versions import NEWEST_TRIED
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 if TYPE_CHECKING:
@@ -38,10 +41,16 @@ class QueryEvents(StreamingQueryListener):
     @property
     def _jlistener(self) -> JavaObject:
         if not hasattr(self, "_jlistenerobj"):
-            from pyspark import SparkContext
-
-            jvm: Any = SparkContext._jvm
-            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._enqueue, self._begin))
+            jvm: Any = pyspark.SparkContext._jvm
+            events = _JavaEvents(self._enqueue, self._begin)
+            try:
+                self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(events)
+            except TypeError as missing:  # py4j takes the name of a class that is not there for a package
+                raise SessionUnfit(
+                    "LowWatermarkService needs Spark's class PythonStreamingQueryListenerWrapper",
+                    f"Spark {pyspark.__version__} without it",
+                    f"use a version of Spark that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}.",
+                ) from missing
         return self._jlistenerobj
 
     # Spark calls the methods of _JavaEvents instead; these satisfy the abstract class.

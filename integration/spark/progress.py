@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "SourceProgress", "java_text"]
 _PART_CHARS = 7_000  # fits into 8 KiB together with the line ends that py4j escapes
+_FOREACH_BATCH = "ForeachBatchSink"  # Spark's name of the sink in a progress event
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
 
 
@@ -45,7 +46,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
 
     A field without a default is in every progress event, and the low watermark or what is told of it needs that field.
     Spark leaves `eventTime` out of a query without a watermark, and `observedMetrics` where nothing was observed. So a
-    Spark that renames `observedMetrics` raises no error here: batches count as not measured, and the watermark holds.
+    Spark that renames `observedMetrics` raises no error here: batches count as not measured, the watermark holds, and
+    the log of the run names the cause.
 
     >>> text = '{"id": "q", "runId": "r", "batchId": 3, "numInputRows": 2, "sources": [], "stateOperators": []}'
     >>> Progress.from_json(text).batch_id
@@ -61,6 +63,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     name: str | None = None
     event_time: dict[str, str] = {}
     observed_metrics: dict[str, Any] = {}
+    sink: dict[str, Any] = {}
     timestamp: str = ""
     duration_ms: dict[str, int] = {}
 
@@ -99,6 +102,11 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
             return us_of(dt.datetime.fromisoformat(text.replace("Z", "+00:00")))
         except (ValueError, TypeError) as wrong:  # TypeError: without a time zone
             raise UnreadableReport(f"batch {self.batch_id}", f"expected a time in UTC, got {text!r:.80}") from wrong
+
+    @property
+    def in_part(self) -> bool:
+        """Whether a user's function may have read only a part of the batch (`foreachBatch`); also if not known."""
+        return str(self.sink.get("description", _FOREACH_BATCH)).startswith(_FOREACH_BATCH)
 
     @property
     def dropped_rows(self) -> int:

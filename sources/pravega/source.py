@@ -9,7 +9,7 @@ begin when their predecessors are read, at the lowest watermark of the predecess
 
 Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Pravega segment as the unit of a split").
 
-One file, because the source is one public class, and docstrings of its options are half of the lines.
+One file, because the source is one public class, with the docstring, the check and the use of each option.
 """
 
 from __future__ import annotations

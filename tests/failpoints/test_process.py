@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
+from lowmark.integration.coordinator.ask import ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
 from lowmark.watermark import TaskId

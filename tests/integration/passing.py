@@ -123,10 +123,10 @@ class Passing:
 
     def look(self) -> None:
         """Let the enumerator list the folder."""
-        coordinator, enumerator = self.planner._coordinator, self.folder.enumerator
-        assert coordinator is not None, "a batch was planned before"
+        present, enumerator = self.planner._present, self.folder.enumerator
+        assert present is not None, "a batch was planned before"
         assert enumerator is not None
-        coordinator.run("look", lambda: enumerator._handle_discovered(self.folder.discover(), None))
+        present.enumeration.coordinator.run("look", lambda: enumerator._handle_discovered(self.folder.discover(), None))
 
     def batch(self) -> tuple[int, int]:
         """Plan, read and report a batch.

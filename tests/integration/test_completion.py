@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from lowmark.integration import LowWatermarkService, completion
 from lowmark.integration.coordinator.access import Door
-from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
+from lowmark.integration.coordinator.ask import ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.checkpoint import FarewellFiles

@@ -18,7 +18,8 @@ import pytest
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Door
-from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
+from lowmark.integration.coordinator.ask import ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.client_state import (
     BackOff,
     ClientState,

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from lowmark.integration.coordinator import messages, server
 from lowmark.integration.coordinator.access import Caller, Door, read_token
-from lowmark.integration.coordinator.client import ask_status
+from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, Watcher, restore, serve

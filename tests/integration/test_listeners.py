@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pyspark
 import pytest
 from lowmark.integration.driver.listeners import Listeners
+from lowmark.integration.errors import SessionUnfit
+from lowmark.integration.spark.listener import QueryEvents
 from lowmark.watermark import LowWatermarkListener, NotifyNewLowWatermark
 
 from tests.live.servers import wait_until
@@ -50,3 +55,14 @@ def test_an_error_of_the_thread_that_calls_listeners_does_not_end_the_calls(monk
     listeners.notify(risen(2))
     listeners.stop()
     assert hears.lows == [2]
+
+
+def test_a_spark_without_the_listener_is_refused_with_the_versions_that_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # py4j returns an object that cannot be called for a class that is not there.
+    monkeypatch.setattr(
+        pyspark.SparkContext, "_jvm", SimpleNamespace(PythonStreamingQueryListenerWrapper=object()), raising=False
+    )
+    with pytest.raises(SessionUnfit, match=r"PythonStreamingQueryListenerWrapper, got Spark .* without it\. Hint: use"):
+        _ = QueryEvents(lambda _kind, _event: None)._jlistener

@@ -186,7 +186,7 @@ def test_a_discovery_that_hangs_is_not_taken_for_an_empty_source(tmp_path: Path)
 def test_a_discovery_that_finds_nothing_for_long_says_so_long_before_it_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lowmark.sources.planning.planner.SAY_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("lowmark.sources.planning.enumeration.SAY_AGAIN_SECONDS", 0.1)
     source, options = SilentLog(filled_log(tmp_path).folder), PlanOptions(start_seconds=0.4)
     peer = Peer()
     with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0), peer=peer)) as planner:

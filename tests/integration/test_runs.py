@@ -29,7 +29,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 
-from tests.integration.reported import report_of
+from tests.integration.reported import NoQueries, report_of
 from tests.integration.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
@@ -150,6 +150,45 @@ def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
 
 def test_of_a_source_whose_beginning_is_not_known_nothing_is_counted() -> None:
     assert kafka_rows(progress(0, {"a": {"0": 12}}).sources) == {}
+
+
+# -- batches that were not measured
+
+
+@pytest.mark.parametrize(
+    ("sink", "cause"),
+    [("ForeachBatchSink", "a foreachBatch function must read the whole"), ("MemorySink", "Spark's progress event of")],
+)
+def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation(
+    sink: str, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queries: Any = NoQueries()
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.runs.keep(run := begun(stream()))
+    standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
+    assert "not measured" not in standing.explain("orders", None)
+
+    told = progress(0, {"a": {"0": 1}})
+    source = msgspec.structs.replace(told.sources[0], num_input_rows=1)
+    told = msgspec.structs.replace(told, sources=[source, *told.sources[1:]], sink={"description": sink})
+    run.report(told, 1, planned_at_us=0, now_us=1)
+
+    assert cause in caplog.text
+    assert "not measured, and so moved no watermark: 1." in standing.explain("orders", None)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(StreamRun, 1), (AuditedRun, 0)])
+def test_a_watermark_that_begins_ahead_of_the_clock_is_said_once_unless_it_is_the_users_own(
+    kind: type[StreamRun], told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = kind.attach(stream(), token="t", resumes=None, state=None, now_us=0)
+    for batch_id in range(2):
+        ahead = msgspec.structs.replace(
+            progress(batch_id, {"a": {"0": 1}}), event_time={"watermark": "2099-01-01T00:00Z"}
+        )
+        run.report(ahead, 1, planned_at_us=0, now_us=batch_id + 1)
+    assert caplog.text.count("ahead of the clock") == told
 
 
 # -- the content of a checkpoint

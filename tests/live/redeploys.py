@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from lowmark.integration.coordinator.client import ask_status, forget_task
+from lowmark.integration.coordinator.ask import ask_status, forget_task
 from lowmark.integration.errors import CoordinatorUnreachable
 from lowmark.watermark.tasks.status import SourceStatus
 

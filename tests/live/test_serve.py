@@ -24,7 +24,8 @@ import grpc.aio
 import pytest
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller
-from lowmark.integration.coordinator.client import CoordinatorClient, ask_status
+from lowmark.integration.coordinator.ask import ask_status
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
 from lowmark.watermark import TaskId

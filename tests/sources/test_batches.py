@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -28,6 +29,7 @@ from lowmark.sources import (
 from lowmark.sources.coordinator import SourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.planning import offset as offset_module
+from lowmark.sources.planning.enumeration import Enumeration
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
@@ -35,6 +37,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.planning.slots import Slots
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.slicing import plan_slices
 
 SECOND = 1_000_000
 
@@ -239,6 +242,28 @@ def test_an_offset_alone_says_what_its_batch_reads(make: Any) -> None:
 
     assert rows_between(make(source), source, start, end) == {"a": list(range(end.positions["a"]))}
     assert 8 <= end.positions["a"] <= 10
+
+
+def test_a_search_begins_where_the_batch_before_ended(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Mock(wraps=plan_slices)
+    monkeypatch.setattr("lowmark.sources.planning.extent.plan_slices", watched)
+    source = Rows(a=range(100))
+    planner = make(source)
+    first = planner.plan(planner.initial(), 10)
+    for each in (planner, make(source)):
+        each.plan(first, 10)
+    assert (reached_us := first.decode(source.split_serializer).time_us) is not None
+    assert [call.kwargs["previous_time_us"] for call in watched.call_args_list] == [None, reached_us, reached_us]
+
+
+def test_an_error_before_the_first_plan_ends_the_enumerator(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Rows(a=[1])
+    planner = make(source)
+    monkeypatch.setattr(source, "create_planner", Mock(side_effect=OSError("no connection")))
+    watched = patch.object(Enumeration, "close", autospec=True, side_effect=Enumeration.close)
+    with watched as close, pytest.raises(OSError, match="no connection"):
+        planner.plan(planner.initial(), None)
+    close.assert_called_once()
 
 
 def test_nothing_new_changes_no_offset_and_is_not_asked_for_every_time(make: Any) -> None:
@@ -456,7 +481,7 @@ def test_a_split_that_is_assigned_while_a_batch_is_planned_is_in_its_offset(make
         def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
             if "late" not in self.times:
                 self.times["late"] = [5]
-                planner._slots.add_splits(0, [SourceSplit(split_id="late")])
+                planner._present.enumeration.slots.add_splits(0, [SourceSplit(split_id="late")])
             return super().latest(splits)
 
     source = Meanwhile(a=range(10))
@@ -467,12 +492,16 @@ def test_a_split_that_is_assigned_while_a_batch_is_planned_is_in_its_offset(make
     assert rows_between(planner, source, end, planner.plan(end, None)) == {"late": [5]}
 
 
-def test_a_split_that_is_assigned_again_is_read_once(make: Any) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_split_that_is_assigned_again_is_read_once(make: Any, *, restarted: bool) -> None:
     """An enumerator restored from a state before an assignment assigns the split again."""
     source = Rows(a=range(10))
     planner = make(source)
     end = planner.plan(planner.initial(), None)
-    planner._slots.add_splits(0, [SourceSplit(split_id="a")])
+    if restarted:
+        planner = make(source)
+        assert planner.plan(end, None) == end
+    planner._present.enumeration.slots.add_splits(0, [SourceSplit(split_id="a")])
 
     assert planner.plan(end, None) == end
 
@@ -482,7 +511,7 @@ def test_a_split_that_begins_long_before_the_last_batch_sets_the_time_back(make:
     planner = make(source)
     first = planner.plan(planner.initial(), 50)
     source.times["b"] = list(range(10, 200))
-    planner._slots.add_splits(0, [SourceSplit(split_id="b")])
+    planner._present.enumeration.slots.add_splits(0, [SourceSplit(split_id="b")])
     second = planner.plan(first, 50)
     times_us = [end.decode(source.split_serializer).time_us for end in (first, second)]
 
@@ -563,7 +592,7 @@ def test_the_enumerator_hears_of_commits_and_of_splits_that_end(make: Any) -> No
     planner = make(source)
     end = planner.plan(planner.initial(), None)
     planner.committed(end)
-    planner._coordinator.run("wait for the enumerator", lambda: None)
+    planner._present.enumeration.coordinator.run("wait for the enumerator", lambda: None)
 
     assert heard == [(0, ["a"]), 1]
 
@@ -815,7 +844,7 @@ def test_events_go_both_ways(make: Any) -> None:
     for _ in range(2):  # the answer comes from the enumerator's own thread: in this batch or the next
         start, end = end, planner.plan(end, 5)
         peer.guidance = Guidance()
-        planner._coordinator.run("wait for the enumerator", lambda: None)
+        planner._present.enumeration.coordinator.run("wait for the enumerator", lambda: None)
         events += [event for task in planner.tasks(start, end) for event in task.events]
     start, end = end, planner.plan(end, 5)
     events += [event for task in planner.tasks(start, end) for event in task.events]
@@ -827,7 +856,7 @@ def test_who_asks_twice_what_a_batch_reads_gets_one_answer(make: Any) -> None:
     source, peer = Talking(a=range(30)), Peer()
     planner = make(source, peer)
     start = planner.plan(planner.initial(), 10)
-    planner._slots.source_event(0, Told("hint"))
+    planner._present.enumeration.slots.source_event(0, Told("hint"))
     end = planner.plan(start, 10)
 
     assert [task.events for task in planner.tasks(start, end)] == [(Told("hint"),)]
@@ -921,8 +950,8 @@ def test_a_split_that_was_assigned_while_a_batch_was_written_is_given_to_a_reade
     planner = make(source)
     first = planner.plan(planner.initial(), None)
     late = SourceSplit(split_id="late")
-    planner._live["late"] = offset_module.Placed(0, late)  # as `_write` does with splits discovered in between
-    planner._induced._reader.ends["late"] = 5
+    planner._present.live["late"] = offset_module.Placed(0, late)  # as `_write` does with splits discovered in between
+    planner._present.extent._induced._reader.ends["late"] = 5
     second = planner.plan(first, None)
     assert second.positions == {"a": 14, "late": 5}
 
@@ -933,7 +962,7 @@ def test_a_run_of_all_there_is_ends_where_a_reader_decides(make: Any) -> None:
     planner.stop_at_present()
     at = planner.plan(planner.initial(), None)
     source.times["a"] = list(range(1_000))
-    planner._induced._reader.ends["a"] = 1_000
+    planner._present.extent._induced._reader.ends["a"] = 1_000
     ends = []
     while (end := planner.plan(at, None)) != at:
         at = end
@@ -964,7 +993,7 @@ def test_a_reader_that_decides_hears_its_own_ids_when_batches_are_committed(make
     first = planner.plan(planner.initial(), None)
     second = planner.plan(first, None)
     planner.committed(first)
-    assert planner._induced._reader.completed == [110]
+    assert planner._present.extent._induced._reader.completed == [110]
     planner.committed(second)
     planner.committed(second)
-    assert planner._induced._reader.completed == [110, 120]
+    assert planner._present.extent._induced._reader.completed == [110, 120]

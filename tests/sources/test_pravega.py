@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -439,7 +440,7 @@ def test_a_failed_discovery_begins_with_the_reason_and_shows_no_stack(caplog: py
             return fail
 
         def create_planner(self) -> Any:
-            return None
+            return SimpleNamespace(close=lambda: None)
 
     options = PlanOptions(failover=FailoverPolicy(backoff="1 millisecond"))
     planner = BatchPlanner(Missing(**GIVEN), name="orders", options=options, now_us=lambda: 0)

@@ -16,8 +16,9 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
     TaskReturnedLate,
 )
-from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
 from lowmark.watermark.tasks.snapshot import decode, to_json
+from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
 

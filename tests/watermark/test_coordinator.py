@@ -30,15 +30,15 @@ from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import CapAnnounced
 from lowmark.watermark.tasks.coordinator import (
-    EMPTY_SOURCE_KEPT_US,
     CoordinatorEffect,
     CoordinatorEvent,
     LowWatermarkCoordinator,
 )
 from lowmark.watermark.tasks.snapshot import Key, decode, to_json
+from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 from lowmark.watermark.tasks.status import run_mark
 
-from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
+from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of, taken
 
 # -- rounds
 
@@ -800,6 +800,7 @@ def test_after_a_restart_with_an_earlier_clock_answers_are_still_news_and_caps_a
     world.reply(A, 5)
     data = world.coordinator.snapshot()
     coordinator = LowWatermarkCoordinator.restore(data, now_us=7, interval_us=S, lease_us=LEASE_US)
+    assert taken(data, coordinator) == coordinator.snapshot()
     [question] = of(RetrieveLowWatermark, coordinator.handle(Tick(), 7))
     assert of(CapAnnounced, coordinator.handle(Tick(), 7 + S))
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from lowmark.watermark import InvalidMessage, SplitState, TaskId, TooManyTasks
-from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskDeregistered, TaskRegistered
+from lowmark.watermark.protocol import LeaseRenewed, LeftOut, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import CapAnnounced
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
 
@@ -123,6 +124,27 @@ def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: py
     world.handle(TaskDeregistered(A, "2"))
     world.tick(3 * S)
     world.register(A, token="3")
+
+
+def test_a_source_that_is_forgotten_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.watermark.tasks.coordinator.MOST_TASKS", 2)
+    other = TaskId("job", "clicks", "0")
+    world = World(A, other)
+    world.handle(TaskDeregistered(A, "1"))
+    for _ in range(EMPTY_SOURCE_KEPT_US // (5 * S) + 2):
+        world.handle(LeaseRenewed(other, "1"))
+        world.tick(5 * S)
+    assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
+    world.register(B)
+
+
+def test_a_source_without_tasks_asks_for_no_call() -> None:
+    world = World(A)
+    world.handle(TaskDeregistered(A, "1"))
+    world.tick(3 * S)
+    assert world.coordinator.wake_at_us(world.now_us) is None
+    world.register(A, token="2")
+    assert world.coordinator.wake_at_us(world.now_us) == world.now_us + S
 
 
 def test_no_status_tells_a_token_with_which_others_could_speak() -> None:

@@ -35,7 +35,7 @@ One file, because each rule above changes the same cap.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
@@ -49,7 +49,7 @@ from lowmark.watermark.state import SplitState
 from lowmark.watermark.strategy import AlignmentParams
 
 from .cap import Cap, CapAnnounced
-from .snapshot import nobody_keeps, to_json
+from .snapshot import Mark, nobody_keeps, to_json
 
 _BY_PARTS = attrgetter("parts")
 
@@ -179,7 +179,7 @@ class AlignmentGroup:
     (['80 us', '80 us'], 20)
     """
 
-    def __init__(self, name: str, mark: Callable[..., None] = nobody_keeps) -> None:
+    def __init__(self, name: str, mark: Mark = nobody_keeps) -> None:
         self._name, self._mark = name, mark
         self._params: AlignmentParams | None = None
         self._members: dict[TaskId, _Member] = {}
@@ -325,7 +325,7 @@ class AlignmentGroup:
         return to_json(self._member_snapshot(task)) if task in self._members else None
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], mark: Callable[..., None] = nobody_keeps) -> AlignmentGroup:
+    def restore(cls, data: Mapping[str, Any], mark: Mark = nobody_keeps) -> AlignmentGroup:
         """Make a group from its rows.
 
         Raises:

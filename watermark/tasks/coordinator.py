@@ -19,13 +19,11 @@ split later, rows of the split join at or above the low watermark, or are late b
 and told (``TaskReturnedLate``).
 
 Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the authority and its sequencers).
-
-One file, because rounds, leases and groups of a source are decided by one event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
@@ -44,27 +42,18 @@ from lowmark.watermark.protocol import (
     TaskReturnedLate,
 )
 from lowmark.watermark.splits.events import Tick
-from lowmark.watermark.state import SplitState
 
-from .agenda import Agenda
-from .alignment import AlignmentGroup
-from .beats import Beats
 from .cap import CapAnnounced
+from .groups import AlignmentGroups
 from .leases import Leases
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
-from .rounds import Answer, SourceRounds
 from .snapshot import ChangedRows, Changes, Key, Rows, decode, to_json
+from .sources import Sources
 from .status import CoordinatorStatus, source_status
 
 CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | TaskForgotten | Tick
 CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
 
-EMPTY_SOURCE_KEPT_US = 3_600_000_000
-"""How long a source without tasks is remembered, if it waits for no task (rule 5 of ``rounds.py``): 1 hour in which the
-coordinator was called.
-"""
-
-_ANNOUNCEMENTS = 20  # the largest number for one group in an interval
 _ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups announced per call: on a Tick, and on any other event
 
 
@@ -104,28 +93,18 @@ class LowWatermarkCoordinator:
             raise ValueError(f"coordinator: expected a lease of at most {MOST_LEASE_US} us (7 days), got {lease_us}")
         if not 0 < quorum <= 1:
             raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
-        self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
-        # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
+        self._lease_us = lease_us
         self._changes = Changes(self._encoded)
         self._changes.mark("lost")
+        # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
         self._leases = Leases(lease_us=lease_us, most_gap_us=2 * interval_us, mark=self._changes.mark)
-        self._sources: dict[tuple[str, str], SourceRounds] = {}
-        # For each source that is over: the time listened when it ended.
-        self._emptied_us: dict[tuple[str, str], int] = {}
-        # The places kept by tasks that are away; a source that is over keeps at least one.
-        self._kept_in: dict[tuple[str, str], int] = {}
-        self._kept = 0  # in all sources
-        self._groups: dict[str, AlignmentGroup] = {}
-        self._group_of: dict[TaskId, str] = {}
-        self._spoke_us: dict[TaskId, int] = {}  # the time of its newest report to its group
-        self._announcements = Agenda[str]()  # of the caps of groups
-        self._announced_us: dict[str, int] = {}  # when a group last announced its cap
-        self._beats = Beats(interval_us=interval_us)
-        self._looks = Agenda[tuple[str, str]]()  # when to look at a source: at its beat, or its round's deadline
+        self._sources = Sources(
+            interval_us=interval_us, deadline_us=lease_us, quorum=quorum, leases=self._leases, mark=self._changes.mark
+        )
+        self._groups = AlignmentGroups(interval_us=interval_us, mark=self._changes.mark)
         self._now_us: int | None = None
         self._lost = 0
         self._clock_steps_back = 0
-        self._epoch = 0
 
     # -- the way in and out
 
@@ -160,32 +139,32 @@ class LowWatermarkCoordinator:
             case TaskDeregistered():
                 effects = self._deregister(event, now_us)
             case TaskForgotten():
-                effects = self._excuse(event)
+                self._excuse(event)
+                effects = []
             case Tick():
                 effects = []
             case _:
                 raise InvalidMessage(type(event).__name__, "type", repr(event)[:80], "an event of this coordinator")
         effects += self._lose(now_us)
-        effects += self._look(now_us)
-        self._forget_empty()
-        effects += self._announce(now_us, _ANNOUNCED_AT_ONCE if isinstance(event, Tick) else _ANNOUNCED_BESIDE)
+        effects += self._sources.look(now_us)
+        effects += self._groups.announce(now_us, _ANNOUNCED_AT_ONCE if isinstance(event, Tick) else _ANNOUNCED_BESIDE)
         return effects
 
     def wake_at_us(self, now_us: int) -> int | None:
         """When to call ``handle(Tick(), ...)`` unless an event comes first; None while there is nothing to do."""
         deadline_us = self._leases.next_deadline_us(self._time(now_us))
-        moments = (self._looks.next_us, deadline_us, self._announcements.next_us)
+        moments = (self._sources.next_us, deadline_us, self._groups.next_us)
         return min((us for us in moments if us is not None), default=None)
 
     def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
         """The published low watermark of a source, microseconds since the epoch; None before the first."""
-        rounds = self._sources.get((job_id, source_id))
+        rounds = self._sources.find(job_id, source_id)
         return None if rounds is None else rounds.low_us
 
     @property
     def epoch(self) -> int:
         """Grows when a write is due: a low watermark, a task, its run or its state has changed."""
-        return self._epoch
+        return self._sources.epoch
 
     def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
         """The status for people. O(n log n); with a limit O(n), without most tasks.
@@ -203,10 +182,9 @@ class LowWatermarkCoordinator:
         now_us = self._time(now_us)
         return CoordinatorStatus(
             sources=tuple(
-                source_status(self._sources[key], self._leases, self._group_of, now_us, limit)
-                for key in sorted(self._sources)
+                source_status(rounds, self._leases, self._groups.group_of, now_us, limit) for rounds in self._sources
             ),
-            groups=tuple(self._groups[name].status(limit) for name in sorted(self._groups)),
+            groups=self._groups.status(limit),
             lost=self._lost,
             clock_steps_back=self._clock_steps_back,
         )
@@ -227,7 +205,8 @@ class LowWatermarkCoordinator:
 
     def snapshot(self) -> Rows:
         """All rows: the state for ``restore``, equal to all changes that were taken. O(n)."""
-        rows = {key: self._encoded(key) for key in self._keys()}
+        keys = (("lost",), *self._leases.keys, *self._sources.keys, *self._groups.keys)
+        rows = {key: self._encoded(key) for key in keys}
         return {key: text for key, text in rows.items() if text is not None}
 
     @classmethod
@@ -258,28 +237,22 @@ class LowWatermarkCoordinator:
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
         self._leases.restore(saved["runs"], saved["retired"], now_us)
-        for source in saved["sources"]:
-            key = source["job_id"], source["source_id"]
-            rounds = SourceRounds.restore(source, quorum=self._quorum, mark=self._changes.mark)
-            self._sources[key] = rounds
-            self._note(key)
-            self._beats.begin(key, now_us - self._interval_us)  # so that its first beat is not ahead of now
-            self._plan_look(key)
-        for group in saved["groups"]:
-            due_us = group["next_us"]
-            if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
-                due_us = min(due_us, now_us + group["params"]["update_interval_us"])
-            self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us}, self._changes.mark)
-        self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
-        self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
-        if not self._groups.keys() >= set(self._group_of.values()):
-            raise ValueError("a task is in a group that is not there")
-        known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
-        if not known >= {tuple(parts) for *parts, _ in saved["runs"]}:
+        self._sources.restore(saved["sources"], now_us)
+        self._groups.restore(saved, now_us)
+        if not all(self._sources.knows(TaskId(*parts)) for *parts, _ in saved["runs"]):
             raise ValueError("a task is not known to its source")
-        for name in self._groups:
-            self._changes.mark("group", name)  # its next announcement may have moved
-            self._plan_announcement(name)
+
+    def _encoded(self, key: Key) -> str | None:
+        """The row of a key as JSON; None if it has gone."""
+        kind, *parts = key
+        match kind:
+            case "lost":
+                return to_json(self._lost)
+            case "source" | "task":
+                return self._sources.encoded(*parts)
+            case "run" | "retired":
+                return self._leases.encoded(kind, TaskId(*parts[:3]), *parts[3:])
+        return self._groups.encoded(kind, *parts)
 
     # -- events
 
@@ -287,18 +260,15 @@ class LowWatermarkCoordinator:
         check_reply(reply)
         task = reply.task
         self._leases.renew(task, reply.token, now_us)
-        rounds = self._sources[_key(task)]
-        before = rounds.state(task.task_id)
-        behind_us = rounds.take(reply, now_us)
-        self._epoch += rounds.state(task.task_id) is not before
-        self._tell_group(task, now_us)
-        late = _late(task, behind_us, "it had no rows while the others delivered")
-        return [*late, *self._end_if_complete(_key(task), now_us)]
+        rounds = self._sources[task]
+        late = self._sources.take(rounds, reply, now_us)
+        self._groups.hear(task, rounds, now_us)
+        return [*late, *self._sources.end_if_complete(rounds, now_us)]
 
     def _renew(self, event: LeaseRenewed, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
         self._leases.renew(event.task, event.token, now_us)
-        heard_us, low_us = event.heard_low_us, self._sources[_key(event.task)].low_us
+        heard_us, low_us = event.heard_low_us, self._sources[event.task].low_us
         heard = heard_us is not None and low_us is not None and heard_us >= low_us
         return [] if heard else self._tell(event.task, now_us)
 
@@ -308,24 +278,13 @@ class LowWatermarkCoordinator:
         if not self._leases.check_registration(task, event.token):
             self._leases.renew(task, event.token, now_us)
             return self._tell(task, now_us)
-        self._check_room(task)
-        self._join_group(event, now_us)  # before all changes, because the group may refuse the task
+        if not self._sources.knows(task) and len(self._leases) + self._sources.kept >= MOST_TASKS:
+            raise TooManyTasks(str(task), MOST_TASKS)
+        self._groups.join(event, now_us)  # before all changes, because the group may refuse the task
         self._leases.register(task, event.token, now_us=now_us)
-        key = _key(task)
-        if key not in self._sources:
-            self._sources[key] = SourceRounds(*key, quorum=self._quorum, mark=self._changes.mark)
-        self._emptied_us.pop(key, None)
-        rounds = self._sources[key]
-        why = _why_passed(rounds.answers.get(task.task_id))
-        behind_us = rounds.begin(task.task_id, event.low_watermark_us, event.expected_tasks, event.away_limit_us)
-        self._note(key)
-        self._tell_group(task, now_us)
-        self._epoch += 1
-        if key not in self._beats:
-            self._beats.begin(key, now_us)
-        questions = rounds.ask_newcomer(task.task_id)
-        self._plan_look(key)
-        return [*_late(task, behind_us, why), *self._tell(task, now_us), *questions]
+        late, rounds = self._sources.begin(event, now_us), self._sources[task]
+        self._groups.hear(task, rounds, now_us)
+        return [*late, *self._tell(task, now_us), *rounds.ask_newcomer(task.task_id)]
 
     def _deregister(self, event: TaskDeregistered, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
@@ -334,95 +293,23 @@ class LowWatermarkCoordinator:
             return []  # a repeated message
         self._leases.check(task, event.token)
         self._leases.leave(task)
-        self._leave_group(task)
-        self._sources[_key(task)].leave(task.task_id, now_us)
-        self._note(_key(task))
-        self._epoch += 1
-        return self._end_if_complete(_key(task), now_us)
+        self._groups.leave(task)
+        self._sources.leave(task, now_us)
+        return [*self._sources.end_if_complete(self._sources[task], now_us)]
 
-    def _excuse(self, event: TaskForgotten) -> list[CoordinatorEffect]:
+    def _excuse(self, event: TaskForgotten) -> None:
         check_task(event)
-        task, rounds = event.task, self._sources.get(_key(event.task))
+        task = event.task
         if task in self._leases:
             raise TaskNotAway(str(task), "it is registered, and alive")
-        if rounds is None or task.task_id not in rounds.answers:
+        if not self._sources.knows(task):
             raise TaskNotAway(str(task), "the coordinator does not know it")
-        if not rounds.answers[task.task_id].given_up:
-            rounds.excuse(task.task_id)
-            self._note(_key(task))
-            self._epoch += 1
-        return []
+        self._sources.excuse(task)
 
-    # -- groups
-
-    def _join_group(self, event: TaskRegistered, now_us: int) -> None:
-        """Join or change the group of a task. Raises DisagreeingGroup; then nothing was changed."""
-        task, params = event.task, event.alignment
-        if params is not None:
-            group = self._groups.get(params.group)
-            if group is None:
-                group = AlignmentGroup(params.group, self._changes.mark)
-            group.join(task, params, now_us=now_us, throttled=event.throttled)
-            self._groups[params.group] = group
-        if task in self._group_of and (params is None or params.group != self._group_of[task]):
-            self._leave_group(task)
-        if params is not None:
-            self._group_of[task] = params.group
-            self._changes.mark("group_of", *task.parts)
-            self._plan_announcement(params.group)
-
-    def _leave_group(self, task: TaskId) -> None:
-        name = self._group_of.pop(task, None)
-        self._spoke_us.pop(task, None)
-        self._changes.mark("group_of", *task.parts)
-        self._changes.mark("spoke_us", *task.parts)
-        if name is not None:
-            self._groups[name].leave(task)
-            if not len(self._groups[name]):
-                del self._groups[name]
-                self._announced_us.pop(name, None)
-            self._plan_announcement(name)
-
-    def _tell_group(self, task: TaskId, now_us: int) -> None:
-        """Report a task to its group. Each report is dated later than the last, because the newest report counts."""
-        name = self._group_of.get(task)
-        if name is None:
-            return
-        rounds, group = self._sources[_key(task)], self._groups[name]
-        at_us = now_us if task not in self._spoke_us else max(now_us, self._spoke_us[task] + 1)
-        self._spoke_us[task] = at_us
-        self._changes.mark("spoke_us", *task.parts)
-        if rounds.state(task.task_id) is SplitState.IDLE:
-            group.idle(task, at_us=at_us)
-        else:
-            wanted_us = rounds.answers[task.task_id].next_wanted_us
-            group.report(task, rounds.task_low_us(task.task_id), at_us=at_us, next_wanted_us=wanted_us)
-
-    def _announce(self, now_us: int, most: int) -> list[CoordinatorEffect]:
-        """Let up to ``most`` groups announce whose moment has come. The limit keeps calls about other events short."""
-        effects: list[CoordinatorEffect] = []
-        for _ in range(most):
-            if (name := self._announcements.take_due(now_us)) is None:
-                break
-            effects += self._groups[name].announce(now_us)
-            self._announced_us[name] = now_us
-            self._plan_announcement(name)
-        return effects
-
-    def _plan_announcement(self, name: str) -> None:
-        """Note when a group announces next: at its own time, but at most ``_ANNOUNCEMENTS`` times in an interval."""
-        group = self._groups.get(name)
-        us = None if group is None else group.wake_at_us
-        if us is not None and name in self._announced_us:
-            us = max(us, self._announced_us[name] + self._interval_us // _ANNOUNCEMENTS)
-        self._announcements.put(name, us)
-
-    def _check_room(self, task: TaskId) -> None:
-        """Raises TooManyTasks."""
-        rounds = self._sources.get(_key(task))
-        known = rounds is not None and task.task_id in rounds.answers
-        if not known and len(self._leases) + self._kept >= MOST_TASKS:
-            raise TooManyTasks(str(task), MOST_TASKS)
+    def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
+        """Tell the published low watermark to one task."""
+        rounds = self._sources[task]
+        return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
 
     # -- time
 
@@ -434,112 +321,11 @@ class LowWatermarkCoordinator:
             effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
             self._lost += 1
             self._changes.mark("lost")
-            self._epoch += 1
-            self._leave_group(task)
-            self._sources[_key(task)].leave(task.task_id, now_us)
-        for key in dict.fromkeys(map(_key, lost)):
-            self._note(key)
-            effects += self._end_if_complete(key, now_us)
+            self._groups.leave(task)
+            self._sources.leave(task, now_us)
+        for rounds in dict.fromkeys(self._sources[task] for task in lost):
+            effects += self._sources.end_if_complete(rounds, now_us)
         return effects
-
-    def _look(self, now_us: int) -> list[CoordinatorEffect]:
-        """Look at the sources whose moment has come."""
-        effects: list[CoordinatorEffect] = []
-        while (key := self._looks.take_due(now_us)) is not None:
-            effects += self._look_at(key, now_us)
-        return effects
-
-    def _look_at(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
-        """End the round of a source if its deadline is over; at its beat begin a round, or repeat open questions."""
-        effects: list[CoordinatorEffect] = []
-        rounds, beat_us = self._sources[key], self._beats[key]
-        if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
-            effects += self._end(rounds, now_us)
-        if now_us >= beat_us and not rounds.idles:
-            effects += rounds.ask(now_us, now_us + self._lease_us)
-            if rounds.complete:  # all tasks have left, so no task is asked
-                effects += self._end(rounds, now_us)
-        if now_us >= beat_us:
-            if rounds.idles:
-                self._beats.end(key)
-                return effects
-            self._beats.go_on(key, now_us)
-        self._plan_look(key)
-        return effects
-
-    def _plan_look(self, key: tuple[str, str]) -> None:
-        deadline_us, beat_us = self._sources[key].deadline_us, self._beats[key]
-        self._looks.put_earlier(key, beat_us if deadline_us is None else min(beat_us, deadline_us))
-
-    def _forget_empty(self) -> None:
-        """Forget the sources that have had no task for long enough."""
-        while self._emptied_us:
-            key, since_us = next(iter(self._emptied_us.items()))
-            if self._leases.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
-                return
-            for task_id in self._sources[key].answers:
-                self._changes.mark("task", *key, task_id)
-            self._changes.mark("source", *key)
-            del self._emptied_us[key], self._sources[key]
-            self._kept -= self._kept_in.pop(key)
-            self._beats.end(key)
-            self._looks.put(key, None)
-            self._epoch += 1
-
-    def _end_if_complete(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
-        rounds = self._sources[key]
-        return self._end(rounds, now_us) if rounds.complete else []
-
-    def _end(self, rounds: SourceRounds, now_us: int) -> list[CoordinatorEffect]:
-        before = rounds.low_us, rounds.waited_minutes
-        notices = rounds.end(now_us, self._leases.listened_us)
-        self._epoch += before != (rounds.low_us, rounds.waited_minutes)
-        self._note((rounds.job_id, rounds.source_id))
-        return [*notices]
-
-    def _note(self, key: tuple[str, str]) -> None:
-        """Note when a source ended, and how many places it keeps."""
-        rounds = self._sources[key]
-        if rounds.is_over:
-            self._emptied_us.setdefault(key, self._leases.listened_us)
-        kept = max(len(rounds.answers) - rounds.live, key in self._emptied_us)
-        self._kept += kept - self._kept_in.pop(key, 0)
-        if kept:
-            self._kept_in[key] = kept
-
-    def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
-        """Tell the published low watermark to one task."""
-        rounds = self._sources[_key(task)]
-        return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
-
-    def _encoded(self, key: Key) -> str | None:
-        """The row of a key as JSON; None if it has gone."""
-        kind, *parts = key
-        match kind:
-            case "lost":
-                return to_json(self._lost)
-            case "source" | "task":
-                rounds = self._sources.get((parts[0], parts[1]))
-                return None if rounds is None else rounds.encoded(*parts[2:])
-            case "run" | "retired":
-                return self._leases.encoded(kind, TaskId(*parts[:3]), *parts[3:])
-            case "group" | "member":
-                group = self._groups.get(parts[0])
-                return None if group is None else group.encoded(TaskId(*parts[1:]) if kind == "member" else None)
-        task = TaskId(*parts)
-        value: str | int | None = (self._group_of if kind == "group_of" else self._spoke_us).get(task)
-        return None if value is None else to_json([*parts, value])
-
-    def _keys(self) -> Iterator[Key]:
-        yield ("lost",)
-        yield from self._leases.keys
-        for key, rounds in self._sources.items():
-            yield ("source", *key)
-            yield from (("task", *key, task_id) for task_id in rounds.answers)
-        for name in self._groups:
-            yield ("group", name)
-        for task, name in self._group_of.items():
-            yield from (("member", name, *task.parts), ("group_of", *task.parts), ("spoke_us", *task.parts))
 
     def _forward(self, now_us: int) -> int:
         if now_us not in INT64:
@@ -550,22 +336,3 @@ class LowWatermarkCoordinator:
 
     def _time(self, now_us: int) -> int:
         return now_us if self._now_us is None else max(now_us, self._now_us)
-
-
-def _late(task: TaskId, behind_us: int | None, why: str) -> list[CoordinatorEffect]:
-    return [] if behind_us is None else [TaskReturnedLate(task, behind_us, why)]
-
-
-def _why_passed(before: Answer | None) -> str:
-    """Say why a task may begin below the low watermark, from its earlier answer."""
-    if before is None:
-        return "its source had all expected tasks without it"
-    return "nobody waited for it any more" if before.excused else "it begins below what it had said"
-
-
-def _key(task: TaskId) -> tuple[str, str]:
-    return task.job_id, task.source_id
-
-
-def _task(parts: Iterable[str]) -> TaskId:
-    return TaskId(*parts)

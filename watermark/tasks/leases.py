@@ -15,7 +15,7 @@ Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
 from sortedcontainers import SortedList
 
-from .snapshot import Key, nobody_keeps, to_json
+from .snapshot import Key, Mark, nobody_keeps, to_json
 
 RETIRED_RUNS = 4_096
 """How many tokens of ended runs are remembered, beside the tokens of live tasks; the oldest are dropped first."""
@@ -56,7 +56,7 @@ class Leases:
     True
     """
 
-    def __init__(self, *, lease_us: int, most_gap_us: int, mark: Callable[..., None] = nobody_keeps) -> None:
+    def __init__(self, *, lease_us: int, most_gap_us: int, mark: Mark = nobody_keeps) -> None:
         if most_gap_us <= 0:
             raise ValueError(f"leases: expected a gap of more than 0 us, got {most_gap_us}")
         self._lease_us, self._most_gap_us = lease_us, most_gap_us

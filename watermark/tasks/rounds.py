@@ -46,7 +46,7 @@ One file, because each rule above changes the same minimum.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ from lowmark.watermark.splits.history import History
 from lowmark.watermark.state import SplitState
 
 from .silence import SourceSilence
-from .snapshot import nobody_keeps, to_json
+from .snapshot import Mark, nobody_keeps, to_json
 
 _QUESTIONS = 64  # questions since the start whose times are kept, to recognize answers to them
 _MINUTE_US = 60_000_000
@@ -138,7 +138,7 @@ class SourceRounds:
         *,
         quorum: float = 1.0,
         low_us: int | None = None,
-        mark: Callable[..., None] = nobody_keeps,
+        mark: Mark = nobody_keeps,
     ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self._coalescer = Coalescer(low_us)
@@ -165,6 +165,11 @@ class SourceRounds:
         self._mark = mark
 
     # -- queries
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The ids of job and source."""
+        return self.job_id, self.source_id
 
     @property
     def low_us(self) -> int | None:
@@ -420,9 +425,7 @@ class SourceRounds:
         return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
 
     @classmethod
-    def restore(
-        cls, data: Mapping[str, Any], *, quorum: float, mark: Callable[..., None] = nobody_keeps
-    ) -> SourceRounds:
+    def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark = nobody_keeps) -> SourceRounds:
         """Make the rounds from their rows. No round is open, so the tasks are asked anew.
 
         Raises:

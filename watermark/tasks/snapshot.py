@@ -22,6 +22,8 @@ VERSION = 1
 Key = tuple[str, ...]
 Rows = dict[Key, str]
 ChangedRows = dict[Key, str | None]
+Mark = Callable[..., None]
+"""Called with the key of each row that changes."""
 
 to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 """Encode a value as JSON, without spaces and with keys in their order."""

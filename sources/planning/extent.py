@@ -1,0 +1,139 @@
+"""How far each batch of a source takes every split, from one restored offset on.
+
+The system of the source decides where a batch ends, or else the limits of a user and an alignment group do
+(`slicing/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Generic
+
+from lowmark.sources.api import Source, SplitPlanner, SplitT
+from lowmark.sources.slicing import NextRow, NoRowsReason, SliceLimits, SlicePlan, next_row, plan_slices
+
+from .induced import InducedBatches
+from .offset import BatchOffset
+from .options import PlanOptions
+from .peer import Guidance
+
+__all__ = ["Extent"]
+
+_LATEST_US = 2**53
+_TELLS_NOBODY = SplitPlanner.notify_checkpoint_complete
+
+
+class Extent(Generic[SplitT]):
+    """Plans the slices of batches, one batch after the other.
+
+    Args:
+        source: the source.
+        name: name of the stream, for errors.
+        options: how to cut batches.
+        live: the splits that go on from the offset.
+        time_us: the event time up to which the batch before takes every split; None: it is not cut by time.
+
+    Attributes:
+        planner: the source's planner.
+    """
+
+    def __init__(
+        self, source: Source[SplitT, Any], name: str, options: PlanOptions, live: Sequence[SplitT], time_us: int | None
+    ) -> None:
+        self.planner: SplitPlanner[SplitT] = source.create_planner()
+        self._source, self._options = source, options
+        self._targets: dict[str, int] | None = None
+        self._previous_time_us = time_us
+        self._previous_span_us: int | None = None
+        self._induced = InducedBatches(source, name, live) if source.externally_induced else None
+
+    def plan(
+        self,
+        splits: Sequence[SplitT],
+        guidance: Guidance,
+        *,
+        checkpoint: int,
+        max_rows: int | None,
+        now_us: int,
+        to_present: bool,
+    ) -> tuple[SlicePlan, int | None]:
+        """Return the plan, and the event time of the next row if only alignment keeps that row from being read.
+
+        Args:
+            splits: the splits to read, each from its start.
+            guidance: how far alignment lets the source read.
+            checkpoint: checkpoint id of the batch.
+            max_rows: the rough largest number of rows; None: all rows.
+            now_us: the wall clock, microseconds since the epoch.
+            to_present: whether to take only rows that were present at the first plan that says so.
+        """
+        if to_present and self._targets is None:
+            self._targets = {split_id: end.position for split_id, end in self.planner.latest(splits).items()}
+        if self._induced is not None:
+            rows_before = self.planner.rows_before
+            return self._induced.plan(splits, checkpoint, rows_before=rows_before, targets=self._targets), None
+        limits = SliceLimits(
+            rows=max_rows,
+            size_bytes=self._options.max_bytes,
+            read_before_us=guidance.read_before_us,
+            paused=guidance.paused,
+            observed_us=guidance.observed_us,
+            now_us=now_us,
+            future_guard_us=self._options.future_guard_us,
+            targets=self._targets,
+            by_time=self._options.by_time,
+            max_slice_us=self._options.max_slice_us,
+            previous_span_us=self._previous_span_us,
+        )
+        if guidance.hold:
+            return self._look_ahead(splits, limits)
+        plan = plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us)
+        if plan.rows or limits.read_before_us is None or NoRowsReason.CAP not in plan.without_rows.values():
+            return plan, None
+        # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
+        return plan, self._next_row(splits, limits, limits.read_before_us).wanted_us
+
+    def wrote(self, time_us: int | None) -> None:
+        """Note that a batch was planned up to an event time."""
+        if time_us is not None:
+            before_us, self._previous_time_us = self._previous_time_us, time_us
+            self._previous_span_us = None if before_us is None else max(0, time_us - before_us)
+
+    def committed(self, end: BatchOffset) -> None:
+        """Note that the batch that ends at an offset was committed."""
+        if self._induced is not None:
+            self._induced.committed(end.checkpoint)
+        if type(self.planner).notify_checkpoint_complete is not _TELLS_NOBODY:  # else nobody needs the splits
+            live = end.decode(self._source.split_serializer).live
+            self.planner.notify_checkpoint_complete([placed.split for placed in live])
+
+    def trouble(self) -> str | None:
+        """Say what the source lacks; None: nothing."""
+        return self.planner.trouble() or (None if self._induced is None else self._induced.trouble())
+
+    def close(self) -> None:
+        """Close connections."""
+        if self._induced is not None:
+            self._induced.close()
+        self.planner.close()
+
+    def _look_ahead(self, splits: Sequence[SplitT], limits: SliceLimits) -> tuple[SlicePlan, int | None]:
+        """Plan nothing, but tell where every split goes on, because other members wait for this source, too.
+
+        A source that cannot search by time has to read once to find out.
+        """
+        near_us = limits.now_us if self._previous_time_us is None else self._previous_time_us
+        found = self._next_row(splits, limits, near_us)
+        if not found.searchable and not limits.observed_us:
+            return plan_slices(self.planner, splits, limits, previous_time_us=None), None
+        if found.time_us is None:
+            limits = replace(limits, paused=frozenset(split.split_id for split in splits))
+        else:
+            limits = replace(limits, read_before_us=found.time_us)
+        return plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
+
+    def _next_row(self, splits: Sequence[SplitT], limits: SliceLimits, near_us: int) -> NextRow:
+        guard_us = limits.future_guard_us
+        until_us = _LATEST_US if guard_us is None else limits.now_us + guard_us
+        return next_row(self.planner, splits, near_us=near_us, until_us=until_us)
