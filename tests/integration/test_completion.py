@@ -278,6 +278,11 @@ def test_wait_asks_running_services_and_names_the_holder(monkeypatch: pytest.Mon
         code, out, _ = call("wait", "orders", *here, "--past", at(101))
         assert code == 1
         assert "orders/5" in out, "the split that holds it"
+        runs[0].ended = True
+        assert call("wait", "orders", *here, "--past", at(100))[0] == 0, "its sink stays as it is"
+        code, out, _ = call("wait", "orders", *here, "--past", at(101))
+        assert code == 1
+        assert "the query has ended; it goes on from its checkpoint when it is started again" in out
         assert call("wait", "clicks", *here, "--past", at(100))[0] == 2
     finally:
         server.stop()
@@ -500,7 +505,7 @@ def test_the_service_says_the_same_as_the_checkpoint(service: LowWatermarkServic
 def test_native_sparks_own_watermark_says_so_while_a_slow_split_still_brings_the_hour(
     service: LowWatermarkService, feed: Feed, tmp_path: Path
 ) -> None:
-    """One split is 10 minutes behind, so native Spark passes the hour 10 minutes of event time before its rows are read."""
+    """One split is 10 minutes behind, so native Spark passes the hour 10 minutes of event time too early."""
     hour, behind = 3_600, 600
     native = feed.df.withWatermark("ts", "10 seconds")
     ours = service.wrap(

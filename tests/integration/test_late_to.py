@@ -173,6 +173,18 @@ def test_one_task_and_two_actions_write_each_row_once(service: LowWatermarkServi
     assert [row["v"] for row in late_rows(tmp_path / "late")] == [5, 6]
 
 
+@pytest.mark.parametrize(
+    "name", ["or\"d`e\\rs ' 2", "größe/\U0001f600", "long" * 100], ids=["quotes", "letters", "long"]
+)
+def test_every_name_of_a_stream_names_files(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path, name: str
+) -> None:
+    df = service.wrap(feed.df, name=name, event_time="ts", split="split", splits=["a"], late_to=tmp_path / "late")
+    ran = run(df, feed, [[("a", v, v)] for v in (10, 20, 30, 5)], str(tmp_path / "cp"))
+    [row] = late_rows(tmp_path / "late")
+    assert (row["v"], row["file"]) == (5, file_name(name, str(ran.query.id), ran.progress[-1].batch_id))
+
+
 def test_a_batch_that_runs_again_leaves_no_file_of_before(
     service: LowWatermarkService, feed: Feed, tmp_path: Path
 ) -> None:

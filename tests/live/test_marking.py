@@ -3,8 +3,8 @@
 Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, and a row has a time in another century.
 Each mark keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and
 comes within ten batches after the partition's last windows. The same holds for `lowmark wait`, which looks at the
-checkpoint from a process of its own while drivers are killed. What a reader sees then has the sums of the rows that were
-fed. `marking_driver` is the killed process.
+checkpoint from a process of its own while drivers are killed. What a reader sees then has the sums of all rows that
+were fed. `marking_driver` is the killed process.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Waiting:
         self.batches = 0
         past = dt.datetime.fromtimestamp(past_us / 1_000_000, dt.timezone.utc).isoformat()
         where = ["--checkpoint", str(config.checkpoint), "--stream", STREAM]
-        command = ["wait", *where, "--past", past, "--every", "100 ms", "--timeout", "10 minutes"]
+        command = ["wait", *where, "--past", past, "--every", "0.1 seconds", "--timeout", "10 minutes"]
         run = "from lowmark.integration.cli.main import main; main()"
         self._process = subprocess.Popen([sys.executable, "-c", run, *command], cwd=ROOT, stdout=subprocess.DEVNULL)
         self._thread = threading.Thread(target=self._look, name=f"waiting for {past}", daemon=True)
