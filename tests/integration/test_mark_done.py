@@ -178,8 +178,10 @@ def test_a_table_that_cannot_be_written_is_told_and_marked_once_it_can(
     with caplog.at_level(logging.ERROR, "lowmark"):
         for n in (0.5, 1.5, 2.5):
             put(feed, query, ("fast", 1, hour(n)), ("slow", 1, hour(n)))
-        wait_until(lambda: f"marking partition {name(0)}" in caplog.text, "the failure is told", seconds=20)
+        told = f'stream "orders": _SUCCESS of partition {name(0)} cannot be written into "{table}"'
+        wait_until(lambda: told in caplog.text, "the failure is told", seconds=20)
     table.unlink()
+    table.mkdir()
     wait_until((table / name(1) / "_SUCCESS").exists, "the mark of hour 1", seconds=20)
     assert (table / name(0) / "_SUCCESS").exists()
 

@@ -3,8 +3,8 @@
 Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, and a row has a time in another century.
 Each mark keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and
 comes within ten batches after the partition's last windows. The same holds for `lowmark wait`, which looks at the
-checkpoint from a process of its own while drivers are killed. What a reader sees then has the sums of all rows that
-were fed. `marking_driver` is the killed process.
+checkpoint from a process of its own while drivers are killed. At its end the output has the sums of all rows
+that were fed. `marking_driver` is the killed process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Feeder(torture.Feeder):
         self.fed.update((split, us // MINUTE_US * MINUTE_US) for split, us in rows if us != BAD_US)
 
     def sums(self, begin_us: int, end_us: int) -> list[object]:
-        """What a batch job over all fed rows gives for the windows of a range of time."""
+        """The windows of a range of time, as a batch job over all fed rows counts them."""
         return sorted(window for window in self.fed.items() if begin_us <= window[0][1] < end_us)
 
     def feed(self) -> None:
@@ -104,7 +104,7 @@ def test_kills_at_random_moments_mark_no_partition_early_and_forget_none(tmp_pat
     with Torture("marking_driver", tmp_path) as killer, Feeder(config.feed) as feeder, ExitStack() as stack:
         for _ in range(int(os.environ.get("LOWMARK_KILLS", "3"))):
             driver = killer.start(config)
-            if not waiting:  # for an hour that comes between the kills, and for one that comes after them
+            if not waiting:  # for an hour between the kills, and for an hour after them
                 torture.await_batch(driver, config)
                 hour_us = (feeder.us // HOUR_US + 1) * HOUR_US
                 waiting = [Waiting(config, hour_us), Waiting(config, hour_us + 24 * HOUR_US)]
