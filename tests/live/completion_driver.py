@@ -136,4 +136,4 @@ def main(table: Delta | Iceberg, folder: Path, jars: str) -> None:
 
 if __name__ == "__main__":
     _, _kind, _folder, _jars = sys.argv
-    main({"delta": Delta, "iceberg": Iceberg}[_kind](Path(_folder)), Path(_folder), _jars)
+    main(Delta(Path(_folder)) if _kind == "delta" else Iceberg(Path(_folder)), Path(_folder), _jars)

@@ -50,7 +50,7 @@ class Feeder(torture.Feeder):
         self._round += 1
         self.fed.update((split, us // MINUTE_US * MINUTE_US) for split, us in rows if us != BAD_US)
 
-    def sums(self, begin_us: int, end_us: int) -> list[object]:
+    def sums(self, begin_us: int, end_us: int) -> Windows:
         """The windows of a range of time, as a batch job over all fed rows counts them."""
         return sorted(window for window in self.fed.items() if begin_us <= window[0][1] < end_us)
 
