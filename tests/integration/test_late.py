@@ -277,20 +277,16 @@ def test_a_foreachbatch_writes_the_late_rows_of_a_source_apart(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path
 ) -> None:
     log, folders = Log(tmp_path / "log"), {"late": tmp_path / "late", "orders": tmp_path / "orders"}
-    df = service.read(LogSource(log.folder), name="log", tasks=1, late="is_late", watermark="passed")
 
     def write(batch: DataFrame, batch_id: int) -> None:
         batch.filter("is_late").write.mode("overwrite").parquet(f"{folders['late']}/batch={batch_id}")
         batch.filter("not is_late").write.mode("overwrite").parquet(f"{folders['orders']}/batch={batch_id}")
 
-    log.append("a", 10)
-    writer = df.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.start()
-    for at in (100, 200, 50, 201):
-        query.processAllAvailable()
+    for at in (10, 100, 200, 50, 201):
         log.append("a", at)
-        query.processAllAvailable()
-    query.stop()
+        df = service.read(LogSource(log.folder), name="log", tasks=1, late="is_late", watermark="passed")
+        writer = df.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
     found = {name: spark.read.parquet(str(folder)).collect() for name, folder in folders.items()}
     times = {
         name: sorted((row.ts - ZERO.replace(tzinfo=None)).total_seconds() for row in found[name]) for name in found
