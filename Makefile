@@ -143,8 +143,8 @@ classes: .venv/.installed-test $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/
 
 # Spark's Kafka connector for each line that has one, as the tests of other versions ask for them.
 jars: $(patsubst %,.cache/jars/spark-kafka%.stamp,-4.0 -4.1) .cache/jars/spark-kafka.stamp .cache/jars/delta.stamp
-jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp .cache/jars/hdfs.stamp .cache/jars/s3a.stamp ## jars for the live tests and the benchmark: Kafka, its Spark connectors, Pravega, HDFS, S3A, Delta, Flink
-jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
+jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp .cache/jars/hdfs.stamp .cache/jars/s3a.stamp ## jars for the live tests and the benchmark: Kafka, its Spark connectors, Pravega, HDFS, S3A, Delta, Iceberg, Flink
+jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp .cache/jars/iceberg.stamp
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
 	@tests/live/provide jars $*

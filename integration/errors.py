@@ -19,6 +19,7 @@
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── NoEventTime          (TypeError)         a timestamp assigner returned a value that is no time
     ├── LateRowsNotWritten   (OSError)           a folder that does not take the rows that came too late
+    ├── SuccessFileNotWritten (OSError)          a partition that cannot be marked as done
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
     ├── CheckpointUnwritable (OSError)           a checkpoint folder that cannot be changed
@@ -79,6 +80,7 @@ __all__ = [
     "SocketsRefused",
     "StreamNameTaken",
     "StreamRunning",
+    "SuccessFileNotWritten",
     "TokenRefused",
     "TooManySplits",
     "UnknownFormat",
@@ -370,6 +372,20 @@ class CheckpointUnwritable(LowmarkError, OSError):
     _hint = (
         "run it as the user whose query writes there, and with room on the disk. Nothing is lost: the same command "
         "goes on where it stopped."
+    )
+
+
+class SuccessFileNotWritten(LowmarkError, OSError):
+    """A partition could not be marked as done with `_SUCCESS`; the mark is tried again."""
+
+    stream: str
+    partition: str  # its folder, relative to the table
+    table: str  # the folder as given
+    cause: str  # the file system's message
+    _fact = 'stream "{stream}": _SUCCESS of partition {partition} cannot be written into "{table}" ({cause})'
+    _hint = (
+        "see that the folder is there, that the driver's user may write into it, and that the disk has room. Nothing "
+        "is lost: the mark is tried again by itself."
     )
 
 

@@ -91,6 +91,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("service.wait_until(", Unrun("tests/integration/test_mark_done.py and test_completion.py call all three")),
         ("orders = service.wrap(", Unrun("tests/integration/test_mark_done.py writes such a table")),
         ("def write(rows, batch_id):", Unrun("tests/live/completion_driver.py has this function")),
+        ("def write(rows, batch_id):", Unrun("tests/live/completion_driver.py has this function, too")),
     ],
     "connectors.md": [("import sqlite3", "tests/sources/test_readme_connector.py::test_it_is_short")],
     "how-it-works.md": [("┌── observe:", Unrun("a drawing"))],

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from lowmark.integration.errors import WrapRefused
+from lowmark.integration.errors import CheckpointUnwritable, SuccessFileNotWritten, WrapRefused
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.checkpoint_store import HadoopStore
 from lowmark.integration.spark.progress import Progress
@@ -109,7 +109,10 @@ def _success_files(spark: SparkSession, folder: str) -> Callable[[DonePartition]
     def write(partition: DonePartition) -> None:
         store = HadoopStore(spark, folder)
         if partition.has_rows or store.exists(partition.name):
-            store.write(f"{partition.name}/_SUCCESS", "")
+            try:
+                store.write(f"{partition.name}/_SUCCESS", "")
+            except CheckpointUnwritable as failed:
+                raise SuccessFileNotWritten(partition.stream, partition.name, folder, failed.cause) from failed
 
     return write
 

@@ -309,6 +309,8 @@ class LowWatermarkService:
         max_splits: int = _MAX_SPLITS,
         late: str | None = None,
         watermark: str | None = None,
+        late_to: str | os.PathLike[str] | None = None,
+        late_until: str | Column | None = None,
     ) -> DataFrame:
         """Return the rows of a source under the low watermark of their splits.
 
@@ -337,6 +339,8 @@ class LowWatermarkService:
             max_splits: largest number of splits, for prepared rows.
             late: name for an added boolean column, as in `wrap`.
             watermark: name for an added TIMESTAMP column, as in `wrap`.
+            late_to: folder for the rows that Spark drops, as in `wrap`; each batch is planned once and read twice.
+            late_until: the time until which a row still counts, as in `wrap`.
 
         Returns:
             A DataFrame with the source's columns and the split's, all nullable. It may feed several queries.
@@ -378,6 +382,7 @@ class LowWatermarkService:
             options=options,
             max_splits=max_splits,
             late=LateColumns(late, watermark),
+            late_to=LateFiles(late_to, late_until),
             address=self.address,
         )
         return self._build(df, stream, time)

@@ -136,6 +136,7 @@ def read(
     options: PlanOptions,
     max_splits: int,
     late: LateColumns,
+    late_to: LateFiles,
     address: str,
 ) -> tuple[DataFrame, Stream, str]:
     """Return the measured rows, their stream, and the column with their event time.
@@ -170,6 +171,7 @@ def read(
             raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
     late.check(df, name)
+    dropped = late_to.branch(df, name, event_time=time, strategy=strategy, late=late)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
     measure: Measure
@@ -193,6 +195,7 @@ def read(
         claims=measured and time == source.event_time and strategy.emits,
         shows_names=strategy.runs_python or measured,
         late=late,
+        dropped=dropped,
     )
     return df, stream, time
 

@@ -14,6 +14,7 @@ Executors import this module.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,8 @@ __all__ = ["LATE_BY", "UNTIL", "WATERMARK", "LateFileWriter", "file_name"]
 UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
 """Columns that the files have beside the user's."""
 
+_MOST_BYTES = 151
+"""Of a stream's name in the name of a file; the id of its query, its batch and the ending take 60 more."""
 _RENAMES = frozenset({"local", "hdfs"})  # elsewhere a file appears when its stream is closed, as a whole
 
 
@@ -44,8 +47,16 @@ def file_name(stream: str, query_id: str, batch_id: int) -> str:
 
     >>> file_name("eu/orders", "4d9ad2e2", 17)
     'eu%2Forders-4d9ad2e2-0000000017.parquet'
+
+    A long name is cut, because a file's name has at most 255 bytes, and its hash keeps it apart from others.
+
+    >>> file_name("orders" * 99, "4d9ad2e2", 17)[140:]
+    'dersorderso~342c84032a73-4d9ad2e2-0000000017.parquet'
     """
-    return f"{quote(stream, safe='')}-{query_id}-{batch_id:010}.parquet"
+    name = quote(stream, safe="")
+    if len(name) > _MOST_BYTES:
+        name = f"{name[:_MOST_BYTES]}~{hashlib.sha256(stream.encode()).hexdigest()[:12]}"
+    return f"{name}-{query_id}-{batch_id:010}.parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,28 @@ def test_rows_of_a_source_are_marked_and_counted_by_split(service: LowWatermarkS
     assert found, "no row was late, so the test shows nothing"
 
 
+def test_a_foreachbatch_writes_the_late_rows_of_a_source_apart(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path
+) -> None:
+    log, folders = Log(tmp_path / "log"), {"late": tmp_path / "late", "orders": tmp_path / "orders"}
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batch.filter("is_late").write.mode("overwrite").parquet(f"{folders['late']}/batch={batch_id}")
+        batch.filter("not is_late").write.mode("overwrite").parquet(f"{folders['orders']}/batch={batch_id}")
+
+    for at in (10, 100, 200, 50, 201):
+        log.append("a", at)
+        df = service.read(LogSource(log.folder), name="log", tasks=1, late="is_late", watermark="passed")
+        writer = df.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    found = {name: spark.read.parquet(str(folder)).collect() for name, folder in folders.items()}
+    times = {
+        name: sorted((row.ts - ZERO.replace(tzinfo=None)).total_seconds() for row in found[name]) for name in found
+    }
+    assert times == {"late": [50], "orders": [10, 100, 200, 201]}
+    assert all((row.ts <= row.passed) == row.is_late for rows in found.values() for row in rows)
+
+
 class Latest:
     """Emits the largest event time."""
 

@@ -14,11 +14,13 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.transport.late_files import file_name
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.moment import us_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, lose_commit, run, start, us
+from tests.integration.log import Log, LogSource
 from tests.integration.test_late import SPLITS, check_windows_and_dropped, random_batches, same_time
 from tests.sparks import settings
 
@@ -171,6 +173,18 @@ def test_one_task_and_two_actions_write_each_row_once(service: LowWatermarkServi
     assert [row["v"] for row in late_rows(tmp_path / "late")] == [5, 6]
 
 
+@pytest.mark.parametrize(
+    "name", ["or\"d`e\\rs ' 2", "größe/\U0001f600", "long" * 100], ids=["quotes", "letters", "long"]
+)
+def test_every_name_of_a_stream_names_files(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path, name: str
+) -> None:
+    df = service.wrap(feed.df, name=name, event_time="ts", split="split", splits=["a"], late_to=tmp_path / "late")
+    ran = run(df, feed, [[("a", v, v)] for v in (10, 20, 30, 5)], str(tmp_path / "cp"))
+    [row] = late_rows(tmp_path / "late")
+    assert (row["v"], row["file"]) == (5, file_name(name, str(ran.query.id), ran.progress[-1].batch_id))
+
+
 def test_a_batch_that_runs_again_leaves_no_file_of_before(
     service: LowWatermarkService, feed: Feed, tmp_path: Path
 ) -> None:
@@ -267,3 +281,36 @@ def test_a_session_window_drops_the_rows_of_the_folder(
     assert [row["v"] for row in late_rows(late)] == [4, 5, 7]
     assert sum(n for *_, n in ran.rows) == 5, "10, 12, 26 and the session of 30 and 31; 100 is still open"
     assert ran.dropped == 3
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_the_rows_of_a_source_are_in_the_windows_or_in_the_folder(
+    service: LowWatermarkService, tmp_path: Path, prepared: bool
+) -> None:
+    """Each batch is planned once and read twice, and each row is measured once; the last batch runs again."""
+    log, late, checkpoint = Log(tmp_path / "log"), tmp_path / "late", str(tmp_path / "checkpoint")
+    batches: list[list[Row]] = []
+    emitted: dict[int, list[Row]] = {}
+    for times in ((12, 15, 41), (60, 14, 55, 23), (90, 7, 8, 79), (100_000,)):
+        batches.append([(split, -1 if at == 100_000 else at, at) for split in "ab" for at in times])
+        for split in "ab":
+            log.append(split, *times)
+        df = service.read(
+            LogSource(log.folder), name="orders", tasks=2, max_rows_per_batch=3, late="is_late", late_to=late,
+            late_until=WINDOW, prepare=(lambda df: df.where("true")) if prepared else None,
+        )  # fmt: skip
+        df = df.observe("judged", F.count_if("is_late").alias("late"))
+        df = counted(df.withColumnRenamed("split_id", "split"))
+        ran = start(df, checkpoint, emitted=emitted, trigger={"availableNow": True})
+        ran.query.awaitTermination()
+        known = service.run_statuses()[-1].status
+        read = sum(source.num_input_rows for progress in ran.progress for source in progress.sources[:1])
+        assert read == 2 * known.counts.rows
+        marked = sum(progress.observed_metrics["judged"]["late"] for progress in ran.progress)
+        assert prepared or sum(split.late_rows or 0 for split in known.splits.values()) == marked
+        lose_commit(checkpoint)
+    rows = [row for rows in emitted.values() for row in rows]
+    dropped = [row for file in late.iterdir() for row in pq.read_table(file).to_pylist()]
+    rows += [(True, us_of(row["until"]) - 10_000_000, row["split_id"], 1) for row in dropped]
+    check_windows_and_dropped(rows, batches, "read")
+    assert all(row["until"] <= row["watermark"] for row in dropped)

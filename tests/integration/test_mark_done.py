@@ -166,6 +166,26 @@ def test_a_mark_that_fails_is_repeated_and_the_next_one_waits(
     assert f"marking partition {name(0)}" in caplog.text
 
 
+def test_a_table_that_cannot_be_written_is_told_and_marked_once_it_can(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(insisting, "_FIRST_SECONDS", 0.01)
+    table, rows = tmp_path / "table", wrapped(service, feed)
+    table.write_text("a file stands here")
+    df = service.mark_done(rows, name="orders", time="ts", success_files=table)
+    query = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with caplog.at_level(logging.ERROR, "lowmark"):
+        for n in (0.5, 1.5, 2.5):
+            put(feed, query, ("fast", 1, hour(n)), ("slow", 1, hour(n)))
+        told = f'stream "orders": _SUCCESS of partition {name(0)} cannot be written into "{table}"'
+        wait_until(lambda: told in caplog.text, "the failure is told", seconds=20)
+    table.unlink()
+    table.mkdir()
+    wait_until((table / name(1) / "_SUCCESS").exists, "the mark of hour 1", seconds=20)
+    assert (table / name(0) / "_SUCCESS").exists()
+
+
 def test_a_mark_that_hangs_is_told_and_the_query_goes_on(
     service: LowWatermarkService, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -63,6 +63,12 @@ def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
     assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"
     assert came["watched"]["late"] == (None if version < "4.2" else {"fast": 0, "slow": 2})
+    counted = [
+        [at, split, 2 if (at, split) == (40.0, "slow") else 1]
+        for at in (10.0, 40.0, 60.0)
+        for split in ("fast", "slow")
+    ]
+    assert came["late"] == {"rows": counted, "dropped": [15], "marked": [15, 45]}
     cost = [line for line in came["told"] if "pass through Python once" in line]
     assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
 

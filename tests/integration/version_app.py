@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pyspark
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import WrapRefused
@@ -19,8 +20,9 @@ from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from tests.integration.feed import Feed, Row, run, start, windows
+from tests.integration.feed import Feed, Row, lose_commit, run, start, windows
 from tests.integration.log import Log, LogSource
 from tests.live.servers import wait_until
 
@@ -151,12 +153,33 @@ def watched(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"refused": None, "late": late}
 
 
+def late(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """The row that a window drops, in a folder, and a column that marks late rows; the last batch runs again."""
+    feed, checkpoint, emitted = Feed(spark, folder / "late"), str(folder / "late-cp"), dict[int, list[Row]]()
+    batches: list[list[Row]] = [[("fast", at, at), ("slow", at + 1, at + 1)] for at in (12, 41, 60)]
+    marked: set[int] = set()
+    for part in ([*batches, [("slow", 15, 15), ("slow", 45, 45)]], [[("fast", 100, 100), ("slow", 101, 101)]]):
+        with LowWatermarkService(spark) as service:
+            df = wrapped(
+                service, feed, late="is_late", late_to=folder / "late-rows", late_until="window(ts, '10 seconds').end"
+            )
+            df = df.observe("judged", F.collect_set(F.when(F.col("is_late"), F.col("v"))).alias("late"))
+            ran = run(windows(df, "split"), feed, part, checkpoint, emitted=emitted)
+            ran.query.stop()
+        marked.update(*(progress.observed_metrics.get("judged", {}).get("late", []) for progress in ran.progress))
+        if part[0] is batches[0]:
+            lose_commit(checkpoint)
+    files = [pq.read_table(file) for file in (folder / "late-rows").iterdir()]
+    rows = sorted(row for rows in emitted.values() for row in rows)
+    return {"rows": rows, "dropped": [v for file in files for v in file["v"].to_pylist()], "marked": sorted(marked)}
+
+
 def main(folder: Path) -> None:
     told = Told()
     logging.getLogger("lowmark").addHandler(told)
     with local_session("lowmark-versions") as (spark, _):
         came = {}
-        for what in (restarted, available_now, adopted, read, watched):
+        for what in (restarted, available_now, adopted, read, watched, late):
             sys.stderr.write(f"{what.__name__}\n")  # the last line names a run that hangs
             came[what.__name__] = what(spark, folder)
     print(json.dumps({"pyspark": pyspark.__version__, "told": told.said, **came}))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.live import driven
-from tests.live.driven import STREAM, Driven, main, read_windows, write_windows
+from tests.live.driven import STREAM, Driven, Windows, main, read_windows, write_windows
 from tests.live.servers import wait_until
 
 PARTITION_US = 600_000_000
@@ -33,6 +33,15 @@ class Config(driven.Config):
     @property
     def marks(self) -> Path:
         return Path(self.folder, "marks")
+
+    def seen(self, begin_us: int, end_us: int) -> Windows:
+        """The windows that a reader of the output sees now, of those that start in a range of time."""
+        return [window for window in self.emitted() if begin_us <= window[0][1] < end_us]
+
+    def batches_since(self, end_us: int) -> int:
+        """Count the batches in the output since the newest that has windows up to a time."""
+        files = sorted(self.output.glob("*.json"), reverse=True)
+        return next((n for n, file in enumerate(files) if any(us < end_us for (_, us), _ in read_windows(file))), 0)
 
 
 class MarkingQuery(Driven[Config]):
@@ -57,17 +66,14 @@ class MarkingQuery(Driven[Config]):
         """Keep what a reader of the output sees now."""
         start_us = int(partition.start.timestamp()) * 1_000_000
         end_us = start_us + PARTITION_US
-        seen = [[*window] for window in self.config.emitted() if start_us <= window[0][1] < end_us]
+        told = {
+            "start_us": start_us,
+            "seen": self.config.seen(start_us, end_us),
+            "batches": self.config.batches_since(end_us),
+        }
         part = self.config.marks / f".{time.time_ns()}"
-        part.write_text(
-            json.dumps({**partition.to_json(), "start_us": start_us, "seen": seen, "batches": self.batches(end_us)})
-        )
+        part.write_text(json.dumps({**partition.to_json(), **told}))
         part.rename(self.config.marks / f"{time.time_ns()}.json")
-
-    def batches(self, end_us: int) -> int:
-        """Count the batches in the output since the newest that has windows up to a time."""
-        files = sorted(self.config.output.glob("*.json"), reverse=True)
-        return next((n for n, file in enumerate(files) if any(us < end_us for (_, us), _ in read_windows(file))), 0)
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def marked() -> bool:

@@ -1,4 +1,4 @@
-"""Completion on S3, of a table of Delta Lake, and of a topic of Kafka.
+"""Completion on S3, of tables of Delta Lake and Iceberg, and of a topic of Kafka.
 
 A checkpoint in a bucket is read without Spark, by Arrow, with the address and the login of S3's own clients.
 """
@@ -6,8 +6,11 @@ A checkpoint in a bucket is read without Spark, by Arrow, with the address and t
 from __future__ import annotations
 
 import datetime as dt
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,11 @@ from pyspark.sql import functions as F
 from tests.integration.feed import us
 from tests.integration.test_cli import call
 from tests.integration.test_completion import Recorded, Written, at, time_of
-from tests.live.completion_driver import PROPERTY
+from tests.integration.version_table import environments
+from tests.live.completion_driver import PROPERTY, SNAPSHOTS
 from tests.live.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
 from tests.live.s3_server import s3
-from tests.live.servers import KINESIS_ACCESS, LOCALHOST, ROOT, Broker, require_jars
+from tests.live.servers import KINESIS_ACCESS, LOCALHOST, ROOT, Broker, require_jars, unavailable
 
 pytestmark = pytest.mark.live
 
@@ -71,28 +75,54 @@ class RecordedDelta(Recorded):
         rows: list[dict[str, Any]] = DeltaTable(str(at / "sink")).to_pyarrow_table().to_pylist()
         return rows
 
-    def until_us(self, at: Path) -> int | None:
-        """The time in the table's properties."""
+    def properties(self, at: Path) -> Mapping[str, str]:
         from deltalake import DeltaTable
 
         if not list((at / "sink/_delta_log").glob("*.json")):
-            return None
-        until = DeltaTable(str(at / "sink")).metadata().configuration.get(PROPERTY)
-        return None if until is None else us_of(dt.datetime.fromisoformat(until))
+            return {}
+        return DeltaTable(str(at / "sink")).metadata().configuration
 
 
-def test_windows_in_a_delta_table_can_be_read_once_they_are_complete(tmp_path: Path) -> None:
-    jars = ",".join(str(jar) for jar in require_jars("delta"))
-    command = [sys.executable, "-m", "tests.live.completion_driver", str(tmp_path), jars]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+class RecordedIceberg(Recorded):
+    def readable(self, at: Path) -> list[dict[str, Any]]:
+        rows: dict[str, list[dict[str, Any]]] = json.loads((self.folder / SNAPSHOTS).read_text())
+        return rows.get(str(self._metadata(at).get("current-snapshot-id")), [])
+
+    def properties(self, at: Path) -> Mapping[str, str]:
+        found: Mapping[str, str] = self._metadata(at).get("properties", {})
+        return found
+
+    def _metadata(self, at: Path) -> dict[str, Any]:
+        """The newest version of the table, as its catalog finds it."""
+        versions = {int(file.name[1:].split(".")[0]): file for file in (at / "sink/metadata").glob("v*.metadata.json")}
+        return json.loads(versions[max(versions)].read_text()) if versions else {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "recorded_as", "version"), [("delta", RecordedDelta, None), ("iceberg", RecordedIceberg, "4.1.4")]
+)
+def test_windows_in_a_table_can_be_read_once_they_are_complete(
+    kind: str, recorded_as: type[RecordedDelta | RecordedIceberg], version: str | None, tmp_path: Path
+) -> None:
+    """And the property of the table is never early. Iceberg is tried on the newest Spark that it has a runtime for."""
+    python = Path(sys.executable) if version is None else environments()[version]
+    if not python.exists():
+        unavailable(f"the environment of Spark {version}", "run make sparks")
+    jars = ",".join(str(jar) for jar in require_jars(kind))
+    command = [str(python), "-m", "tests.live.completion_driver", kind, str(tmp_path), jars]
+    # Not the home of the Spark that the tests run on.
+    environment = {name: value for name, value in os.environ.items() if version is None or name != "SPARK_HOME"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-3_000:]
     for name in ("native", "batches"):
-        recorded, told, stored = RecordedDelta(tmp_path / name, time_of), set(), set()
+        recorded, told, stored = recorded_as(tmp_path / name, time_of), set(), set()
         for last, folder in recorded.moments(tmp_path / f"moment-{name}"):
             until_us = completion(folder / "checkpoint").until_us if (folder / "checkpoint/offsets").is_dir() else None
+            until = recorded.properties(folder).get(PROPERTY)
+            stored_us = None if until is None else us_of(dt.datetime.fromisoformat(until))
             told.add(until_us)
-            stored.add(recorded.until_us(folder))
-            for said_us in (until_us, recorded.until_us(folder)):
+            stored.add(stored_us)
+            for said_us in (until_us, stored_us):
                 if said_us is not None:
                     gone = recorded.missing(folder, said_us)
                     assert not gone, f"{name} after {last}: {format_time_us(said_us)}, missing: {gone}"

@@ -2,7 +2,9 @@
 
 Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, and a row has a time in another century.
 Each mark keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and
-comes within ten batches after the partition's last windows. `marking_driver` is the killed process.
+comes within ten batches after the partition's last windows. The same holds for `lowmark wait`, which looks at the
+checkpoint from a process of its own while drivers are killed. At its end the output has the sums of all rows
+that were fed. `marking_driver` is the killed process.
 """
 
 from __future__ import annotations
@@ -10,16 +12,23 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.live import torture
+from tests.live.driven import STREAM, Windows
 from tests.live.marking_driver import FILES_A_BATCH, PARTITION_US, Config
+from tests.live.servers import ROOT
 from tests.live.torture import Torture, newest
 
 pytestmark = torture.MARKS
 
 ZERO_US = int(dt.datetime(2023, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
-MINUTE_US = 60_000_000
+MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
 BEHIND_US = 25 * MINUTE_US
 AHEAD = 20  # batches; a feed without this bound grows while drivers start, and the last driver reads for minutes
 BAD_US = int(dt.datetime(2123, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
@@ -32,12 +41,19 @@ class Feeder(torture.Feeder):
         super().__init__(every_seconds=0.3)
         self._folder, self._commits, self._round = config.feed, config.checkpoint / "commits", 0
         self.us = ZERO_US
+        self.fed: Counter[tuple[str, int]] = Counter()
+        """Rows by split and start of the window, without the bad clock's."""
 
     def put(self, rows: list[tuple[str, int]]) -> None:
         part = self._folder / ".part"
         part.write_text("".join(f"{json.dumps({'split': split, 'us': us})}\n" for split, us in rows))
         part.rename(self._folder / f"{self._round:06}.json")
         self._round += 1
+        self.fed.update((split, us // MINUTE_US * MINUTE_US) for split, us in rows if us != BAD_US)
+
+    def sums(self, begin_us: int, end_us: int) -> Windows:
+        """The windows of a range of time, as a batch job over all fed rows counts them."""
+        return sorted(window for window in self.fed.items() if begin_us <= window[0][1] < end_us)
 
     def feed(self) -> None:
         if self._round > FILES_A_BATCH * (newest(self._commits) + AHEAD):
@@ -51,24 +67,70 @@ class Feeder(torture.Feeder):
         self.us += MINUTE_US
 
 
+class Waiting:
+    """A `lowmark wait` on the checkpoint; keeps what a reader of the output sees at the moment at which it ends.
+
+    Attributes:
+        past_us: the time, microseconds.
+        code: its exit code; None: it waits.
+    """
+
+    def __init__(self, config: Config, past_us: int) -> None:
+        self.past_us, self._config = past_us, config
+        self.code: int | None = None
+        self.seen: Windows = []
+        self.batches = 0
+        past = dt.datetime.fromtimestamp(past_us / 1_000_000, dt.timezone.utc).isoformat()
+        where = ["--checkpoint", str(config.checkpoint), "--stream", STREAM]
+        command = ["wait", *where, "--past", past, "--every", "0.1 seconds", "--timeout", "10 minutes"]
+        run = "from lowmark.integration.cli.main import main; main()"
+        self._process = subprocess.Popen([sys.executable, "-c", run, *command], cwd=ROOT, stdout=subprocess.DEVNULL)
+        self._thread = threading.Thread(target=self._look, name=f"waiting for {past}", daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        code = self._process.wait()
+        self.seen, self.batches = self._config.seen(0, self.past_us), self._config.batches_since(self.past_us)
+        self.code = code
+
+    def join(self) -> None:
+        self._thread.join(60)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._thread.join(10)
+
+
 def test_kills_at_random_moments_mark_no_partition_early_and_forget_none(tmp_path: Path) -> None:
-    config = Config(str(tmp_path))
+    config, waiting = Config(str(tmp_path)), list[Waiting]()
     config.feed.mkdir()
-    with Torture("marking_driver", tmp_path) as killer, Feeder(config) as feeder:
+    with Torture("marking_driver", tmp_path) as killer, Feeder(config) as feeder, ExitStack() as stack:
         for _ in range(int(os.environ.get("LOWMARK_KILLS", "3"))):
-            killer.start(config)
+            driver = killer.start(config)
+            if not waiting:  # for an hour between the kills, and for an hour after them
+                torture.await_batch(driver, config)
+                hour_us = (feeder.us // HOUR_US + 1) * HOUR_US
+                waiting = [Waiting(config, hour_us), Waiting(config, hour_us + 24 * HOUR_US)]
+                for each in waiting:
+                    stack.callback(each.stop)
             killer.strike(config, workers=False)
         feeder.stop()
-        end_us = (feeder.us // PARTITION_US + 6) * PARTITION_US
+        assert waiting[1].code is None, "the kills were to come while it waits"
+        end_us = waiting[1].past_us + 6 * PARTITION_US
         feeder.put([("fast", end_us), ("slow", end_us)])
         feeder.put([("fast", end_us + 2 * PARTITION_US), ("slow", end_us + 2 * PARTITION_US)])
         last = dt.datetime.fromtimestamp(end_us / 1_000_000, dt.timezone.utc)
         emitted = killer.drain(config.but(last=f"{last:%d-%H%M}"))
+        for each in waiting:
+            each.join()
+            assert each.code == 0
+            assert sorted(each.seen) == feeder.sums(0, each.past_us), f"wait ended early at {each.past_us}"
+            assert each.batches < 10, f"wait ended {each.batches} batches after the rows"
         marks = [json.loads(file.read_text()) for file in sorted(config.marks.glob("*.json"))]
         for mark in marks:
             start_us = mark["start_us"]
-            there = sorted([[*window] for window in emitted if start_us <= window[0][1] < start_us + PARTITION_US])
-            assert sorted([[tuple(key), n] for key, n in mark["seen"]]) == there, f"early: {mark['partition']}"
+            there = feeder.sums(start_us, start_us + PARTITION_US)
+            assert sorted((tuple(key), n) for key, n in mark["seen"]) == there, f"early: {mark['partition']}"
             assert there or not mark["has_rows"]
             assert mark["batches"] < 10, f"late: {mark}"
         starts = [mark["start_us"] for mark in marks]
