@@ -52,7 +52,6 @@ class Worker:
     """One thread that runs one function.
 
     Args:
-        name: name of the thread.
         run: the function of the thread; when it returns, the thread ends in good order.
         died: called on the thread with the error that ended `run`, after the error is visible to callers.
 
@@ -107,8 +106,6 @@ class Worker:
 
         Args:
             done: gets the result, or an error to raise.
-            action: the action that needs the result, for errors.
-            seconds: how long to wait.
 
         Raises:
             WorkerDied: the thread has ended, so there will be no result.

@@ -69,12 +69,8 @@ class CoordinatorClient:
             (another process replaced its run, or its group has other parameters), or errors have ended the link.
         deadline_seconds: how long a call may take before the connection counts as lost.
         random: varies the waits between attempts, so that applications do not come in step.
-        now_us: the clock.
 
     One thread calls the callbacks in turn, so a callback must not block.
-
-    Attributes:
-        address: as given.
 
     Raises:
         AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
@@ -493,10 +489,6 @@ def ask_status(
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        tls_ca: as for `CoordinatorClient`.
-        token_file: as for `CoordinatorClient`.
-        tls_cert: as for `CoordinatorClient`.
-        tls_key: as for `CoordinatorClient`.
         deadline_seconds: how long to wait.
         limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
 
@@ -528,12 +520,6 @@ def forget_task(
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        task: the absent task.
-        tls_ca: as for `CoordinatorClient`.
-        token_file: as for `CoordinatorClient`.
-        tls_cert: as for `CoordinatorClient`.
-        tls_key: as for `CoordinatorClient`.
-        deadline_seconds: how long to wait.
 
     Raises:
         AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.

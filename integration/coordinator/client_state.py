@@ -85,8 +85,6 @@ class BackOff:
     """The waits between attempts: each twice as long as the one before up to a limit, and random.
 
     Args:
-        first_us: the longest first wait.
-        most_us: the longest wait.
         random: makes each wait a random share, at least one half, so that applications do not come in step.
 
     >>> back_off = BackOff(first_us=100, most_us=400, random=Random(7))
@@ -140,7 +138,6 @@ class ClientState:
 
     Args:
         application: its token, the same on every connection.
-        random: varies the waits.
         life: number of earlier states of this application.
 
     >>> state, task = ClientState("app", Random(7)), TaskId("job", "orders", "0")

@@ -41,7 +41,6 @@ class Cooperation:
     """Runs as tasks of a coordinator.
 
     Args:
-        now_us: the service's clock.
         client: the link to a coordinator elsewhere; None: groups are kept in this driver.
         job: the job whose low watermarks are shared; None: every query keeps its own.
         job_queries: number of queries that share one low watermark. Nothing is published before so many queries have

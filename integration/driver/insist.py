@@ -17,11 +17,6 @@ _HANGS_SECONDS = 60.0
 def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> bool:
     """Call until the call returns; wait 1 to 60 seconds after an error.
 
-    Args:
-        call: the function.
-        what: names it in the log.
-        stopped: ends the repetition.
-
     Returns:
         Whether the function has returned.
     """

@@ -19,7 +19,6 @@ class ListenerEvents:
     """Takes the events of Spark's listener.
 
     Args:
-        runs: the runs of the service.
         reports: brings the progress of finished batches.
         ending: queries that end when nothing is new.
     """

@@ -23,7 +23,6 @@ class Plans:
     """The conversations with planners.
 
     Args:
-        runs: the runs of the service.
         ending: AvailableNow queries whose readers Spark has not told so.
     """
 

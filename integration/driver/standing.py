@@ -31,7 +31,6 @@ class Standing:
 
     Args:
         runs: streams that were wrapped or read.
-        audits: streams that keep their own watermark.
     """
 
     def __init__(self, runs: Runs, audits: Audits) -> None:
@@ -88,7 +87,6 @@ class Standing:
         Args:
             stream: only runs of the stream with this name; None: of all streams.
             ended: include ended runs, if no newer run of the same query exists.
-            limit: number of splits of each run.
         """
         now_us = self._runs.clock.now_us()
         runs = [

@@ -186,9 +186,6 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
 
     Args:
         df: checked by `check_input`; event time already assigned.
-        stream: names the metrics and the heartbeat.
-        event_time: the TIMESTAMP column.
-        address: where the service listens.
     """
     delay_ms = stream.strategy.delay_ms
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}

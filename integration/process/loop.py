@@ -23,9 +23,7 @@ class LoopTimes:
     """How busy a loop has been since it began.
 
     Attributes:
-        calls: number of finished calls.
         busy_us: duration of all finished calls, microseconds.
-        longest_us: duration of the longest call, microseconds.
         waiting: number of calls that have not begun.
         failed: whether an error has ended the loop.
     """
@@ -66,7 +64,6 @@ class Loop:
 
         Args:
             work: the work; its error reaches the caller.
-            action: purpose of the work, for errors.
             seconds: how long to wait; work that has not begun by then never begins.
 
         Raises:

@@ -280,7 +280,6 @@ class HadoopStore:
     does all work there.
 
     Args:
-        spark: a session, for its file systems and its settings.
         checkpoint: the path, as given to `checkpointLocation`.
     """
 

@@ -114,9 +114,6 @@ class OffsetEntry:
         Version 2 writes its lines in any order; a source without read data has no line, a source that is used twice has
         one.
 
-        Args:
-            count: number of the places.
-
         Raises:
             UnknownFormat: a line is not numbered as a place.
 

@@ -33,7 +33,6 @@ class RunningQuery:
     Attributes:
         run_id: Spark's id of this run; a restart has another.
         query_id: Spark's id of the query, the same over restarts from one checkpoint.
-        farewells: the files of lowmark in its checkpoint.
     """
 
     run_id: str

@@ -75,8 +75,6 @@ class ActionQueue:
     """Runs named actions: due actions in the order of arrival, other actions when they are due.
 
     Args:
-        name: name of its threads.
-        clock: decides when actions are due.
         threads: the largest number of threads; threads are started when actions need them.
         uncaught: gets (action, error) for an error of an action, on its thread; None: the error is logged.
         died: gets the error that ended a thread of the queue, on that thread: an error of the queue itself, or of
@@ -255,7 +253,6 @@ class ExecutorNotifier:
     """Makes blocking calls on worker threads, and hands the results to the coordinator's thread.
 
     Args:
-        name: name of the worker threads.
         post: runs (action, work) on the coordinator's thread, and catches errors of the work.
         clock: measures delays and periods.
         threads: how many calls may run at once.

@@ -49,7 +49,6 @@ class Topic:
     """A topic on the brokers.
 
     Attributes:
-        name: its name.
         topic_id: distinguishes it from an earlier topic of that name (KIP-516); "" if brokers are too old for ids.
         partitions: their numbers, sorted.
     """
@@ -63,11 +62,9 @@ class KafkaClient:
     """Asks the brokers. For one thread at a time.
 
     Args:
-        settings: how to reach the brokers.
         reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
             refuses or cannot be found is an error within ten seconds, because waiting does not mend a wrong address.
         now_seconds: a clock that never goes back.
-        wait: waits for a number of seconds.
     """
 
     def __init__(
@@ -90,7 +87,6 @@ class KafkaClient:
         """Return the existing topics among these names.
 
         Args:
-            names: names of topics.
             action: the purpose, completing "cannot ...".
         """
         return self.describe(names, action)()
@@ -226,10 +222,7 @@ class KafkaClient:
         """Turn a user's position into an offset for every partition.
 
         Args:
-            partitions: the partitions.
-            position: the user's position.
             otherwise: the position for partitions without an answer and without another position.
-            action: the purpose, for errors.
 
         Raises:
             KafkaTopicMissing: a partition does not exist.

@@ -61,7 +61,6 @@ class ClientErrors:
     """Takes the errors of a client's callbacks, such as an absent broker or a refused login; logs and keeps them.
 
     Attributes:
-        log: the log for the errors.
         said: the last error, None without errors.
         refused: the error of a refused login, None if none was refused.
         unreachable: whether no connection can be made, by the last error, in contrast to a silent broker.

@@ -113,9 +113,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     Args:
         settings: how to reach the brokers.
-        columns: the columns of rows.
         go_on: whether lost records are logged and counted, instead of raised.
-        consumers: gives consumers.
         now_seconds: a clock that never goes back.
     """
 

@@ -124,7 +124,6 @@ class KinesisClient:
     """Asks the service. Several threads may use one client.
 
     Args:
-        settings: how to reach the service.
         pause: waits a number of seconds; returns True to end the wait.
         now_seconds: a clock that never goes back.
         rates: reads and bytes of one shard in a second; None: no limit. All clients of the process share the limits.
@@ -274,9 +273,7 @@ class KinesisClient:
         """Ask until there is an answer.
 
         Args:
-            operation: boto3's name of the operation.
             asked: its arguments.
-            action: the action in words, for errors.
             patience_seconds: how long all attempts may take; None: the time of the settings.
             gone: whether a missing shard or a refused place raises an internal error for the caller.
 

@@ -42,7 +42,6 @@ class ServiceClock:
         Args:
             date_ms: milliseconds since the epoch, whole seconds.
             asked_ms: when the question was sent, by a clock that never goes back.
-            answered_ms: when its answer arrived.
         """
         window = self._window
         if self._began_ms is None or answered_ms >= self._began_ms + WINDOW_MS:

@@ -45,10 +45,6 @@ class Seen:
     """A record that was looked at.
 
     Attributes:
-        sequence: its sequence number.
-        time_ms: when it arrived.
-        rows: number of its rows.
-        size_bytes: size of its data.
         behind: the position after the record.
     """
 
@@ -64,7 +60,6 @@ class Reading:
     """Reads on from a place in a shard, page after page, with a new iterator after an expired one.
 
     Attributes:
-        split: the shard.
         place: the place where the next page begins.
         patience_seconds: how long one answer may take; None: the time of the settings.
     """

@@ -39,11 +39,9 @@ class Unanswered:
     """Counts splits that are not answered for, tells them in the log now and then, and since when in `text`.
 
     Args:
-        system: the one that does not answer, and where.
         splits: what its splits are called; the counter is called after them.
         metrics: where they are counted.
         now_seconds: a clock that never goes back.
-        now_us: the wall clock, microseconds since the epoch.
 
     Attributes:
         text: what `SplitPlanner.trouble` says; None: nothing is amiss.
@@ -85,7 +83,6 @@ class Unanswered:
         Args:
             silent: how many splits got no answer.
             asked: how many splits the question was about.
-            example: id of one silent split.
             cause: why, without secrets.
         """
         if silent < asked or not asked:

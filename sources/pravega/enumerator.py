@@ -81,10 +81,8 @@ class SegmentWalk:
 
     Args:
         client: makes the client, on the thread that looks.
-        streams: the streams.
         start: where streams begin.
         stop: where streams end; None: streams do not end.
-        known: ids of known splits.
         late: whether there was an earlier discovery: streams of a pattern that are new since then begin at their head.
     """
 

@@ -67,7 +67,6 @@ class Moment:
     """The progress of splits and watermarks at one moment of the replay.
 
     Attributes:
-        rows: rows read up to this moment.
         front_us: the largest event time of a good clock.
         native_us: native Spark's watermark without a delay, None before the first.
         low_us: lowmark's low watermark without a bound, None before the first.
@@ -201,7 +200,6 @@ class Replay:
         """Add splits; their numbers continue those of the known splits.
 
         Args:
-            splits: names of the new splits.
             empty: numbers of the new splits that have no row.
         """
         if not splits:

@@ -36,7 +36,6 @@ def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | Non
     None means that the event times are plausible.
 
     Args:
-        counts: the counts of all batches so far.
         newest_us: the largest event time so far, microseconds since the epoch; None: there was none.
         low_us: the low watermark. Without a future guard the low watermark follows such times.
 

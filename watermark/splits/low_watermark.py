@@ -98,7 +98,6 @@ class LowWatermark:
         """Take the minimum after all changes of an event. Returns a notification if the low watermark rose.
 
         Args:
-            changes: the changes of the event.
             changed: whether the event changed the state of a split, or a split came in late.
             read_until_us: up to when the sources were read. ``AllIdle.ADVANCE`` follows this time, because later rows
                 are not known yet.

@@ -167,7 +167,6 @@ class SplitReports:
         """Make a cohort of the splits if they report together a second time. Returns the new cohort.
 
         Args:
-            event: the batch, which has been counted.
             steady_us: gives the watermark of a split that only reports can change now; None for every other split.
         """
         column, last = event.watermarks_us, self._last_column

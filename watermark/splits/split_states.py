@@ -45,7 +45,6 @@ class SplitStates:
 
     Args:
         strategy: has the idle timeout and the grace.
-        coalescer: takes the states and watermarks.
         reports: the backlogs, and when each split was heard.
         saved: the state before a restart; ``restore`` takes its splits.
 

@@ -39,7 +39,6 @@ class Timers:
 
     Args:
         strategy: has the idle timeout and the grace.
-        lineage: has the states of the splits.
         reports: has the backlogs, and up to when the sources were read.
         saved: the state before a restart, for the age of the stream.
 

@@ -59,7 +59,6 @@ class MemberStatus:
     """One member of a group.
 
     Attributes:
-        task: the task's id.
         state: PENDING (has not spoken), ACTIVE or IDLE.
         low_us: its low watermark, microseconds since the epoch; also while it is idle.
         next_wanted_us: its watermark after the next row, if it reported that.
@@ -88,7 +87,6 @@ class GroupStatus:
     """One alignment group.
 
     Attributes:
-        group: its name.
         params: the parameters that its members agreed on; None while it has no members.
         cap: how far members may read now.
         version: version of the newest announcement; 0 before the first.
@@ -165,7 +163,6 @@ class AlignmentGroup:
     """The members of one group, and how far they may read. A report is O(1), an announcement O(n).
 
     Args:
-        name: the group's name.
         mark: called with the key of each row that changes.
 
     >>> group, params = AlignmentGroup("g"), AlignmentParams("g", max_drift_us=30, update_interval_us=10)
@@ -193,9 +190,6 @@ class AlignmentGroup:
         """Add a member; for a present member only ``throttled`` is changed.
 
         Args:
-            task: the task's id.
-            params: the parameters of its strategy, for this group.
-            now_us: now, on the clock of the reports.
             throttled: whether it obeys the cap.
 
         Raises:
@@ -240,7 +234,6 @@ class AlignmentGroup:
         """Take the report of a member; the report also ends a spell of idleness. O(1).
 
         Args:
-            task: the member's id.
             low_us: its low watermark, microseconds since the epoch; None if unknown. Then its earlier low watermark
                 keeps counting.
             at_us: the time of the report: the newest report counts. At equal times the larger values count.

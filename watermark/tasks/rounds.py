@@ -69,12 +69,9 @@ class Answer:
     Attributes:
         order: sequence and time of the newest reply, and a rule for replies with equal numbers; None before any reply.
         left_out: why it asked to be left out, by its newest reply.
-        next_wanted_us: the watermark that it wants next, by its newest reply.
         counted: whether it is in the minimum or holds the minimum; after it left, as rules 4 and 5 say.
         passed: whether it was left out as idle, and is still left out at the end of the last round.
-        expected: the number of tasks of its source, by its registration.
         heard_us: when it last had rows, by the coordinator's clock; None: unknown.
-        patience_us: its patience, by its newest reply.
         away_since_us: when it deregistered or was lost, by the coordinator's clock; None: it lives.
         away_limit_us: how long others wait for it while it is away, by its registration; None: until it is back.
         waited_us: how long others have waited; only time with a live task in the source counts.
@@ -275,9 +272,6 @@ class SourceRounds:
         """Begin a run of a task; drop everything about its earlier run.
 
         Args:
-            task_id: the task's id.
-            low_us: the low watermark with which it begins, or None.
-            expected: the number of tasks of the source.
             away_limit_us: how long others wait for the task once it is away; None: until it is back.
 
         Returns:
@@ -377,7 +371,6 @@ class SourceRounds:
         """End the open round: publish the minimum if it rose. Returns the notices to live tasks, sorted by id.
 
         Args:
-            now_us: now, by the coordinator's clock.
             listened_us: now, by the clock of listening (``Leases.listened_us``).
         """
         self.asked_at_us = self.deadline_us = None
