@@ -54,12 +54,6 @@ class Worker:
     Args:
         run: the function of the thread; when it returns, the thread ends in good order.
         died: called on the thread with the error that ended `run`, after the error is visible to callers.
-
-    >>> done = Future()
-    >>> worker = Worker("example", lambda: done.set_result(6 * 7))
-    >>> worker.start()
-    >>> worker.wait(done, "multiply", seconds=60)
-    42
     """
 
     def __init__(

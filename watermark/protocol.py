@@ -230,14 +230,6 @@ class TaskReturnedLate:
 # -- the roles
 
 
-class LowWatermarkCooperatingTask(Protocol):
-    """A task that can report its low watermark."""
-
-    def retrieve_low_watermark(self, message: RetrieveLowWatermark) -> ReplyLowWatermark:
-        """Answer at once, from memory."""
-        ...
-
-
 class LowWatermarkListener(Protocol):
     """A listener that wants every new low watermark."""
 

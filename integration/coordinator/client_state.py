@@ -139,16 +139,6 @@ class ClientState:
     Args:
         application: its token, the same on every connection.
         life: number of earlier states of this application.
-
-    >>> state, task = ClientState("app", Random(7)), TaskId("job", "orders", "0")
-    >>> state.register(TaskRegistered(task, "run-1"))
-    >>> state.take(now_us=0) is None                                 # not connected
-    True
-    >>> state.attached(lease_us=30_000_000, now_us=1)
-    >>> [type(statement).__name__ for statement in state.take(now_us=1).statements]
-    ['TaskRegistered']
-    >>> state.answered([Taken(low_watermark_us=42)], now_us=2), state.heard()
-    (None, [NewLow(task=TaskId(job_id='job', source_id='orders', task_id='0'), low_us=42)])
     """
 
     def __init__(self, application: str, random: Random, *, life: int = 0) -> None:

@@ -54,16 +54,6 @@ class Partitions:
     Args:
         delay_us: time after the end of a partition before it is passed.
         kept: from before a restart; None: the batches begin with 0.
-
-    >>> hours = Partitions(width_us=10, delay_us=0)
-    >>> hours.report(0, {1: 5, 3: 1}, until_us=25, now_us=0)
-    {}
-    >>> hours.due(), hours.mark(1), hours.due()
-    (Due(number=1, has_rows=True, empty=None), None, None)
-    >>> hours.report(1, {1: 2}, until_us=40, now_us=0)  # two late rows
-    {1: 2}
-    >>> hours.due()
-    Due(number=3, has_rows=True, empty=(2, 2))
     """
 
     def __init__(self, width_us: int, delay_us: int, kept: Kept | None = None) -> None:

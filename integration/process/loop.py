@@ -36,13 +36,7 @@ class LoopTimes:
 
 
 class Loop:
-    """Runs calls one after the other, in the order of arrival.
-
-    >>> loop = Loop("example")
-    >>> loop.call(lambda: 6 * 7, "multiply", seconds=1)
-    42
-    >>> loop.stop()
-    """
+    """Runs calls one after the other, in the order of arrival."""
 
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()

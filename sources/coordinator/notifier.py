@@ -79,15 +79,6 @@ class ActionQueue:
         uncaught: gets (action, error) for an error of an action, on its thread; None: the error is logged.
         died: gets the error that ended a thread of the queue, on that thread: an error of the queue itself, or of
             `uncaught`. The queue is closed then.
-
-    >>> from concurrent.futures import Future
-    >>> queue, done = ActionQueue("example", clock=MonotonicClock()), Future()
-    >>> queue.post("multiply", lambda: done.set_result(6 * 7))
-    >>> done.result(timeout=5)
-    42
-    >>> queue.close()
-    >>> queue.join(5)
-    True
     """
 
     def __init__(

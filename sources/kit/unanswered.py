@@ -45,14 +45,6 @@ class Unanswered:
 
     Attributes:
         text: what `SplitPlanner.trouble` says; None: nothing is amiss.
-
-    >>> unanswered = Unanswered("Kinesis at eu-west-1", "shards", MetricGroup(), now_us=lambda: 1_767_268_800_000_000)
-    >>> unanswered.see(2, 8, "orders/shardId-000000000001", "ThrottlingException: slow down")
-    >>> unanswered.text.partition(", such as ")[0]
-    'Kinesis at eu-west-1 gives no answer for 2 of 8 shards since 2026-01-01 12:00:00.000 UTC'
-    >>> unanswered.see(0, 8)
-    >>> unanswered.text is None
-    True
     """
 
     def __init__(

@@ -193,14 +193,6 @@ class PravegaClient:
         )
         return frozenset(int(segment.getSegmentId()) for segment in found.getSegments())
 
-    def segment_of_key(self, stream: str, key: str) -> int:
-        """Return the present segment for events with a routing key."""
-        scope = self.settings.scope
-        found = self._future(
-            stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
-        )
-        return int(found.getSegmentForKey(key).getSegmentId())
-
     def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
         """Return the successors of each segment: successor -> its predecessors; empty while the segment is open."""
 

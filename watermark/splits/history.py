@@ -46,14 +46,6 @@ class History(Generic[Holder]):
 
     Raises:
         ValueError: the step is not positive, or longer than the span.
-
-    >>> history = History[str](span_us=60, step_us=10)
-    >>> for at_us, low_us, holder in (0, 1, "a"), (3, 2, "b"), (25, 5, "b"), (31, 6, "c"):
-    ...     history.rose(at_us, low_us, holder)
-    >>> [(rise.at_us, rise.low_us, rise.holder) for rise in history.rises(now_us=40)]
-    [(3, 2, 'b'), (25, 5, 'b'), (31, 6, 'c')]
-    >>> [(held.holder, held.until_us - held.since_us) for held in history.held(now_us=40)]
-    [('c', 9), ('b', 28)]
     """
 
     def __init__(self, span_us: int = HOUR_US, step_us: int = 1_000_000) -> None:

@@ -34,15 +34,6 @@ class SplitReports:
     Args:
         out_of_orderness_us: how late rows may be, used as the delay of native Spark.
         bounds: the bounds of single splits; None: the splits share one bound.
-
-    >>> reports = SplitReports(out_of_orderness_us=0)
-    >>> reports.hear("a", 10), reports.hear("a", 10), reports.heard_us("a")    # a repeated report is no news
-    (True, False, 10)
-    >>> reports.note_backlogs(BatchReported(0, 10, {"a": 5}, backlog_rows={"a": 3})); reports.backlog_rows
-    {'a': 3}
-    >>> reports.count(BatchReported(0, 10, {"a": 5}, rows={"a": 2}), low_us=None, now_us=11)
-    >>> reports.counted("a").rows
-    2
     """
 
     def __init__(self, out_of_orderness_us: int, bounds: AdaptiveBounds | None = None) -> None:

@@ -47,14 +47,6 @@ class SplitStates:
         strategy: has the idle timeout and the grace.
         reports: the backlogs, and when each split was heard.
         saved: the state before a restart; ``restore`` takes its splits.
-
-    >>> coalescer = Coalescer()
-    >>> states = SplitStates(WatermarkStrategy(idle_timeout_us=10), coalescer, SplitReports(0), StreamSnapshot())
-    >>> changes = Changes(now_us=0)
-    >>> states.discover(("a", "b"), frozenset(), 0, changes)
-    >>> states.deliver("a", BatchReported(0, 5, {"a": 7}), "delivered rows", changes)
-    >>> [told.after.value for told in states.told(changes)], coalescer.pending
-    (['active'], frozenset({'b'}))
     """
 
     def __init__(

@@ -164,16 +164,6 @@ class AlignmentGroup:
 
     Args:
         mark: called with the key of each row that changes.
-
-    >>> group, params = AlignmentGroup("g"), AlignmentParams("g", max_drift_us=30, update_interval_us=10)
-    >>> orders, clicks = TaskId("job", "orders", "0"), TaskId("job", "clicks", "0")
-    >>> for task in (orders, clicks): group.join(task, params, now_us=0)
-    >>> group.report(orders, 100, at_us=1); str(group.cap())    # clicks is waited for
-    'hold'
-    >>> group.report(clicks, 50, at_us=2); str(group.cap())
-    '80 us'
-    >>> [str(told.cap) for told in group.announce(now_us=10)], group.wake_at_us
-    (['80 us', '80 us'], 20)
     """
 
     def __init__(self, name: str, mark: Callable[..., None] = nobody_keeps) -> None:

@@ -114,18 +114,6 @@ class SourceRounds:
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
         low_us: a low watermark published before; the low watermark never goes below it.
         mark: called with the key of each row that changes.
-
-    >>> rounds = SourceRounds("job", "orders")
-    >>> rounds.begin("0", None), rounds.begin("1", 40)
-    (None, None)
-    >>> [question.task_id for question in rounds.ask(now_us=7, deadline_us=30)]
-    ['0', '1']
-    >>> rounds.take(ReplyLowWatermark("job", "orders", "1", 7, 50), now_us=7), rounds.complete
-    (None, False)
-    >>> rounds.take(ReplyLowWatermark("job", "orders", "0", 7, 30), now_us=7), rounds.complete
-    (None, True)
-    >>> [(told.task_id, told.new_low_watermark) for told in rounds.end(now_us=8, listened_us=8)]
-    [('0', 30), ('1', 30)]
     """
 
     def __init__(
