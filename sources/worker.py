@@ -86,20 +86,13 @@ class Worker:
         return threading.current_thread() is self._thread
 
     def check(self, action: str) -> None:
-        """Do nothing while the thread may still do its work.
-
-        Raises:
-            WorkerDied: it has ended.
-        """
+        """Do nothing while the thread may still do its work. Raises `WorkerDied` if the thread has ended."""
         if self.ended:
             error = self.failed
             raise WorkerDied(self.name, action, "" if error is None else described(error)) from error
 
     def wait(self, done: Future[Result], action: str, *, seconds: float) -> Result:
         """Wait for a result of this thread, and return it.
-
-        Args:
-            done: gets the result, or an error to raise.
 
         Raises:
             WorkerDied: the thread has ended, so there will be no result.

@@ -35,7 +35,6 @@ class Question:
 
     Attributes:
         window_us: length of the query's windows, None without.
-        trigger_us: time between batches, microseconds, or None.
     """
 
     delays_us: tuple[int, ...] = DELAYS_US

@@ -98,10 +98,8 @@ def compare(
     """Run the demo on the rows of a feed, and show what came of it.
 
     Args:
-        settings: of Spark, what the feed's source needs.
         metrics_port: where Prometheus metrics are served; 0: any free port; None: nowhere.
         keep: how long queries and service go on afterwards, seconds.
-        as_json: print one JSON object instead of text.
 
     Raises:
         typer.Exit: lowmark dropped a row.

@@ -489,7 +489,6 @@ def ask_status(
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        deadline_seconds: how long to wait.
         limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
 
     Raises:

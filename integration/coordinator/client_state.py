@@ -427,9 +427,6 @@ class _Held:
     """The application's knowledge of one task.
 
     Attributes:
-        registration: the registration under the task's current token.
-        report: gives the newest report to a state; None without a report.
-        low_us: the newest low watermark that the task heard.
         ending: the run is over, and the coordinator may not know it yet.
         refused: the coordinator refuses the task, so the application sends no further statement about the task.
     """

@@ -180,7 +180,6 @@ class BegunAgain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An error may have left the state half changed, so the coordinator continued from its journal.
 
     Attributes:
-        times: the number of these errors since the process began.
         why: type and text of the newest error; the log has its stack.
     """
 
@@ -193,7 +192,6 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The answer to `StatusQuestion`.
 
     Attributes:
-        coordinator: its sources, tasks and groups.
         begun_again: the newest error after which it continued from its journal; None: no such error.
     """
 

@@ -116,9 +116,6 @@ _log = logging.getLogger("lowmark")
 def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:
     """Restore the coordinator from a journal; a new coordinator if the journal is empty.
 
-    Args:
-        settings: arguments of `LowWatermarkCoordinator`.
-
     Raises:
         JournalRefused: the journal cannot be read.
     """

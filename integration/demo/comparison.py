@@ -50,7 +50,6 @@ class Lane:
     """One of the two queries while it runs.
 
     Attributes:
-        feed: where its rows come from.
         status: the service's, at the last batch that matters; None natively.
     """
 
@@ -172,7 +171,6 @@ def run_demo(
         folder: for the checkpoints; empty.
         watch: called ten times a second while the queries run.
         serving: called with the port of the metrics before the first batch, where there are metrics.
-        linger: called with the result while the queries still run.
 
     Raises:
         DemoImpossible: a query failed.

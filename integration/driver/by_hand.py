@@ -92,11 +92,7 @@ class ByHand:
         return until_us
 
     def _running(self, name: str) -> list[StreamRun]:
-        """The running queries on a stream.
-
-        Raises:
-            MarkRefused: there is no such stream, or no query runs on it.
-        """
+        """The running queries on a stream. Raises `MarkRefused` if there is no such stream, or no query runs on it."""
         runs = [run for run in self._runs if run.stream.name == name and not run.ended]
         if runs:
             return runs

@@ -65,11 +65,7 @@ class Cooperation:
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
     def check(self, stream: Stream) -> None:
-        """Refuse a stream whose group was given other parameters by an earlier stream.
-
-        Raises:
-            DisagreeingGroup: names both streams and both sets of parameters.
-        """
+        """Refuse a stream whose group was given other parameters by an earlier stream. Raises `DisagreeingGroup`."""
         wanted = stream.strategy.alignment
         if wanted is not None:
             first, present = self._params.setdefault(wanted.group, (stream, wanted))

@@ -35,7 +35,6 @@ class Desks:
         ending: queries that end when nothing is new.
         plans: answers planners of our own sources.
         reports: takes the progress of finished batches.
-        events: takes the events of Spark's listener.
         by_hand: takes what persons say about splits.
     """
 

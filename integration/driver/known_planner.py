@@ -20,10 +20,8 @@ class KnownPlanner:
 
     Attributes:
         run_token: token of the heartbeat of the same query; None until a batch showed both together.
-        plans: its newest plans by checkpoint, the newest last.
         events: events from its readers to the enumerator that the planner has not taken yet.
         heard_us: time of its last question or plan, on the service's clock.
-        planned_us: time of its newest plan.
         reported: the checkpoint of its newest reported batch; None: none was reported.
         available_now: its query ends when nothing is new, and Spark has not told the planner so.
     """

@@ -20,7 +20,6 @@ class ListenerEvents:
 
     Args:
         reports: brings the progress of finished batches.
-        ending: queries that end when nothing is new.
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:

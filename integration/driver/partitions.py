@@ -39,7 +39,6 @@ class Due(msgspec.Struct, frozen=True):
     """A partition that is to be marked now.
 
     Attributes:
-        has_rows: whether it is known to have rows.
         empty: first and last number of the partitions since the mark before, which have none; None: there are none.
     """
 

@@ -33,7 +33,6 @@ class Runs:
         notify: called with every new low watermark; must not block.
 
     Attributes:
-        streams: the streams that were wrapped or read.
         passing: who waits for which time.
         markings: marks partitions as done, by the name of the stream.
         could_not_begin: by the name of a stream, why no query could begin; removed when a query begins.

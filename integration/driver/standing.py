@@ -27,11 +27,7 @@ _ROUND_US = 5_000_000
 
 
 class Standing:
-    """The streams of a service, including audited streams, for status, metrics, page and command line.
-
-    Args:
-        runs: streams that were wrapped or read.
-    """
+    """The streams of a service, including audited streams, for status, metrics, page and command line."""
 
     def __init__(self, runs: Runs, audits: Audits) -> None:
         self._runs, self._audits = runs, audits

@@ -32,7 +32,6 @@ class Stream:
     Attributes:
         name: as the user gave it.
         stream_id: unique in the service; names its metrics and its heartbeat.
-        measure: reads the measurements of its batches.
         sources: number of its streaming sources; a progress event lists them before its heartbeat.
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
@@ -41,7 +40,6 @@ class Stream:
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
         shows_names: only its rows tell the names of its splits.
-        late: the added columns that tell late rows.
         dropped: the branch that writes the rows that Spark drops, and yields none; None: they are not asked for.
     """
 

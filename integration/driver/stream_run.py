@@ -67,7 +67,6 @@ class StreamRun:
         written: a batch was reported whose offset this run wrote; before that, the checkpoint ends with `resumes`.
         checked: the running query's plan was looked at.
         places: number of a heartbeat in the query -> numbers of its sources; empty until `checked`.
-        ended, failed: the query has terminated; the query has terminated with an error.
         reported_at_us: when the last report was taken.
         rows_at_us: when a report last brought rows.
         seen_at_us: when Spark last showed that the query lives.
@@ -81,7 +80,6 @@ class StreamRun:
             `completion` of the room `spark`.
         shares: its low watermark is the job's, which a coordinator publishes; see `cooperation.py`.
         shared_since_us: when the job's low watermark last rose, or else when the run began.
-        measure: reads the measurements of a batch.
     """
 
     stream: Stream

@@ -77,11 +77,7 @@ def _check_text(name: str, argument: str, given: object, example: str) -> None:
 
 
 def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
-    """Refuse a DataFrame that cannot be wrapped; return the facts in the plan of another one.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Refuse a DataFrame that cannot be wrapped; return the facts in the plan of another one. Raises `WrapRefused`."""
     if not df.isStreaming:
         raise WrapRefused(
             name,
@@ -119,11 +115,7 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
 
 
 def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
-    """Refuse a DataFrame that cannot be audited; return the facts in the plan of another one.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Refuse a DataFrame that cannot be audited; return the facts in the plan of another one. Raises `WrapRefused`."""
     if not df.isStreaming:
         raise WrapRefused(
             name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."

@@ -25,7 +25,6 @@ class LoopTimes:
     Attributes:
         busy_us: duration of all finished calls, microseconds.
         waiting: number of calls that have not begun.
-        failed: whether an error has ended the loop.
     """
 
     calls: int = 0
@@ -57,7 +56,6 @@ class Loop:
         """Run work on the loop, and return its result.
 
         Args:
-            work: the work; its error reaches the caller.
             seconds: how long to wait; work that has not begun by then never begins.
 
         Raises:

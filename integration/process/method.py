@@ -23,7 +23,6 @@ class Method(Generic[Question, Answer]):
 
     Args:
         question, answer: types of the messages, which are checked after decoding.
-        codec: the codec; by default msgspec itself.
     """
 
     def __init__(

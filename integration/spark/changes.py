@@ -103,11 +103,7 @@ class Changes:
         return number, change
 
     def keep(self, number: int, change: Change) -> None:
-        """Write a change and its progress to its file.
-
-        Raises:
-            CheckpointUnwritable: it could not be written.
-        """
+        """Write a change and its progress to its file. Raises `CheckpointUnwritable` if it could not be written."""
         self._store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
 
 

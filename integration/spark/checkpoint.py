@@ -68,11 +68,7 @@ class FarewellFiles:
         return HadoopStore(self._spark, self._checkpoint)
 
     def write(self, farewell: Farewell) -> None:
-        """Write a farewell as a whole or not at all.
-
-        Raises:
-            CheckpointUnwritable: the file could not be written.
-        """
+        """Write a farewell as a whole or not at all. Raises `CheckpointUnwritable` if the file could not be written."""
         self._store.write(self._path(farewell.token), msgspec.json.encode(farewell).decode())
 
     def read(self, token: str) -> Farewell | None:

@@ -29,7 +29,6 @@ class InputPlan:
     """The facts in Spark's plan of a DataFrame that is about to be wrapped.
 
     Attributes:
-        has_heartbeat: the heartbeat of a wrapped stream is among its sources.
         has_watermark: `withWatermark` stands in it.
         kafka_columns: output columns that are a Kafka source's own, unchanged.
         withholds_rows: nothing shows that an idle query's source has no rows.
@@ -64,11 +63,7 @@ class QueryEvent(Protocol):
         ...
 
     def progress(self) -> Progress:
-        """Return the progress of a batch.
-
-        Raises:
-            UnreadableReport: a field is missing, or is not what it can be.
-        """
+        """Return the progress of a batch. Raises `UnreadableReport` if a field is missing, or is not what it can be."""
         ...
 
 

@@ -143,7 +143,6 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer to `StatusRequest`.
 
     Attributes:
-        pid: the driver's process id.
         streams: one JSON object per stream and query, as `lowmark.integration.run_status.run_json` makes it.
     """
 
@@ -187,7 +186,6 @@ class MarkReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer to `MarkRequest`.
 
     Attributes:
-        marked: the splits in each running query.
         fact, hint: why nothing was marked, and the remedy; empty: all is well.
     """
 

@@ -191,7 +191,6 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     Args:
         address: address of the service, or the place where a client of Spark Connect leaves its answers (`told.py`).
-        stream_id: id of the wrapped DataFrame.
         delay_ms: the delay that Spark will subtract again.
         split: the split's columns, kept in the offsets; None keeps none.
     """

@@ -201,7 +201,6 @@ class MappedMeasure(TrackedMeasure):
     """Measures a stream whose rows are reduced in Python: see `Measure`.
 
     Attributes:
-        strategy: how the watermark of a split is made.
         detail: also report rows and earliest event time of each split.
     """
 

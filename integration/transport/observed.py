@@ -243,11 +243,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class ObservedMeasure:
-    """Measures a stream by Spark's observed metrics: see `Measure`.
-
-    Attributes:
-        strategy: how the watermark of a split is made.
-    """
+    """Measures a stream by Spark's observed metrics: see `Measure`."""
 
     measurement: Measurement
     metric: str

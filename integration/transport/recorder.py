@@ -47,7 +47,6 @@ class AccumulatorRecorder:
 
     Attributes:
         future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
-        events: the format of the events that readers send.
         lateness: whether to count rows by lateness and by event time.
     """
 
@@ -141,11 +140,7 @@ class _SlotRecording:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMeasure(TrackedMeasure):
-    """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`.
-
-    Attributes:
-        strategy: how the watermark of a split is made.
-    """
+    """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`."""
 
     strategy: WatermarkStrategy
 

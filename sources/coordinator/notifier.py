@@ -245,7 +245,6 @@ class ExecutorNotifier:
 
     Args:
         post: runs (action, work) on the coordinator's thread, and catches errors of the work.
-        clock: measures delays and periods.
         threads: how many calls may run at once.
     """
 

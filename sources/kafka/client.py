@@ -64,7 +64,6 @@ class KafkaClient:
     Args:
         reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
             refuses or cannot be found is an error within ten seconds, because waiting does not mend a wrong address.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(
@@ -84,11 +83,7 @@ class KafkaClient:
     # -- questions
 
     def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
-        """Return the existing topics among these names.
-
-        Args:
-            action: the purpose, completing "cannot ...".
-        """
+        """Return the existing topics among these names."""
         return self.describe(names, action)()
 
     def describe(self, names: Sequence[str], action: str = "describe topics") -> Callable[[], dict[str, Topic]]:
@@ -143,7 +138,6 @@ class KafkaClient:
 
         Args:
             wanted: (topic, partition) -> the wanted position.
-            action: the purpose, completing "cannot ...".
             patience_seconds: how long partitions without an answer are asked again once others have one; None: for the
                 whole allowed time.
 
@@ -220,9 +214,6 @@ class KafkaClient:
         self, partitions: Sequence[TopicPartitionId], position: KafkaOffsets, otherwise: KafkaOffsets, action: str
     ) -> dict[TopicPartitionId, int]:
         """Turn a user's position into an offset for every partition.
-
-        Args:
-            otherwise: the position for partitions without an answer and without another position.
 
         Raises:
             KafkaTopicMissing: a partition does not exist.

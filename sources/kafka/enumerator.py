@@ -169,7 +169,6 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
     """Discovers partitions and assigns each to one reader for good, a topic's partitions evenly over all readers.
 
     Args:
-        settings: how to reach the brokers.
         start: where the first partitions begin; later partitions begin at their first record.
         stop: where partitions end, looked up when they are found; None: partitions do not end.
         period_seconds: time from one discovery to the next; None: one discovery, at the start.

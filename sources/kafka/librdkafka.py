@@ -26,7 +26,6 @@ class LibrdkafkaLog:
     Args:
         redact: takes secrets out of a text.
         drop: unwanted kinds, such as "CONFWARN".
-        now_seconds: a clock that never goes back.
     """
 
     QUIET_SECONDS = 10.0

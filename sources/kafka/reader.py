@@ -112,9 +112,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         metrics: counts `lost_offsets` and `data_losses`.
 
     Args:
-        settings: how to reach the brokers.
         go_on: whether lost records are logged and counted, instead of raised.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

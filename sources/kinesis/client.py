@@ -110,7 +110,6 @@ class Page:
     """One answer of GetRecords.
 
     Attributes:
-        records: the records, as boto3 gives them.
         iterator: the iterator for the next page; None at the end of a closed shard.
         behind_ms: how far behind the newest record of the shard the page ends; 0: no more records are there now.
     """
@@ -125,9 +124,7 @@ class KinesisClient:
 
     Args:
         pause: waits a number of seconds; returns True to end the wait.
-        now_seconds: a clock that never goes back.
         rates: reads and bytes of one shard in a second; None: no limit. All clients of the process share the limits.
-        answer_seconds: how long one answer may take.
 
     Attributes:
         throttled: how often the service refused for too many or too large requests.

@@ -55,8 +55,6 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
     Args:
         go_on: whether lost records are logged and counted, instead of raised.
         reads_per_second, bytes_per_second: limits of one shard for all reads of this process; None: no limit.
-        client: asks the service; by default a new client.
-        now_seconds: a clock that never goes back.
 
     Attributes:
         metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library

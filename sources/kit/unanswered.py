@@ -41,7 +41,6 @@ class Unanswered:
     Args:
         splits: what its splits are called; the counter is called after them.
         metrics: where they are counted.
-        now_seconds: a clock that never goes back.
 
     Attributes:
         text: what `SplitPlanner.trouble` says; None: nothing is amiss.

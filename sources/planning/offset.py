@@ -121,11 +121,7 @@ class BatchOffset:
         return cls(source, checkpoint, token, dict(sorted(positions.items())), packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
-        """Read the state back.
-
-        Raises:
-            UnreadableOffset: the bytes are not ours, or of a later version.
-        """
+        """Read the state back. Raises `UnreadableOffset` if the bytes are not ours, or of a later version."""
         if not self.state:
             return BatchState(b"")
         try:

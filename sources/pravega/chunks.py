@@ -59,7 +59,6 @@ def chunks(
     """Read the events from `start` up to `stop`, both of them positions between events.
 
     Args:
-        client: opens the segment, unless it is open.
         stop: the byte after the last.
         opened: the segment, opened at `start`; it is closed at the end.
         chunk_bytes: the largest size of a chunk; a larger event makes a larger chunk.

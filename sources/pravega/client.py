@@ -101,11 +101,7 @@ def client_of(settings: PravegaSettings) -> PravegaClient:
 
 
 class PravegaClient:
-    """Asks one Pravega about one scope. For many threads.
-
-    Args:
-        now_seconds: a clock that never goes back.
-    """
+    """Asks one Pravega about one scope. For many threads."""
 
     def __init__(
         self,

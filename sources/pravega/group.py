@@ -38,9 +38,6 @@ _POLL_SECONDS = 0.02
 class PravegaGroup:
     """One reader group. For one thread; its reader has a thread of its own.
 
-    Args:
-        streams: the streams of the group; an existing group of other streams is refused.
-
     Raises (from every call):
         PravegaGroupTaken: a group of that name has other streams.
         PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.

@@ -26,7 +26,6 @@ class MarkWindow:
         begin: the place in the stream of marks where they begin.
         end: the place up to which marks were read.
         origin: the stream of marks that was read; "" before the first read.
-        changes: grows with every change.
     """
 
     def __init__(self) -> None:

@@ -59,7 +59,6 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         go_on: whether lost events are logged and counted, instead of raised.
         retention: is told the read positions; None: no retention.
         client: asks Pravega; by default the client of the process, made on first use.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

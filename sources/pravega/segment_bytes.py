@@ -27,7 +27,6 @@ class SegmentBytes:
     """An open segment. For one thread.
 
     Args:
-        place: where Pravega is, for errors.
         action: completes "cannot ...".
         patience: how long bytes that are known to exist are waited for.
     """

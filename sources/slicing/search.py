@@ -131,7 +131,6 @@ class TimeSearch:
         """Return two times: rows up to the first time fit the budget, and rows up to the second do not.
 
         Args:
-            budget: the largest cost of all rows together.
             enough: the search ends when the rows up to the first time cost at least this.
             until: a time whose rows do not fit.
             within_us: the search ends when the times are at most this far apart.

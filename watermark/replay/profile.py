@@ -34,7 +34,6 @@ class SplitProfile:
     """Counts of one split.
 
     Attributes:
-        null_rows: rows without an event time.
         unreadable_rows: rows with a value that is no event time.
         first_us, last_us: smallest and largest event time of the good rows, None before the first.
         disorder: how far each good row lies behind the largest time before it.

@@ -88,13 +88,10 @@ class AuditReport:
         what: the rows that were read, in words.
         order: the order across splits, and the batches, in words.
         complete: whether all wanted rows were read.
-        window_us: length of the query's windows, None without windows.
         rows, batches: number of judged rows and batches.
         native, lowmark: the outcome for each delay, growing.
         smallest_delay_us: the smallest delay at which native Spark drops no row from 1970 on.
         smallest_kept_rows: about the largest number of rows in state with that delay; None: unknown.
-        before_epoch_rows: rows from before 1970, which any watermark drops.
-        notes: other facts for people.
         moments: the progress during the reading, for pictures.
     """
 
@@ -157,10 +154,8 @@ def report(
         order: the order across splits, and the batches, in words.
         event_time: the place of the event time, in words.
         complete: whether all wanted rows were read.
-        window_us: length of the query's windows, None without windows.
         idle_timeout_us: the silence after which a split is worth leaving out.
         appended: whether the times of writing are known; without them a split that is behind would look silent.
-        notes: other facts for people.
     """
     newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)
     behind, most_behind = _behind(replay.moments, len(profiles))

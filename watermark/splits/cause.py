@@ -19,7 +19,6 @@ def cause_of(hold: Hold, unusable: str | None = None) -> tuple[Cause | None, str
     """The cause, why the low watermark stands (the cause first), and what would move it.
 
     Args:
-        hold: the facts about the holder.
         unusable: the sentence of ``unusable_times`` about the stream.
     """
     why, what_next = hold_reasons(hold)

@@ -191,11 +191,7 @@ def rows_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
 
 
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
-    """Check watermarks.
-
-    Raises:
-        InvalidWatermark: a watermark does not fit 64 bits.
-    """
+    """Check watermarks. Raises `InvalidWatermark` if a watermark does not fit 64 bits."""
     for split, watermark_us in watermarks_us.items():
         if watermark_us not in INT64:
             raise InvalidWatermark(split, watermark_us)

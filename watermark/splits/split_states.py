@@ -44,7 +44,6 @@ class SplitStates:
     """Keeps the state of every split.
 
     Args:
-        strategy: has the idle timeout and the grace.
         reports: the backlogs, and when each split was heard.
         saved: the state before a restart; ``restore`` takes its splits.
     """

@@ -38,7 +38,6 @@ class Timers:
     """Times the splits of a stream, and the silence of the stream.
 
     Args:
-        strategy: has the idle timeout and the grace.
         reports: has the backlogs, and up to when the sources were read.
         saved: the state before a restart, for the age of the stream.
     """

@@ -92,9 +92,7 @@ class GroupStatus:
         version: version of the newest announcement; 0 before the first.
         minimum_us: smallest low watermark of the members that take part.
         holder: the member that allows no more than the cap; None if no member takes part.
-        why: the reason for the cap, one sentence.
         members: all members, sorted; with a limit the members that need attention first, in that order.
-        members_not_shown: number of members that the limit left out.
     """
 
     group: str
@@ -178,9 +176,6 @@ class AlignmentGroup:
 
     def join(self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True) -> None:
         """Add a member; for a present member only ``throttled`` is changed.
-
-        Args:
-            throttled: whether it obeys the cap.
 
         Raises:
             DisagreeingGroup: another member joined with other parameters; nothing was changed.
@@ -309,11 +304,7 @@ class AlignmentGroup:
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], mark: Callable[..., None] = nobody_keeps) -> AlignmentGroup:
-        """Make a group from its rows.
-
-        Raises:
-            KeyError, TypeError: the data is not made of such rows.
-        """
+        """Make a group from its rows. Raises `KeyError` or `TypeError` if the data is not made of such rows."""
         group = cls(data["name"], mark)
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
         group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]

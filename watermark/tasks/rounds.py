@@ -109,8 +109,6 @@ class SourceRounds:
     """The tasks of one source. A message costs O(1), a round O(n).
 
     Args:
-        job_id: the job; goes into messages.
-        source_id: the source; goes into messages.
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
         low_us: a low watermark published before; the low watermark never goes below it.
         mark: called with the key of each row that changes.
