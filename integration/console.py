@@ -64,11 +64,7 @@ class Sheet:
 
     Args:
         columns: the headings; the first column names the subject of a row.
-        rows: a text for each column.
         whole: columns whose cells are not broken into lines.
-        right: columns aligned to the right.
-        title: the title above the table.
-        left_out: number of further rows, which are not shown.
     """
 
     def __init__(

@@ -1,43 +1,5 @@
 """The errors of `lowmark.integration`.
 
-    LowmarkError                                 (lowmark.watermark)
-    ├── ServiceRefused       (ValueError)        arguments that no service can be made with
-    ├── SessionUnfit         (TypeError)         a session of Spark that a service, or `ship`, cannot use
-    ├── WrapRefused          (ValueError)        a DataFrame that cannot be wrapped, refused when the plan is built
-    ├── WorkersUnfit         (RuntimeError)      the Python of Spark's workers cannot run lowmark's code
-    ├── StreamNameTaken      (ValueError)        two streams of one service under one name
-    ├── StreamRunning        (RuntimeError)      a stream's name cannot be used again while a query reads it
-    ├── ServiceDiffers       (ValueError)        a session's service runs already, made with other arguments
-    ├── UnknownStream        (LookupError)       a name that no stream of this service has
-    ├── NotComplete          (TimeoutError)      a time that a sink has not passed when the wait for it is over
-    ├── MarkRefused          (ValueError)        a split that cannot be left out, or taken back, by hand
-    ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
-    ├── ServiceUnreachable   (ConnectionError)   no answer comes from a service's address
-    │   └── ServiceFailed                        the service answers with an error
-    ├── QueryRefused         (RuntimeError)      a query that must not go on, for the reason the service gave
-    ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
-    ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
-    ├── NoEventTime          (TypeError)         a timestamp assigner returned a value that is no time
-    ├── LateRowsNotWritten   (OSError)           a folder that does not take the rows that came too late
-    ├── SuccessFileNotWritten (OSError)          a partition that cannot be marked as done
-    ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
-    ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
-    ├── CheckpointUnwritable (OSError)           a checkpoint folder that cannot be changed
-    ├── UnknownFormat        (ValueError)        an entry of a checkpoint's offset log that is not as Spark writes it
-    ├── FolderRefused        (OSError)           a folder that cannot be written to
-    ├── AdoptionRefused      (ValueError)        a checkpoint that `lowmark adopt` or `leave` does not touch
-    ├── UnreadableHeartbeat  (ValueError)        a heartbeat's offset that is not in lowmark's format
-    ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or too long
-    ├── NoService            (LookupError)       no service of this user runs on this machine
-    ├── AddressRefused       (ValueError)        an address to serve at, or to call, that is wrong or not protected
-    ├── TokenRefused         (OSError)           a token file that cannot be used safely
-    ├── JournalRefused       (OSError)           a coordinator's journal that cannot be used, read or written
-    ├── MalformedMessage     (ValueError)        bytes that are not the expected message
-    ├── CoordinatorUnreachable (ConnectionError) no coordinator answers at an address, or it refuses the caller
-    ├── RefusedByCoordinator (RuntimeError)      a coordinator refused a task's statement
-    ├── DemoImpossible       (RuntimeError)      a requirement of the demo is missing: Java, a broker, a package
-    └── AuditImpossible      (RuntimeError)      an impossible audit: no row, no readable time, no such file
-
 Spark carries only the text of an error out of a Python worker, so each text is complete: what happened, where,
 the expectation, and a hint. Errors survive pickling.
 

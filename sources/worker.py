@@ -52,15 +52,8 @@ class Worker:
     """One thread that runs one function.
 
     Args:
-        name: name of the thread.
         run: the function of the thread; when it returns, the thread ends in good order.
         died: called on the thread with the error that ended `run`, after the error is visible to callers.
-
-    >>> done = Future()
-    >>> worker = Worker("example", lambda: done.set_result(6 * 7))
-    >>> worker.start()
-    >>> worker.wait(done, "multiply", seconds=60)
-    42
     """
 
     def __init__(
@@ -93,22 +86,13 @@ class Worker:
         return threading.current_thread() is self._thread
 
     def check(self, action: str) -> None:
-        """Do nothing while the thread may still do its work.
-
-        Raises:
-            WorkerDied: it has ended.
-        """
+        """Do nothing while the thread may still do its work. Raises `WorkerDied` if the thread has ended."""
         if self.ended:
             error = self.failed
             raise WorkerDied(self.name, action, "" if error is None else described(error)) from error
 
     def wait(self, done: Future[Result], action: str, *, seconds: float) -> Result:
         """Wait for a result of this thread, and return it.
-
-        Args:
-            done: gets the result, or an error to raise.
-            action: the action that needs the result, for errors.
-            seconds: how long to wait.
 
         Raises:
             WorkerDied: the thread has ended, so there will be no result.

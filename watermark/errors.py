@@ -1,23 +1,5 @@
 """The errors that this package raises on purpose.
 
-    LowmarkError
-    ├── InvalidDuration   (ValueError)    a text or object that is no length of time
-    ├── InvalidTime       (ValueError)    a text or object that is no time with a zone
-    ├── InvalidStrategy   (ValueError)    settings of a WatermarkStrategy that make no sense
-    ├── InvalidSplitId    (ValueError)    an id that is neither a 64-bit number nor a name, or both in one stream
-    ├── InvalidWatermark  (ValueError)    a watermark that does not fit 64 bits
-    ├── InvalidReshard    (ValueError)    a split that would descend from itself, or from no split
-    ├── DuplicateSplit    (ValueError)    a split assigned twice
-    ├── UnknownSplit      (LookupError)   a report of a split that was never assigned
-    ├── FinishedSplit     (RuntimeError)  a report of a split that had finished
-    ├── CorruptSnapshot   (ValueError)    a snapshot that cannot be restored
-    ├── DisagreeingGroup  (ValueError)    two members of one alignment group with different parameters
-    ├── UnknownTask       (LookupError)   a report of a task that never joined, or left
-    ├── StaleRun          (RuntimeError)  a message of a run of a task that was replaced, or is over
-    ├── TooManyTasks      (RuntimeError)  a registration beyond the limit of one coordinator
-    ├── TaskNotAway       (RuntimeError)  a task that shall be forgotten, but is not away
-    └── InvalidMessage    (ValueError)    a message with an invalid field
-
 Spark carries only the *text* of an error from a Python worker to the driver, so every message is complete: the fault,
 the expected value, and a hint. Every error survives pickling, for any constructor.
 """

@@ -14,7 +14,6 @@ def at_first_use(package: str, places: Mapping[str, Sequence[str]]) -> Callable[
     """Return the ``__getattr__`` of a package.
 
     Args:
-        package: its name.
         places: module below the package -> the names that the module has.
 
     >>> found = at_first_use("lowmark.watermark", {"duration": ("duration_us",)})

@@ -47,7 +47,6 @@ def time_us(value: str | datetime, *, what: str) -> int:
 
     Args:
         value: a datetime with a time zone, or a text as ISO 8601 writes it, with its zone: "2026-11-23T10:00Z".
-        what: the setting of the time, for the error.
 
     Raises:
         InvalidTime: it is no time, or has no zone.

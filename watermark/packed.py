@@ -27,7 +27,6 @@ def unpack(data: bytes, most_bytes: int | None = None) -> bytes:
     """Unpack bytes that ``pack`` deflated, with limited memory.
 
     Args:
-        data: all of the deflated bytes.
         most_bytes: the largest unpacked size; None: ``MOST_BYTES``.
 
     Raises:

@@ -55,8 +55,6 @@ class RetrieveLowWatermark:
     Attributes:
         job_id: the application, or the query.
         source_id: the stream's name.
-        task_id: the task asked.
-        timestamp: the time of the question, microseconds since the epoch.
     """
 
     job_id: str
@@ -91,11 +89,9 @@ class ReplyLowWatermark:
     ``sequence``, then largest ``timestamp``. So replies may come twice, late, or in any order.
 
     Attributes:
-        job_id, source_id, task_id: the id of the task.
         timestamp: the timestamp of the answered question; without a question, the time of the report.
         current_low_watermark: microseconds of event time; None while the task has none (because a split is
             silent so far, which holds; or because the task has no split, see ``left_out``).
-        token: the token of its registration.
         left_out: why it shall be left out until it replies otherwise; None: it takes part.
         next_wanted_us: its watermark after its next row, for alignment; None if unknown.
         sequence: grows with every reply of one run; a task that only answers questions may leave it 0.
@@ -154,10 +150,8 @@ class TaskRegistered:
     """A task begins a run. Until its first report it counts with its restored low watermark, or holds.
 
     Attributes:
-        task: the id of the task.
         token: a new token for every run of the task; the same token again repeats the registration.
         low_watermark_us: the low watermark restored from its checkpoint; None: it begins without one, and holds.
-        alignment: its alignment group, or None.
         throttled: whether it obeys the group's cap.
         expected_tasks: how many tasks its source has in all. While fewer tasks live, the source waits for tasks that
             are away, and before that number of tasks has come nothing is published.
@@ -179,8 +173,6 @@ class LeaseRenewed:
     """A task is alive. Every reply renews the lease too.
 
     Attributes:
-        task: the id of the task.
-        token: the token of its registration.
         heard_low_us: the newest low watermark of which it was notified. If there is a newer low watermark, the
             coordinator notifies it again, because notifications may be lost.
     """
@@ -214,7 +206,6 @@ class TaskLost:
     """A task was given up because its lease ran out. The task is away, and has to register again.
 
     Attributes:
-        task: the id of the task.
         why: completes the sentence "task x was lost: <why>".
     """
 
@@ -227,7 +218,6 @@ class TaskReturnedLate:
     """A new task, or a task that was left out, came in below the low watermark, so that its rows may be late.
 
     Attributes:
-        task: the id of the task.
         behind_us: how far below the low watermark it came in, event time, more than 0.
         why: why the low watermark went past it, completing "task x came in below the low watermark: <why>".
     """
@@ -238,14 +228,6 @@ class TaskReturnedLate:
 
 
 # -- the roles
-
-
-class LowWatermarkCooperatingTask(Protocol):
-    """A task that can report its low watermark."""
-
-    def retrieve_low_watermark(self, message: RetrieveLowWatermark) -> ReplyLowWatermark:
-        """Answer at once, from memory."""
-        ...
 
 
 class LowWatermarkListener(Protocol):

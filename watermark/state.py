@@ -144,8 +144,6 @@ def next_state(state: SplitState, signal: Signal, *, spoken: bool) -> SplitState
     """The state after ``signal``, or None if the signal is forbidden.
 
     Args:
-        state: the state before.
-        signal: the event.
         spoken: whether the split has a watermark (for a report: after the report).
 
     >>> next_state(SplitState.IDLE, Signal.WAKE, spoken=False)

@@ -34,10 +34,7 @@ class Question:
     """The user's question about rows.
 
     Attributes:
-        delays_us: the delays to try.
         window_us: length of the query's windows, None without.
-        rows_per_batch: rows in a batch, or None.
-        trigger_us: time between batches, microseconds, or None.
     """
 
     delays_us: tuple[int, ...] = DELAYS_US
@@ -51,13 +48,8 @@ class Audit:
     """Takes rows, and makes a report.
 
     Args:
-        names: names of the splits, by number.
-        cut: makes the batches.
-        question: the user's question.
-        now_us: now, microseconds since the epoch.
         timed: whether batches have times, so that silence can be seen.
         stamped: whether the times of writing are known, if only by the producers' clocks.
-        empty: numbers of the splits without a row.
     """
 
     names: Sequence[str]
@@ -97,9 +89,7 @@ class Audit:
         """Add rows of one split, in the order in which they are read.
 
         Args:
-            split: number of the split.
             keys: the cut's ordering keys, shape (n,).
-            times: the event times of the rows.
             written_us: when each row was written, microseconds, if the source tells, shape (n,).
             appended: whether the broker set `written_us`, which is then the clock for the future guard.
         """

@@ -55,11 +55,7 @@ class _Waiting:
 
 
 class Cut(ABC):
-    """Makes batches of the given rows.
-
-    Args:
-        splits: number of the splits, which are numbered from 0.
-    """
+    """Makes batches of the given rows."""
 
     def __init__(self, splits: int) -> None:
         self._waiting = [_Waiting() for _ in range(splits)]
@@ -68,7 +64,6 @@ class Cut(ABC):
         """Add rows of a split, in the order in which they are read.
 
         Args:
-            split: number of the split.
             keys: the ordering keys, shape (n,): when each row was written, microseconds, or its offset.
             times_us: event times, microseconds since the epoch, shape (n,).
             timed: which of the rows have an event time, shape (n,).
@@ -127,12 +122,7 @@ class _Ordered(Cut):
 
 
 class ByTime(_Ordered):
-    """Makes a batch for each trigger that finds rows.
-
-    Args:
-        splits: number of the splits.
-        trigger_us: time between two triggers, microseconds.
-    """
+    """Makes a batch for each trigger that finds rows."""
 
     def __init__(self, splits: int, trigger_us: int) -> None:
         super().__init__(splits)
@@ -154,12 +144,7 @@ class ByTime(_Ordered):
 
 
 class ByRows(_Ordered):
-    """Makes batches of a fixed number of rows.
-
-    Args:
-        splits: number of the splits.
-        rows: rows in a batch.
-    """
+    """Makes batches of a fixed number of rows."""
 
     def __init__(self, splits: int, rows: int) -> None:
         super().__init__(splits)
@@ -185,7 +170,6 @@ class Proportional(Cut):
     """Shares a batch among splits as Spark's Kafka source does.
 
     Args:
-        begins: the first offset of each split.
         ends: the offset after the last of each split.
         rows: rows in a batch: `maxOffsetsPerTrigger`.
         now_us: when the first batch is planned; no time passes between batches, so no split becomes idle.

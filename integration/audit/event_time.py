@@ -83,8 +83,6 @@ class EventTimes:
     Attributes:
         times_us: microseconds since the epoch, shape (n,); 0 for a row without a time.
         timed: which rows have a time, shape (n,).
-        null_rows: number of rows without a value.
-        unreadable_rows: number of rows with a value that is no time.
     """
 
     times_us: Micros
@@ -166,12 +164,7 @@ class TimeReader:
         return made
 
     def payloads(self, payloads: Sequence[bytes | None], path: JsonPath) -> EventTimes:
-        """Return the times in JSON payloads.
-
-        Args:
-            payloads: a JSON object each.
-            path: place of the time in a payload.
-        """
+        """Return the times in JSON payloads."""
         decode, get = _decoder(path)
         found: list[Any]
         broken = 0

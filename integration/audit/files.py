@@ -70,13 +70,8 @@ class FilesAudit:
     """One audit of files.
 
     Args:
-        path: a file or a folder.
-        question: the user's question.
-        wanted: the part to read.
         event_time: the column; None: `timestamp`, or the only column of that type.
         split: columns of the split; empty: topic and partition if they exist, else the file.
-        reader: converts times.
-        now_us: now, microseconds since the epoch.
         stop: called often; True ends the reading, and the report covers the rows so far.
         progress: called with the number of bytes read, and of all bytes.
     """

@@ -59,14 +59,8 @@ class KafkaAudit:
 
     Args:
         bootstrap_servers: "host:port,host:port".
-        topics: the topics.
-        question: the user's question.
-        wanted: the part to read.
         place: place of event time, in the JSON of the value or in a header; None: the record's timestamp.
-        reader: converts times.
         schema: decodes the values; None: the values are JSON.
-        options: more properties of librdkafka.
-        now_us: now, microseconds since the epoch.
         give_up_after_seconds: how long to wait for a broker that does not answer.
         stop: called often; True ends the reading, and the report covers the rows so far.
         progress: called with the number of rows read, and the approximate number of all rows.

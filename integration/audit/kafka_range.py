@@ -63,15 +63,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Finds the part of the topics to read.
-
-    Attributes:
-        bootstrap_servers: the brokers, for errors.
-        topics: the topics.
-        wanted: the part to read.
-        now_us: now, microseconds since the epoch.
-        notes: receives notes for people.
-    """
+    """Finds the part of the topics to read."""
 
     bootstrap_servers: str
     topics: Topics

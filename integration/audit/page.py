@@ -47,11 +47,7 @@ svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
 
 
 def page(report: AuditReport) -> str:
-    """Return the whole page as text.
-
-    Args:
-        report: the report.
-    """
+    """Return the whole page as text."""
     shown = by_loss(report)[:SPLITS_SHOWN]
     return "\n".join(
         [
@@ -124,10 +120,8 @@ def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequen
     """A table that scrolls sideways within itself. A column without a text in any row is left out.
 
     Args:
-        head: the titles of the columns.
         numbers: the columns of numbers, from 0.
         names: the columns of split names, which may be long and are wrapped.
-        rows: a text for each column.
     """
     kinds = {at: "n" if at in numbers else "names" if at in names else "" for at in range(len(head))}
     used = [at for at in kinds if at == 0 or any(row[at] for row in rows)]

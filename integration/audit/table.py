@@ -42,11 +42,7 @@ _SPLIT, _TIME, _ORDER = "lowmark_split", "lowmark_time", "lowmark_order"
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """The result of an audit: print it, show it in a notebook, or write its page to a file.
-
-    Attributes:
-        report: the figures.
-    """
+    """The result of an audit: print it, show it in a notebook, or write its page to a file."""
 
     report: AuditReport
 

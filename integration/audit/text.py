@@ -19,8 +19,6 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
     """Print a report.
 
     Args:
-        report: the report.
-        console: the console to print on.
         limit: number of splits, those that lose most first; 0: all.
     """
     print_lines(printable(f"{report.what}: {report.order}"), console)

@@ -98,13 +98,8 @@ def compare(
     """Run the demo on the rows of a feed, and show what came of it.
 
     Args:
-        feed_of: makes the feed of a script and a seed.
-        settings: of Spark, what the feed's source needs.
-        seed: chooses the rows.
         metrics_port: where Prometheus metrics are served; 0: any free port; None: nowhere.
         keep: how long queries and service go on afterwards, seconds.
-        as_json: print one JSON object instead of text.
-        debug: show Spark's log.
 
     Raises:
         typer.Exit: lowmark dropped a row.

@@ -66,10 +66,7 @@ def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, no
     """Print an answer as tables.
 
     Args:
-        address: address of the coordinator.
-        answer: the coordinator's answer.
         console: prints names unchanged, that is, without markup and emoji.
-        now_us: now, microseconds since the epoch.
     """
     seen = answer.coordinator
     watching = f"{answer.applications} application{'' if answer.applications == 1 else 's'} connected"

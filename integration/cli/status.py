@@ -174,11 +174,8 @@ def ask(
     """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
 
     Args:
-        name: name of the stream, or None.
-        connect: the service's address, or None.
         token_file: for a coordinator that requires a token.
         limit: number of splits of a stream, and of tasks at a coordinator.
-        ended: include ended queries.
         hung: receives the addresses of services that exist but do not answer; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
@@ -246,11 +243,8 @@ def ask_coordinator(
     """Ask a coordinator; with a name, only for the sources of that name.
 
     Args:
-        address: the coordinator's address.
-        name: name of the stream, or None.
         connect: a service's address, which must not be given beside a coordinator's.
         files: the coordinator's certificate, the token, the caller's certificate and key.
-        limit: number of tasks and members.
 
     Raises:
         CoordinatorUnreachable: no answer came, or the caller has no access.

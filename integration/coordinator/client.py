@@ -57,12 +57,8 @@ class CoordinatorClient:
             (another process replaced its run, or its group has other parameters), or errors have ended the link.
         deadline_seconds: how long a call may take before the connection counts as lost.
         random: varies the waits between attempts, so that applications do not come in step.
-        now_us: the clock.
 
     One thread calls the callbacks in turn, so a callback must not block.
-
-    Attributes:
-        address: as given.
 
     Raises:
         AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.

@@ -85,8 +85,6 @@ class BackOff:
     """The waits between attempts: each twice as long as the one before up to a limit, and random.
 
     Args:
-        first_us: the longest first wait.
-        most_us: the longest wait.
         random: makes each wait a random share, at least one half, so that applications do not come in step.
 
     >>> back_off = BackOff(first_us=100, most_us=400, random=Random(7))
@@ -140,18 +138,7 @@ class ClientState:
 
     Args:
         application: its token, the same on every connection.
-        random: varies the waits.
         life: number of earlier states of this application.
-
-    >>> state, task = ClientState("app", Random(7)), TaskId("job", "orders", "0")
-    >>> state.register(TaskRegistered(task, "run-1"))
-    >>> state.take(now_us=0) is None                                 # not connected
-    True
-    >>> state.attached(lease_us=30_000_000, now_us=1)
-    >>> [type(statement).__name__ for statement in state.take(now_us=1).statements]
-    ['TaskRegistered']
-    >>> state.answered([Taken(low_watermark_us=42)], now_us=2), state.heard()
-    (None, [NewLow(task=TaskId(job_id='job', source_id='orders', task_id='0'), low_us=42)])
     """
 
     def __init__(self, application: str, random: Random, *, life: int = 0) -> None:
@@ -440,9 +427,6 @@ class _Held:
     """The application's knowledge of one task.
 
     Attributes:
-        registration: the registration under the task's current token.
-        report: gives the newest report to a state; None without a report.
-        low_us: the newest low watermark that the task heard.
         ending: the run is over, and the coordinator may not know it yet.
         refused: the coordinator refuses the task, so the application sends no further statement about the task.
     """

@@ -90,11 +90,7 @@ class Journal:
             ) from None
 
     def read(self) -> Rows:
-        """All rows; none in a new journal.
-
-        Raises:
-            JournalRefused: the database cannot be read, or is damaged.
-        """
+        """All rows; none in a new journal. Raises `JournalRefused` if the database cannot be read, or is damaged."""
         rows: Rows = {}
         self._known, self._last = {}, 0
         base = self._opened

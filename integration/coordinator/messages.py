@@ -118,7 +118,6 @@ class Refused:
     Attributes:
         status: the name of a gRPC status: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION or RESOURCE_EXHAUSTED.
         error: the error's name, such as ``StaleRun``.
-        text: its sentence.
     """
 
     status: str
@@ -181,8 +180,6 @@ class BegunAgain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An error may have left the state half changed, so the coordinator continued from its journal.
 
     Attributes:
-        times: the number of these errors since the process began.
-        at_us: time of the newest error, microseconds since the epoch.
         why: type and text of the newest error; the log has its stack.
     """
 
@@ -195,11 +192,6 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The answer to `StatusQuestion`.
 
     Attributes:
-        version: of lowmark.
-        pid: the coordinator's process.
-        applications: number of watching applications.
-        journal: path of its journal, or None.
-        coordinator: its sources, tasks and groups.
         begun_again: the newest error after which it continued from its journal; None: no such error.
     """
 

@@ -116,11 +116,6 @@ _log = logging.getLogger("lowmark")
 def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:
     """Restore the coordinator from a journal; a new coordinator if the journal is empty.
 
-    Args:
-        journal: the journal.
-        now_us: now, microseconds since the epoch.
-        settings: arguments of `LowWatermarkCoordinator`.
-
     Raises:
         JournalRefused: the journal cannot be read.
     """
@@ -172,9 +167,7 @@ class CoordinatorServer:
         coordinator: makes all decisions; belongs to this object alone.
         now_us: the clock, microseconds since the epoch, steady.
         journal: keeps the state; None: a restart begins without.
-        interval_us: the coordinator's own interval.
         lease_us: the coordinator's own lease, for applications that ask for no other.
-        quorum: the coordinator's own quorum.
 
     Attributes:
         failed: the error that ended the journal or the coordinator; once it is set, nobody is told anything, and `say`
@@ -587,7 +580,6 @@ async def serve(
 
     Args:
         coordinator: answers them; closed at the end.
-        door: address and access.
         stop: set it to end in good order.
         ready: called with the address once calls are answered.
 

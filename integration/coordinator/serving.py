@@ -29,7 +29,6 @@ def run_coordinator(
     """Serve until SIGINT or SIGTERM comes. Call it in the main thread.
 
     Args:
-        door: address and access.
         journal: the file that keeps the state; None: the default for this address.
         interval_us: how often tasks are asked, microseconds, more than 0.
         lease_us: how long a task may be silent, microseconds, more than 0.

@@ -50,11 +50,6 @@ class Lane:
     """One of the two queries while it runs.
 
     Attributes:
-        name: NATIVE or LOWMARK.
-        feed: where its rows come from.
-        checkpoint: its folder.
-        emitted: rows by window, as emitted.
-        batches: batches over.
         status: the service's, at the last batch that matters; None natively.
     """
 
@@ -174,11 +169,8 @@ def run_demo(
     Args:
         spark: a session; its `numRecentProgressUpdates` is raised.
         folder: for the checkpoints; empty.
-        feed: the rows.
         watch: called ten times a second while the queries run.
-        metrics_port: as for `LowWatermarkService`.
         serving: called with the port of the metrics before the first batch, where there are metrics.
-        linger: called with the result while the queries still run.
 
     Raises:
         DemoImpossible: a query failed.

@@ -48,7 +48,6 @@ class KafkaFeed:
     """Creates a topic, fills it batch by batch, and reads it. Use as a context manager around the queries.
 
     Args:
-        script, seed: the rows.
         bootstrap: a broker, HOST:PORT.
         topic: a name that does not exist yet and is kept; None: a new one, deleted at the end.
 

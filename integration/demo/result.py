@@ -23,13 +23,7 @@ __all__ = ["DemoResult", "LaneResult", "SplitResult", "described"]
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The counts of one split's rows in one query.
-
-    Attributes:
-        rows_in: rows Spark read of it.
-        rows_emitted: rows in windows that were emitted.
-        rows_open: rows in windows that are still open.
-    """
+    """The counts of one split's rows in one query."""
 
     rows_in: int
     rows_emitted: int
@@ -49,9 +43,6 @@ class LaneResult:
     """The result of one query.
 
     Attributes:
-        splits: by name.
-        windows: windows emitted.
-        windows_wrong: emitted windows with a wrong count.
         windows_missing: windows of the rows that were neither emitted nor are open.
         watermark_us: the watermark that Spark used last.
         holder: the split that determines this watermark: the split with the smallest time in lowmark, with the largest
@@ -88,8 +79,6 @@ class DemoResult:
     """The results of both queries on the same rows.
 
     Attributes:
-        script, seed: the input.
-        native, lowmark: the two queries.
         states: state of each split when the last rows had been read.
     """
 

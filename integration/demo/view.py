@@ -28,11 +28,7 @@ _ANY_WIDTH = 1_000  # more than the table takes
 
 
 class DemoBars:
-    """A bar per query, with the watermark it has reached. Nothing is drawn where stderr is no terminal.
-
-    Args:
-        console: of stderr.
-    """
+    """A bar per query, with the watermark it has reached. Nothing is drawn where stderr is no terminal."""
 
     def __init__(self, console: Console) -> None:
         columns = (

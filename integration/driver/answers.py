@@ -51,8 +51,6 @@ class Answers:
 
     Args:
         on_loop: runs work on the loop that owns the desks and the standing.
-        desks: the conversations of the service.
-        standing: where the streams stand.
         application: Spark's id of the application.
         low_heard: set when a coordinator has published a low watermark.
     """

@@ -37,7 +37,6 @@ class AuditedRun(StreamRun):
     Attributes:
         late_us: the watermark by which Spark judges the rows of the next batch, None while unknown.
         used_us: the watermark of the newest batch, None while unknown.
-        dropped_rows: rows that Spark reported as dropped.
     """
 
     late_us: int | None = field(default=None, init=False)
@@ -83,12 +82,7 @@ class AuditedRun(StreamRun):
 
 
 class Audits:
-    """The audited streams of a service. Belongs to its loop.
-
-    Args:
-        queries: Spark's running queries.
-        clock: the clock of the service.
-    """
+    """The audited streams of a service. Belongs to its loop."""
 
     def __init__(self, queries: Queries, clock: SteadyClock) -> None:
         self._queries, self._clock = queries, clock

@@ -23,7 +23,6 @@ class Beginnings:
     """Begins the runs of a service with the first questions of heartbeat readers.
 
     Args:
-        runs: the runs of the service.
         reports: brings the progress of finished batches.
         ending: AvailableNow queries whose readers Spark has not told so.
     """
@@ -72,11 +71,8 @@ def _begin(
     """Return the run of a heartbeat reader that asks for the first time; refused if the query must not go on.
 
     Args:
-        stream: the stream of the heartbeat.
         request: the reader's first question, with the offset from the checkpoint.
-        queries: Spark's running queries.
         ending: set for an AvailableNow query whose reader Spark has not told so; None: the query goes on.
-        now_us: now, on the service's clock.
     """
     attach = partial(
         StreamRun.attach,

@@ -31,8 +31,6 @@ def request(
     """Make the request of the person who runs this process.
 
     Args:
-        stream: the stream's name.
-        split: the split's name.
         idle: leave out; False: take back.
         until: a length of time from now on, or a time with a zone; None: until the split's next row.
 
@@ -50,11 +48,7 @@ def request(
 
 
 class ByHand:
-    """Takes what persons say about splits. Belongs to the loop of the service.
-
-    Args:
-        runs: the runs of the service.
-    """
+    """Takes what persons say about splits. Belongs to the loop of the service."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -98,11 +92,7 @@ class ByHand:
         return until_us
 
     def _running(self, name: str) -> list[StreamRun]:
-        """The running queries on a stream.
-
-        Raises:
-            MarkRefused: there is no such stream, or no query runs on it.
-        """
+        """The running queries on a stream. Raises `MarkRefused` if there is no such stream, or no query runs on it."""
         runs = [run for run in self._runs if run.stream.name == name and not run.ended]
         if runs:
             return runs

@@ -18,11 +18,7 @@ __all__ = ["name", "service", "session", "strategy_of"]
 
 
 def session(spark: object) -> None:
-    """Refuse an object that is no session of Spark.
-
-    Raises:
-        SessionUnfit: names the type of the object and the remedy.
-    """
+    """Refuse an object that is no session of Spark. Raises `SessionUnfit`."""
     if is_session(spark):
         versions.check_session(cast("SparkSession", spark))
         return
@@ -59,11 +55,7 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
 
 
 def name(name: object) -> None:
-    """Refuse an object that cannot be the name of a stream.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Refuse an object that cannot be the name of a stream. Raises `WrapRefused`."""
     if not isinstance(name, str):
         raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
     if not name:

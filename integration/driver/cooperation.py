@@ -41,7 +41,6 @@ class Cooperation:
     """Runs as tasks of a coordinator.
 
     Args:
-        now_us: the service's clock.
         client: the link to a coordinator elsewhere; None: groups are kept in this driver.
         job: the job whose low watermarks are shared; None: every query keeps its own.
         job_queries: number of queries that share one low watermark. Nothing is published before so many queries have
@@ -66,11 +65,7 @@ class Cooperation:
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
     def check(self, stream: Stream) -> None:
-        """Refuse a stream whose group was given other parameters by an earlier stream.
-
-        Raises:
-            DisagreeingGroup: names both streams and both sets of parameters.
-        """
+        """Refuse a stream whose group was given other parameters by an earlier stream. Raises `DisagreeingGroup`."""
         wanted = stream.strategy.alignment
         if wanted is not None:
             first, present = self._params.setdefault(wanted.group, (stream, wanted))

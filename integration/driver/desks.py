@@ -29,17 +29,12 @@ class Desks:
     """All desks of a service. Belongs to the loop of the service, which calls them.
 
     Args:
-        queries: Spark's running queries.
         notify: called with every new low watermark; must not block.
-        client, job, job_queries, job_away_us: see `Cooperation`.
 
     Attributes:
-        runs: the runs of the service's streams.
         ending: queries that end when nothing is new.
         plans: answers planners of our own sources.
         reports: takes the progress of finished batches.
-        heartbeats: answers heartbeat readers.
-        events: takes the events of Spark's listener.
         by_hand: takes what persons say about splits.
     """
 

@@ -111,7 +111,6 @@ def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
 
     Args:
         query: a query without a finished batch.
-        streams: all streams of the service, by id.
     """
     try:
         placed = query.heartbeats()

@@ -103,10 +103,7 @@ def lost_report(
     A batch without progress of a source had no rows, so its report brings no split.
 
     Args:
-        queries: Spark's running queries.
-        stream_id: id of the heartbeat's stream.
         request: the first question of the heartbeat reader.
-        left_behind: the farewell of the run before, if any.
 
     Raises:
         Exception: whatever py4j or the file system raises.

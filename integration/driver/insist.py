@@ -15,16 +15,7 @@ _HANGS_SECONDS = 60.0
 
 
 def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> bool:
-    """Call until the call returns; wait 1 to 60 seconds after an error.
-
-    Args:
-        call: the function.
-        what: names it in the log.
-        stopped: ends the repetition.
-
-    Returns:
-        Whether the function has returned.
-    """
+    """Call until the call returns; wait 1 to 60 seconds after an error. Returns whether the function has returned."""
     pause_seconds = _FIRST_SECONDS
     while not stopped.is_set():
         hangs = threading.Timer(_HANGS_SECONDS, _tell_of_hanging, [what])

@@ -19,12 +19,9 @@ class KnownPlanner:
     """A planner, as the service knows it.
 
     Attributes:
-        stream_id: id of the stream that it reads.
         run_token: token of the heartbeat of the same query; None until a batch showed both together.
-        plans: its newest plans by checkpoint, the newest last.
         events: events from its readers to the enumerator that the planner has not taken yet.
         heard_us: time of its last question or plan, on the service's clock.
-        planned_us: time of its newest plan.
         reported: the checkpoint of its newest reported batch; None: none was reported.
         available_now: its query ends when nothing is new, and Spark has not told the planner so.
     """
@@ -92,8 +89,6 @@ class Planners:
         """Add a planner at its first question, and forget the planners of ended queries.
 
         Args:
-            token: token of the planner.
-            planner: the planner.
             is_over: tells from a run's token whether the run's query has ended.
         """
         live = {
@@ -111,9 +106,7 @@ class Planners:
         """Return the last heard planner of a stream; None if it was heard too long ago.
 
         Args:
-            stream_id: the stream.
             run_token: token of the asking run; planners that no batch has tied to a run yet are searched, too.
-            now_us: now, on the service's clock.
         """
         found = [
             each

@@ -19,9 +19,7 @@ class ListenerEvents:
     """Takes the events of Spark's listener.
 
     Args:
-        runs: the runs of the service.
         reports: brings the progress of finished batches.
-        ending: queries that end when nothing is new.
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:

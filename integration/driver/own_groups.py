@@ -64,11 +64,7 @@ class Coordinating(Protocol):
 
 
 class OwnGroups:
-    """The groups of one driver. Belongs to its loop; no message is sent, so none is lost.
-
-    Args:
-        now_us: the service's clock.
-    """
+    """The groups of one driver. Belongs to its loop; no message is sent, so none is lost."""
 
     connected = True
 

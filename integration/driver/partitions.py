@@ -22,7 +22,6 @@ class Kept(msgspec.Struct, frozen=True):
     """The state that a crash must not take away.
 
     Attributes:
-        batch_id: the newest counted batch.
         open: numbers of partitions that have rows and are not marked, sorted.
         next: every partition before this number is marked or was passed over; None before the first mark.
         until_us: the sink was complete until this time after the batch, microseconds; None: not known.
@@ -40,8 +39,6 @@ class Due(msgspec.Struct, frozen=True):
     """A partition that is to be marked now.
 
     Attributes:
-        number: of the partition.
-        has_rows: whether it is known to have rows.
         empty: first and last number of the partitions since the mark before, which have none; None: there are none.
     """
 
@@ -54,19 +51,8 @@ class Partitions:
     """The partitions of one query.
 
     Args:
-        width_us: length of a partition, microseconds.
         delay_us: time after the end of a partition before it is passed.
         kept: from before a restart; None: the batches begin with 0.
-
-    >>> hours = Partitions(width_us=10, delay_us=0)
-    >>> hours.report(0, {1: 5, 3: 1}, until_us=25, now_us=0)
-    {}
-    >>> hours.due(), hours.mark(1), hours.due()
-    (Due(number=1, has_rows=True, empty=None), None, None)
-    >>> hours.report(1, {1: 2}, until_us=40, now_us=0)  # two late rows
-    {1: 2}
-    >>> hours.due()
-    Due(number=3, has_rows=True, empty=(2, 2))
     """
 
     def __init__(self, width_us: int, delay_us: int, kept: Kept | None = None) -> None:
@@ -91,7 +77,6 @@ class Partitions:
         """Take a committed batch, once.
 
         Args:
-            batch_id: the batch.
             rows: number of rows of each partition; None: not measured.
             until_us: the sink is complete until this time, this batch included; None: not known.
             now_us: now, by the wall clock; rows from beyond are those of bad clocks.

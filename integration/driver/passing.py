@@ -52,7 +52,6 @@ class Wait:
 
     Attributes:
         name, query: see `complete_until`.
-        time_us: the time.
         call: called with the time until which the sink is complete; repeated until it returns.
     """
 

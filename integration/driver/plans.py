@@ -23,7 +23,6 @@ class Plans:
     """The conversations with planners.
 
     Args:
-        runs: the runs of the service.
         ending: AvailableNow queries whose readers Spark has not told so.
     """
 
@@ -31,11 +30,7 @@ class Plans:
         self._runs, self._ending = runs, ending
 
     def guide(self, request: GuideRequest) -> Guidance:
-        """Say how far a planner may read.
-
-        Raises:
-            UnknownStream: the stream does not belong to this service.
-        """
+        """Say how far a planner may read. Raises `UnknownStream` if the stream does not belong to this service."""
         planner = self._planner(request.stream_id, request.token)
         run = self._runs.get(planner.run_token)
         guidance = self._runs.cooperation.guidance(self._runs.streams[request.stream_id], run)

@@ -84,10 +84,6 @@ class RowsLog:
         """Look at a report that was taken. Return whether its batch had rows that were not measured.
 
         Args:
-            stream: the stream of the report.
-            watermarks: the watermarks of the run's splits.
-            progress: the batch's progress event.
-            sources: the stream's own sources in it.
             measured: the measurements of the batch; None: there are none.
             now_us: now, on the service's clock.
         """
@@ -152,9 +148,6 @@ class HolderLog:
         """Log the holder and its reason once the split has held for `TOLD_AFTER_US`.
 
         Args:
-            stream: the held stream.
-            watermarks: know the holder.
-            now_us: now, on the service's clock.
             changed: whether the state of a split changed; if not, a grown epoch shows that the holder may have changed.
         """
         if changed or watermarks.epoch != self._epoch:

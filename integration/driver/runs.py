@@ -29,14 +29,10 @@ class Runs:
     """The runs of a service; iterates over them in the order in which they attached.
 
     Args:
-        queries: Spark's running queries.
-        clock: the clock of the service.
         cooperation: alignment groups and shared low watermarks.
         notify: called with every new low watermark; must not block.
 
     Attributes:
-        streams: the streams that were wrapped or read.
-        planners: the planners of sources of ours.
         passing: who waits for which time.
         markings: marks partitions as done, by the name of the stream.
         could_not_begin: by the name of a stream, why no query could begin; removed when a query begins.

@@ -24,7 +24,6 @@ class Splits:
     Methods that yield events read the watermarks after each event, so handle each event before taking the next.
 
     Attributes:
-        stream: the stream of the splits.
         watermarks: the watermarks of the run's splits; only read here.
         planner: the planner of a source of ours; None until a batch showed planner and heartbeat together.
         has_backlog: whether the source is known to have unread rows.
@@ -42,24 +41,13 @@ class Splits:
     source_metrics: Mapping[str, float] = field(default_factory=dict, init=False)
 
     def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
-        """Yield the events that a batch tells of its splits before its rows count.
-
-        Args:
-            sources: the stream's own sources in the batch's progress event.
-        """
+        """Yield the events that a batch tells of its splits before its rows count."""
         yield from ()
 
     def report(
         self, measured: Measured, progress: Progress, sources: Sequence[SourceProgress], *, planned_at_us: int
     ) -> BatchReported:
-        """Return the report of a batch: the measurements of its rows, and the knowledge of its splits.
-
-        Args:
-            measured: the measurements from the transport.
-            progress: the batch's progress event.
-            sources: the stream's own sources in it.
-            planned_at_us: when the batch was planned, on the service's clock.
-        """
+        """Return the report of a batch: the measurements of its rows, and the knowledge of its splits."""
         return BatchReported(
             batch_id=progress.batch_id,
             planned_at_us=planned_at_us,

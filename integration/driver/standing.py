@@ -27,12 +27,7 @@ _ROUND_US = 5_000_000
 
 
 class Standing:
-    """The streams of a service, including audited streams, for status, metrics, page and command line.
-
-    Args:
-        runs: streams that were wrapped or read.
-        audits: streams that keep their own watermark.
-    """
+    """The streams of a service, including audited streams, for status, metrics, page and command line."""
 
     def __init__(self, runs: Runs, audits: Audits) -> None:
         self._runs, self._audits = runs, audits
@@ -88,7 +83,6 @@ class Standing:
         Args:
             stream: only runs of the stream with this name; None: of all streams.
             ended: include ended runs, if no newer run of the same query exists.
-            limit: number of splits of each run.
         """
         now_us = self._runs.clock.now_us()
         runs = [

@@ -32,19 +32,14 @@ class Stream:
     Attributes:
         name: as the user gave it.
         stream_id: unique in the service; names its metrics and its heartbeat.
-        strategy: how its watermark is made.
-        key: its split columns.
-        measure: reads the measurements of its batches.
         sources: number of its streaming sources; a progress event lists them before its heartbeat.
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
         names: id -> name of all splits known so far.
         withholds: a source may keep rows back, so a poll without a batch does not show that the source has no rows.
-        keeps_rows: it has every row of its sources.
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
         shows_names: only its rows tell the names of its splits.
-        late: the added columns that tell late rows.
         dropped: the branch that writes the rows that Spark drops, and yields none; None: they are not asked for.
     """
 
@@ -87,9 +82,7 @@ class Stream:
         """Return the watermarks of one query's splits, restored from its checkpoint's state if there is one.
 
         Args:
-            token: token of the query's heartbeat.
             state: as `state_of` returned it; None or empty: begin without.
-            now_us: now, on the service's clock.
 
         Raises:
             CorruptSnapshot: the state cannot be read.

@@ -56,10 +56,7 @@ class StreamRun:
     """The life of one heartbeat reader.
 
     Attributes:
-        stream: the stream of the run.
-        token: the reader's token.
         resumes: the token in the offset that the run started from.
-        watermarks: the watermarks of its splits, with the low watermark.
         query_id, run_id, query_name: Spark's names of the query, None until tied.
         last_batch_id: newest batch whose report was taken as a whole.
         unmeasured_batches: number of batches with rows but without a measurement.
@@ -70,10 +67,8 @@ class StreamRun:
         written: a batch was reported whose offset this run wrote; before that, the checkpoint ends with `resumes`.
         checked: the running query's plan was looked at.
         places: number of a heartbeat in the query -> numbers of its sources; empty until `checked`.
-        ended, failed: the query has terminated; the query has terminated with an error.
         reported_at_us: when the last report was taken.
         rows_at_us: when a report last brought rows.
-        gaps: the times between reports.
         seen_at_us: when Spark last showed that the query lives.
         restored_low_us: the low watermark in the offset that the run started from.
         begun_as: name, or else id, of the query that the run most likely belongs to, until it is tied; None: several
@@ -85,8 +80,6 @@ class StreamRun:
             `completion` of the room `spark`.
         shares: its low watermark is the job's, which a coordinator publishes; see `cooperation.py`.
         shared_since_us: when the job's low watermark last rose, or else when the run began.
-        measure: reads the measurements of a batch.
-        splits: the source's knowledge of its splits.
     """
 
     stream: Stream
@@ -187,7 +180,6 @@ class StreamRun:
 
         Args:
             change: makes the change; may be called again later.
-            what: names the change for people.
 
         Returns:
             Whether the change was taken; False after two failures.
@@ -336,10 +328,7 @@ class StreamRun:
         """Take the report of one batch as a whole. A repeated batch changes nothing.
 
         Args:
-            progress: the batch's progress event.
             heartbeat: index of this run's heartbeat among the event's sources.
-            planned_at_us: when the batch was planned.
-            now_us: now, on the service's clock.
             low_us: the low watermark in the heartbeat's offset of the batch; None: the batch makes nothing complete.
         """
         if self.broken or (self.last_batch_id is not None and progress.batch_id <= self.last_batch_id):
@@ -409,13 +398,7 @@ class StreamRun:
         return self._take(self.splits.plan(planned, now_us), now_us)
 
     def hear(self, event: Event, now_us: int, what: str = "the question of its heartbeat") -> None:
-        """Take an event as a whole that comes between batches: an empty poll, passed time, a person's mark.
-
-        Args:
-            event: the event.
-            now_us: now, on the service's clock.
-            what: names the event for people.
-        """
+        """Take an event as a whole that comes between batches: an empty poll, passed time, a person's mark."""
         if not self.broken:
             self._take_whole(partial(self.handle, event, now_us), what)
 

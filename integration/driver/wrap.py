@@ -77,11 +77,7 @@ def _check_text(name: str, argument: str, given: object, example: str) -> None:
 
 
 def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
-    """Refuse a DataFrame that cannot be wrapped; return the facts in the plan of another one.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Refuse a DataFrame that cannot be wrapped; return the facts in the plan of another one. Raises `WrapRefused`."""
     if not df.isStreaming:
         raise WrapRefused(
             name,
@@ -119,11 +115,7 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
 
 
 def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
-    """Refuse a DataFrame that cannot be audited; return the facts in the plan of another one.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Refuse a DataFrame that cannot be audited; return the facts in the plan of another one. Raises `WrapRefused`."""
     if not df.isStreaming:
         raise WrapRefused(
             name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."
@@ -186,9 +178,6 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
 
     Args:
         df: checked by `check_input`; event time already assigned.
-        stream: names the metrics and the heartbeat.
-        event_time: the TIMESTAMP column.
-        address: where the service listens.
     """
     delay_ms = stream.strategy.delay_ms
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}

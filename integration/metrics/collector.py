@@ -133,7 +133,6 @@ class StreamCollector(Collector):
     `lowmark_collect_errors_total` then shows that the others are missing.
 
     Args:
-        runs: the service.
         max_splits: largest number of splits of a stream that are shown one by one.
         top: number of shown splits, those furthest behind, if a stream has more.
     """

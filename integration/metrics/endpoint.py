@@ -15,7 +15,6 @@ class MetricsServer:
     """Answers every GET with the metrics, in Prometheus' or OpenMetrics' text format, until it is stopped.
 
     Args:
-        runs: the service.
         host: name or address to bind to.
         port: port to listen on, 0 for any free port.
 

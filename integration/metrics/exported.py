@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.watermark import SplitState, SplitStatus, WrongClock
@@ -16,25 +17,19 @@ from lowmark.watermark import SplitState, SplitStatus, WrongClock
 __all__ = ["ALIGNMENT_GAUGES", "CLOCK_GAUGES", "COUNTERS", "GAUGES", "SPLIT_COUNTERS", "SPLIT_GAUGES", "STATES"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Of:
-    """One metric of a run: name, help, and value; None for a run without a value."""
-
-    name: str
-    help: str
-    value: Callable[[RunStatus], float | None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _OfSplit:
-    """One metric of a split; None for a split without a value. `SplitStatus` is made in `watermark/splits/view.py`."""
+class _Of(Generic[T]):
+    """One metric of a run, a split, a wrong clock or an alignment group; no series where the value is None."""
 
     name: str
     help: str
-    value: Callable[[SplitStatus], float | None]
+    value: Callable[[T], float | None]
 
 
-COUNTERS = (
+COUNTERS: tuple[_Of[RunStatus], ...] = (
     _Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
     _Of(
         "lowmark_late_rows",
@@ -94,7 +89,7 @@ COUNTERS = (
 
 STATES = tuple(state.value for state in SplitState)
 
-GAUGES = (
+GAUGES: tuple[_Of[RunStatus], ...] = (
     _Of(
         "lowmark_left_out_by_hand_splits",
         "Splits that a person has left out of the low watermark.",
@@ -155,27 +150,18 @@ GAUGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _OfClock:
-    """One metric of a split that sent rows beyond the future guard; the ten splits with most such rows have one."""
-
-    name: str
-    help: str
-    value: Callable[[WrongClock], float | None]
-
-
-CLOCK_GAUGES = (
-    _OfClock(
+CLOCK_GAUGES: tuple[_Of[WrongClock], ...] = (
+    _Of(
         "lowmark_wrong_clock_rows",
         "Rows of a split beyond the future guard since the query began. Absent of splits without such rows.",
         lambda c: c.rows,
     ),
-    _OfClock(
+    _Of(
         "lowmark_wrong_clock_since_timestamp_seconds",
         "When the first of them was reported, Unix seconds.",
         lambda c: _at(c.since),
     ),
-    _OfClock(
+    _Of(
         "lowmark_wrong_clock_last_timestamp_seconds",
         "When the last of them was reported, Unix seconds.",
         lambda c: _at(c.last),
@@ -183,90 +169,79 @@ CLOCK_GAUGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _OfAlignment:
-    """One metric of a run in its alignment group."""
-
-    name: str
-    help: str
-    value: Callable[[Alignment], float | None]
-
-
-ALIGNMENT_GAUGES = (
-    _OfAlignment(
+ALIGNMENT_GAUGES: tuple[_Of[Alignment], ...] = (
+    _Of(
         "lowmark_alignment_cap_timestamp_seconds",
         "Watermark up to which the alignment group lets the stream be read, event time, Unix seconds. Absent while "
         "there is no limit, or nobody may go on.",
         lambda a: None if a.cap is None else _seconds(a.cap.us),
     ),
-    _OfAlignment(
+    _Of(
         "lowmark_alignment_drift_seconds",
         "How far the stream's low watermark is ahead of its group's minimum, seconds of event time. Absent where a "
         "coordinator keeps the group.",
         lambda a: _seconds(a.ahead_us),
     ),
-    _OfAlignment(
+    _Of(
         "lowmark_alignment_max_drift_seconds",
         "How far a member may be ahead of the group's minimum, seconds of event time.",
         lambda a: _seconds(a.max_drift_us),
     ),
-    _OfAlignment(
+    _Of(
         "lowmark_alignment_waiting",
         "1 while the cap keeps the stream from going on.",
         lambda a: a.waiting,
     ),
 )
 
-SPLIT_GAUGES = (
-    _OfSplit(
+SPLIT_GAUGES: tuple[_Of[SplitStatus], ...] = (
+    _Of(
         "lowmark_split_watermark_timestamp_seconds",
         "Watermark of a split, event time, Unix seconds. Absent before its first.",
         lambda s: _seconds(s.watermark_us),
     ),
-    _OfSplit(
+    _Of(
         "lowmark_split_live",
         "1 while the low watermark waits for the split (pending, active, paused), 0 otherwise (idle, finished).",
         lambda s: s.state not in (SplitState.IDLE, SplitState.FINISHED),
     ),
-    _OfSplit(
+    _Of(
         "lowmark_split_lagging",
         "1 if the split has rows waiting, may be read, and delivered none in the last batch.",
         lambda s: s.lagging,
     ),
-    _OfSplit(
-        "lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows
-    ),
-    _OfSplit(
+    _Of("lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows),
+    _Of(
         "lowmark_split_bound_seconds",
         "How late a row of a split may be, where each split's bound follows its rows. Absent otherwise.",
         lambda s: _seconds(s.bound_us),
     ),
-    _OfSplit(
+    _Of(
         "lowmark_split_late_rows",
         "Rows of a split at or below the watermark by which Spark drops rows in their batch, since the query began. "
         "Absent where they are not counted: see docs/wrap.md.",
         lambda s: s.late_rows,
     ),
-    _OfSplit(
+    _Of(
         "lowmark_split_last_report_timestamp_seconds",
         "When a split last delivered rows, Unix seconds. Absent before its first.",
         lambda s: _at(s.last_report),
     ),
 )
 
-SPLIT_COUNTERS = (
-    _OfSplit("lowmark_split_rows", "Rows a split delivered, where they are counted by split.", lambda s: s.rows),
-    _OfSplit(
+SPLIT_COUNTERS: tuple[_Of[SplitStatus], ...] = (
+    _Of("lowmark_split_rows", "Rows a split delivered, where they are counted by split.", lambda s: s.rows),
+    _Of(
         "lowmark_split_late_reports",
         "Batches in which a split delivered rows at or below the watermark in force.",
         lambda s: s.late_reports,
     ),
-    _OfSplit(
+    _Of(
         "lowmark_split_native_late_rows",
         "Rows of a split, at least, that Spark's one watermark for the whole stream judged late, or would have.",
         lambda s: s.native_late_rows,
     ),
-    _OfSplit(
+    _Of(
         "lowmark_split_beyond_bound",
         "Rows of a split that came later than its adaptive bound allowed; for a wrapped stream, batches.",
         lambda s: s.beyond_bound,

@@ -20,7 +20,6 @@ class PageServer:
     """Serves the page on 127.0.0.1 until it is stopped.
 
     Args:
-        look: asks the services on the page.
         port: port to listen on, 0 for any free port.
 
     Attributes:

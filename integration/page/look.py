@@ -51,11 +51,7 @@ class AllServices:
         self._connect = connect
 
     def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
-        """Ask all services.
-
-        Raises:
-            SocketsRefused: other users may enter the folder of the sockets.
-        """
+        """Ask all services. Raises `SocketsRefused` if other users may enter the folder of the sockets."""
         addresses = [self._connect] if self._connect is not None else sockets.find_addresses()
         if not addresses:
             return {}

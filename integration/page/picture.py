@@ -71,12 +71,7 @@ class _Splits:
 
 
 class Picture:
-    """The newest look, for any number of browsers. Thread-safe.
-
-    Args:
-        look: asks the services.
-        now_us: microseconds since the epoch.
-    """
+    """The newest look, for any number of browsers. Thread-safe."""
 
     def __init__(self, look: Look, now_us: Callable[[], int]) -> None:
         self._look, self._now_us = look, now_us

@@ -33,7 +33,6 @@ class Row:
     """The form of a class on the wire.
 
     Attributes:
-        message: the class, a dataclass.
         tag: the name of the class there; None: its place alone tells the class.
         together: name -> dataclass: what the class has of that one's fields stands in a map under this name; the class
             has a property that makes it.

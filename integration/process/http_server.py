@@ -64,7 +64,6 @@ class HttpServer:
         application: the WSGI application; called from several threads at a time.
         host: name or address to bind to.
         port: port to listen on, 0 for any free port.
-        name: name of the thread that takes connections.
 
     Attributes:
         port: the real port.

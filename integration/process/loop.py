@@ -23,11 +23,8 @@ class LoopTimes:
     """How busy a loop has been since it began.
 
     Attributes:
-        calls: number of finished calls.
         busy_us: duration of all finished calls, microseconds.
-        longest_us: duration of the longest call, microseconds.
         waiting: number of calls that have not begun.
-        failed: whether an error has ended the loop.
     """
 
     calls: int = 0
@@ -38,13 +35,7 @@ class LoopTimes:
 
 
 class Loop:
-    """Runs calls one after the other, in the order of arrival.
-
-    >>> loop = Loop("example")
-    >>> loop.call(lambda: 6 * 7, "multiply", seconds=1)
-    42
-    >>> loop.stop()
-    """
+    """Runs calls one after the other, in the order of arrival."""
 
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -65,8 +56,6 @@ class Loop:
         """Run work on the loop, and return its result.
 
         Args:
-            work: the work; its error reaches the caller.
-            action: purpose of the work, for errors.
             seconds: how long to wait; work that has not begun by then never begins.
 
         Raises:

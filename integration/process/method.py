@@ -22,10 +22,7 @@ class Method(Generic[Question, Answer]):
     """A method's name and its two message types; the same object serves both ends.
 
     Args:
-        service: the service's name on the wire.
-        name: the method's name.
         question, answer: types of the messages, which are checked after decoding.
-        codec: the codec; by default msgspec itself.
     """
 
     def __init__(

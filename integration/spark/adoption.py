@@ -61,11 +61,8 @@ class Adoption:
     """The result of `adopt` or `leave`, or of a dry run.
 
     Attributes:
-        checkpoint: the checkpoint.
-        change: the change in words.
         number: number of the change, whose backup is ``lowmark/changes/<number>.json``; None without a change.
         done: False for a dry run.
-        why_nothing: why there is nothing to do.
         why_not_yet: in a dry run, why the same command would be refused now.
         warning: a problem that a query on the checkpoint will have, with lowmark or without.
     """

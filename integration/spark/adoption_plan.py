@@ -21,7 +21,6 @@ class AdoptionPlan:
     """Plans one `adopt` or `leave`.
 
     Args:
-        action: the command.
         entries: the newest two entries of the offset log, by name, the newest first.
         folders: numbers of the folders in ``sources/`` that are not empty.
         refused: makes an error from a fact and a hint.

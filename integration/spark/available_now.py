@@ -37,7 +37,6 @@ class AvailableNow:
     """Makes `Trigger.AvailableNow` work for queries of wrapped and read streams where Spark does not.
 
     Args:
-        spark: the session of the queries.
         tell: called before a query's first batch with the ids of its streams, and with the fault if lowmark cannot make
             the query end by itself.
     """

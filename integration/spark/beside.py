@@ -36,7 +36,6 @@ class Beside:
 
     Attributes:
         starting: topic -> partition -> offset of the first record to read: Kafka's `startingOffsets`.
-        stopped: the same for the end of the old query.
         watermark_us: the old query has emitted the windows that end at or before this time, in microseconds; None: it
             has emitted none.
         after_batch: the newest batch of the old query whose rows are not needed; None: all are needed.
@@ -78,8 +77,6 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
 
     Args:
         checkpoint: of a native query on Kafka with one `withWatermark`, in append mode; a folder on this machine.
-        window_us: the width of its windows in microseconds.
-        delay_us: the delay of its `withWatermark` in microseconds.
 
     Raises:
         CheckpointUnreadable: the checkpoint is of another kind, or its entries do not reach back far enough.

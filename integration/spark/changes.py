@@ -41,14 +41,9 @@ class Change(msgspec.Struct, frozen=True):
     """A change of a checkpoint. The file is written before the change begins, and is the backup for its undoing.
 
     Attributes:
-        action: the command.
         entries: the changed entries, the newest first.
         moves: (from, to) of folders in ``sources/``, in order.
         streams: names of the streams whose heartbeats are added or removed.
-        undoes: number of the change that this change takes back; None: none.
-        moved: number of finished moves.
-        done: whether the change is finished.
-        format: version of this file's format.
     """
 
     action: Action
@@ -65,7 +60,6 @@ class Changes:
     """The changes of one checkpoint.
 
     Args:
-        store: the checkpoint.
         given: the path as the user gave it.
     """
 
@@ -109,11 +103,7 @@ class Changes:
         return number, change
 
     def keep(self, number: int, change: Change) -> None:
-        """Write a change and its progress to its file.
-
-        Raises:
-            CheckpointUnwritable: it could not be written.
-        """
+        """Write a change and its progress to its file. Raises `CheckpointUnwritable` if it could not be written."""
         self._store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
 
 

@@ -40,7 +40,6 @@ class Farewell(msgspec.Struct, frozen=True):
     Attributes:
         token: the run's token, which is also in the checkpoint's last heartbeat offset.
         epoch: epoch of the last answer to the run's reader. The state fits the offset of that answer and older offsets.
-        batch_id: newest batch in the state.
         state: the coordinator's state, base64; empty: the state in that offset is the newest.
     """
 
@@ -54,7 +53,6 @@ class FarewellFiles:
     """The farewells in a checkpoint on any file system, and some of Spark's own files.
 
     Args:
-        spark: a session, for Hadoop's configuration.
         checkpoint: the checkpoint's root, as Spark resolved it.
 
     Attributes:
@@ -70,11 +68,7 @@ class FarewellFiles:
         return HadoopStore(self._spark, self._checkpoint)
 
     def write(self, farewell: Farewell) -> None:
-        """Write a farewell as a whole or not at all.
-
-        Raises:
-            CheckpointUnwritable: the file could not be written.
-        """
+        """Write a farewell as a whole or not at all. Raises `CheckpointUnwritable` if the file could not be written."""
         self._store.write(self._path(farewell.token), msgspec.json.encode(farewell).decode())
 
     def read(self, token: str) -> Farewell | None:
@@ -162,7 +156,6 @@ class FarewellFiles:
         Args:
             resumes: the token in the offset that the run starts from; another query's is not in this checkpoint.
             runs: the query has finished a batch since it was started.
-            left_behind: the farewell of the run before, if any.
 
         Raises:
             CheckpointUnreadable, UnknownFormat: see `newest_entry`.
@@ -212,7 +205,6 @@ def initial_offset(store: CheckpointStore, source: str) -> str | None:
     """Return the first offset of a Kafka source, as text; None if the source recorded none in a known format.
 
     Args:
-        store: the checkpoint.
         source: name of the source's folder in ``sources/``.
 
     Raises:

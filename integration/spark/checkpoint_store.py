@@ -62,11 +62,7 @@ class CheckpointFiles(Protocol):
         ...
 
     def read(self, path: str) -> str | None:
-        """The text of a file; None if the file does not exist.
-
-        Raises:
-            UnicodeDecodeError: the file is no text.
-        """
+        """The text of a file; None if the file does not exist. Raises `UnicodeDecodeError` if the file is no text."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -280,7 +276,6 @@ class HadoopStore:
     does all work there.
 
     Args:
-        spark: a session, for its file systems and its settings.
         checkpoint: the path, as given to `checkpointLocation`.
     """
 

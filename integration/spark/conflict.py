@@ -32,8 +32,6 @@ def conflict(
     Args:
         written: the newest offset of each source in the checkpoint.
         wrapped: names of the streams that the query wraps, in the order of their heartbeats.
-        read: names of the streams that the query reads by `LowWatermarkService.read`.
-        checkpoint: path of the checkpoint.
         sources: numbers of the sources of each wrapped stream, if known.
         kinds: for each place where the query uses a source, whether it is a heartbeat; None: not known.
 

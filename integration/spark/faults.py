@@ -12,8 +12,6 @@ def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | Non
 
     Args:
         stacked: a watermark stands on top of another.
-        watermarks: number of watermarks in the plan.
-        policy: Spark's policy for several watermarks.
     """
     if stacked:
         return (

@@ -26,12 +26,7 @@ log = logging.getLogger("lowmark")
 
 
 def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
-    """Warn if a query starts without the heartbeat that its checkpoint has.
-
-    Args:
-        spark: the session of the query.
-        event: the start event of the query.
-    """
+    """Warn if a query starts without the heartbeat that its checkpoint has."""
     try:
         query = spark._jsparkSession.streams().get(event.id())
         if query is None:

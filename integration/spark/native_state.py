@@ -31,12 +31,7 @@ _CHECK = "spark.sql.streaming.stateStore.stateSchemaCheck"
 
 
 def take_over(spark: SparkSession, event: JavaObject) -> None:
-    """Switch off the comparison of state schemas for a wrapped join that starts on an adopted checkpoint.
-
-    Args:
-        spark: the session of the query.
-        event: the start event of the query.
-    """
+    """Switch off the comparison of state schemas for a wrapped join that starts on an adopted checkpoint."""
     query = spark._jsparkSession.streams().get(event.id())
     if query is None:
         return  # the query has ended already

@@ -65,11 +65,7 @@ class OffsetEntry:
 
     @classmethod
     def parse(cls, text: str) -> OffsetEntry:
-        """Read an entry.
-
-        Raises:
-            UnknownFormat: the entry is not whole, or of an unknown version.
-        """
+        """Read an entry. Raises `UnknownFormat` if the entry is not whole, or of an unknown version."""
         # splitlines would also end a line at characters that JSON does not escape.
         version, *lines = text.split("\n")
         if version not in _VERSIONS:
@@ -114,9 +110,6 @@ class OffsetEntry:
         Version 2 writes its lines in any order; a source without read data has no line, a source that is used twice has
         one.
 
-        Args:
-            count: number of the places.
-
         Raises:
             UnknownFormat: a line is not numbered as a place.
 
@@ -151,11 +144,7 @@ class OffsetEntry:
         return {id_: offset for id_, offset in self.sources if id_ not in heartbeats}
 
     def check(self) -> None:
-        """Refuse an entry with unknown parts, before it is changed.
-
-        Raises:
-            UnknownFormat: names the unknown part.
-        """
+        """Refuse an entry with unknown parts, before it is changed. Raises `UnknownFormat`."""
         metadata = self._metadata()
         unknown = sorted(set(metadata) - (_METADATA if self.version == 1 else _METADATA_V2))
         if not metadata or unknown:

@@ -37,7 +37,6 @@ class Node:
         depth: number of its parents.
         name: Spark's class of it.
         rest: the text behind the name.
-        streams: whether it is streaming.
     """
 
     depth: int

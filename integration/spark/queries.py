@@ -31,9 +31,7 @@ class RunningQuery:
     """One run of one query in the JVM beside the service; a `Query`.
 
     Attributes:
-        run_id: Spark's id of this run; a restart has another.
         query_id: Spark's id of the query, the same over restarts from one checkpoint.
-        farewells: the files of lowmark in its checkpoint.
     """
 
     run_id: str

@@ -66,9 +66,6 @@ class _Reader:
     """A heartbeat reader on the server's host.
 
     Attributes:
-        stream_id: id of its stream.
-        query: its query.
-        batches: number of its reported batches.
         answered: the newest answer and the number of batches it knows.
         told: the newest answer that the server has.
         told_at: monotonic time when the server took an answer.
@@ -113,7 +110,6 @@ class Relay:
     """See above.
 
     Args:
-        answer: answers a heartbeat reader.
         enqueue: takes each event after the answer to its batch.
         tell: takes an answer to the server's host.
         look: called once a second, with the clock's tick.

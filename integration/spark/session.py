@@ -71,9 +71,6 @@ def lean_home(folder: Path) -> Path:
     of processor time. Without the file, Python imports the same pyspark as installed, compiled once. Works only for a
     Spark that is a Python package, and without executors elsewhere.
 
-    Args:
-        folder: an existing folder for the home.
-
     Returns:
         The home, in `folder`.
     """
@@ -93,9 +90,6 @@ def local_session(
     """Start Spark in this process and stop it at the end.
 
     Args:
-        name: name of the application.
-        cores: number of tasks at once.
-        settings: further Spark settings.
         quiet: False lets Spark's log reach stderr.
 
     Yields:

@@ -29,9 +29,7 @@ class InputPlan:
     """The facts in Spark's plan of a DataFrame that is about to be wrapped.
 
     Attributes:
-        has_heartbeat: the heartbeat of a wrapped stream is among its sources.
         has_watermark: `withWatermark` stands in it.
-        sources: number of its streaming sources.
         kafka_columns: output columns that are a Kafka source's own, unchanged.
         withholds_rows: nothing shows that an idle query's source has no rows.
         keeps_rows: every row of its sources comes out of it.
@@ -65,11 +63,7 @@ class QueryEvent(Protocol):
         ...
 
     def progress(self) -> Progress:
-        """Return the progress of a batch.
-
-        Raises:
-            UnreadableReport: a field is missing, or is not what it can be.
-        """
+        """Return the progress of a batch. Raises `UnreadableReport` if a field is missing, or is not what it can be."""
         ...
 
 
@@ -195,7 +189,6 @@ class Session(Protocol):
         """Make the heartbeat's source known to the session, and hear of its queries from now on.
 
         Args:
-            enqueue: takes each event.
             keep: called with each query that begins, before the query may end.
             available_now: see `AvailableNow`.
             answer: answers the heartbeat readers that cannot ask the service themselves.

@@ -85,11 +85,7 @@ def tell_cost(spark: SparkSession, name: str) -> None:
 
 
 def check_arrow(df: DataFrame, name: str) -> None:
-    """Refuse columns that cannot pass through Python.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Refuse columns that cannot pass through Python. Raises `WrapRefused`."""
     from pyspark.errors import PySparkException
 
     for column in df.schema.fields:

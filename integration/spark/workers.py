@@ -67,7 +67,6 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
     """Return the modules that workers import for a stream, each with the name of the code that imports it.
 
     Args:
-        strategy: the strategy of the stream.
         source: the source that `LowWatermarkService.read` reads; None for a wrapped stream.
     """
     if source is None:
@@ -83,7 +82,6 @@ def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
     Costs nothing for a local session with this Python. Executors elsewhere take a small job.
 
     Args:
-        spark: the session.
         modules: name of a module -> name of the code that imports it.
 
     Raises:

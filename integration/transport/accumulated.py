@@ -162,11 +162,7 @@ class TrackParam(AccumulatorParam[Tracks]):
 
 
 class TrackShelf:
-    """The measurements of a stream's tasks in its accumulator, until the service takes them.
-
-    Args:
-        accumulator: the stream's accumulator, whose value is in the driver.
-    """
+    """The measurements of a stream's tasks in its accumulator, until the service takes them."""
 
     def __init__(self, accumulator: Accumulator[Tracks]) -> None:
         self._accumulator = accumulator
@@ -192,11 +188,7 @@ class TrackShelf:
 
 @dataclass(frozen=True, slots=True)
 class TrackedMeasure:
-    """The part of a `Measure` that is the same for all whose tasks measure in Python.
-
-    Attributes:
-        tracks: the measurements of the stream's tasks.
-    """
+    """The part of a `Measure` that is the same for all whose tasks measure in Python."""
 
     tracks: TrackShelf
 
@@ -287,11 +279,8 @@ class EventTimeMap:
     """The function that `mapInArrow` runs: finds event times, feeds generators, reports to the accumulator.
 
     Attributes:
-        stream: name of the stream, for errors.
-        key: the split's columns.
         event_time: the column for the assigned time, added if it does not exist.
         strategy: a strategy with a generator, and possibly a timestamp assigner.
-        tracks: the accumulator.
     """
 
     stream: str

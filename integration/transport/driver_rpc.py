@@ -102,7 +102,6 @@ class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A planner's question before it plans a batch.
 
     Attributes:
-        stream_id: id of the stream that the planner reads.
         token: the planner's own token, new in every process.
     """
 
@@ -116,7 +115,6 @@ class PlannedRequest:
 
     Attributes:
         stream_id, token: as in `GuideRequest`.
-        planned: the plan.
     """
 
     stream_id: str
@@ -132,7 +130,6 @@ class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Asks for the status of one stream, or of all of them.
 
     Attributes:
-        stream: a stream's name, or None.
         limit: number of splits of each stream, those that need attention first; None: all.
         ended: include ended queries that the service remembers, each with its newest run.
     """
@@ -146,10 +143,7 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer to `StatusRequest`.
 
     Attributes:
-        application: Spark's application id.
-        pid: the driver's process id.
         streams: one JSON object per stream and query, as `lowmark.integration.run_status.run_json` makes it.
-        explanations: the same in words.
     """
 
     application: str
@@ -162,11 +156,8 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A person leaves splits out of the minimum, or takes that back.
 
     Attributes:
-        stream: the stream's name.
         splits: names of its splits, as a status gives them.
-        by: the person's name.
         idle: leave out; False: take back.
-        for_us: for how long, microseconds.
         until_us: until when instead, microseconds since the epoch; both None: until the split's next row.
     """
 
@@ -183,7 +174,6 @@ class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         query: name or id of the query.
-        split: the split's name.
         why: the person and the end, if the split is left out by hand now; None: the split is not.
     """
 
@@ -196,7 +186,6 @@ class MarkReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer to `MarkRequest`.
 
     Attributes:
-        marked: the splits in each running query.
         fact, hint: why nothing was marked, and the remedy; empty: all is well.
     """
 

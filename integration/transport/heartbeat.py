@@ -85,7 +85,6 @@ class HeartbeatOffset:
     """One offset of a heartbeat.
 
     Attributes:
-        stream: name of the stream.
         low_us: low watermark in microseconds, a multiple of 1,000; None without a low watermark.
         token: token of the reader process that wrote the offset; None in the very first offset of a query.
         epoch: the run's epoch at that time.
@@ -192,8 +191,6 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     Args:
         address: address of the service, or the place where a client of Spark Connect leaves its answers (`told.py`).
-        stream_id: id of the wrapped DataFrame.
-        stream: name of the stream.
         delay_ms: the delay that Spark will subtract again.
         split: the split's columns, kept in the offsets; None keeps none.
     """

@@ -51,11 +51,8 @@ class BatchMap:
     """The function that `mapInArrow` runs: reduces batches, and reports to the accumulator.
 
     Attributes:
-        stream: name of the stream, for errors.
-        columns: the split's columns.
         event_time: the TIMESTAMP column; added for an assigner if it does not exist.
         future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
-        tracks: the accumulator.
         assigner: finds the event time of a row; None: the column has it.
     """
 
@@ -204,10 +201,6 @@ class MappedMeasure(TrackedMeasure):
     """Measures a stream whose rows are reduced in Python: see `Measure`.
 
     Attributes:
-        stream: name of the stream, for errors.
-        key: makes ids and names from the splits' values.
-        strategy: how the watermark of a split is made.
-        max_splits: largest number of splits in a batch.
         detail: also report rows and earliest event time of each split.
     """
 

@@ -32,8 +32,6 @@ class Measured:
         watermarks_us: watermark of each split, with the bound subtracted.
         first_us: smallest event time of each split; may be empty.
         rows: rows of each split; None if the transport does not count rows by split.
-        counts: totals of the batch.
-        names: id -> name of the splits whose names were seen.
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: events from readers to their enumerator, by task: (subtask, serializer's version, event).
         newest_us: largest event time, including rows beyond the future guard; None without one.
@@ -83,7 +81,6 @@ class Measure(Protocol):
         """Return the measurements of a finished batch; None without any.
 
         Args:
-            query_id: Spark's id of the query.
             batch_id: the batch; older batches are no longer asked for.
             metrics: the observed metrics in the batch's progress event, by name.
 

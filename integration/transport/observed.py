@@ -80,7 +80,6 @@ class Observation:
         latest_us: largest event time of each split, int64 microseconds, shape (n,).
         earliest_us: smallest event time by split id; empty without `detail`.
         split_rows: rows by split id; empty without `detail`.
-        rows: rows in the batch, good or bad.
         null_split_rows, null_time_rows, before_epoch_rows: rows that move no watermark, by reason.
         names: id -> name of the splits in the sample.
         newest_us: largest event time, including rows beyond the guard; None without one.
@@ -105,9 +104,6 @@ class Measurement:
     """The measurement of a stream: builds the columns for `observe` and reads their results.
 
     Attributes:
-        stream: name of the stream, for errors.
-        key: the split's columns.
-        event_time: name of the TIMESTAMP column.
         future_guard_us: events further ahead of the batch's wall clock move no watermark; None: no guard.
         sketch_lg: base-2 logarithm of the number of splits counted exactly, 4 to 26.
         detail: also measure the earliest event time and the rows of each split; about a quarter more work.
@@ -161,7 +157,6 @@ class Measurement:
 
         Args:
             metric: the observed row as a mapping; sketches as bytes (listener) or base64 text (progress JSON).
-            batch_id: for errors.
 
         Raises:
             TooManySplits: the batch held more splits than the sketch counts exactly.
@@ -248,13 +243,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class ObservedMeasure:
-    """Measures a stream by Spark's observed metrics: see `Measure`.
-
-    Attributes:
-        measurement: the observed columns.
-        metric: name of the metric.
-        strategy: how the watermark of a split is made.
-    """
+    """Measures a stream by Spark's observed metrics: see `Measure`."""
 
     measurement: Measurement
     metric: str

@@ -28,11 +28,6 @@ class ServicePeer:
     """A planner's link to the service. Pickled: connects when it first asks.
 
     While the service is gone, its last answer holds: the watermark stays, and alignment lets nobody read further.
-
-    Args:
-        address: address of the service.
-        stream_id: id of the stream.
-        stream: name of the stream, for errors.
     """
 
     def __init__(self, *, address: str, stream_id: str, stream: str) -> None:

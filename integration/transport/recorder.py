@@ -46,11 +46,7 @@ class AccumulatorRecorder:
     """Measures event times per split while a task reads.
 
     Attributes:
-        event_time: the column to measure.
         future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
-        key: makes ids from the splits' names.
-        tracks: the accumulator.
-        events: the format of the events that readers send.
         lateness: whether to count rows by lateness and by event time.
     """
 
@@ -144,11 +140,7 @@ class _SlotRecording:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMeasure(TrackedMeasure):
-    """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`.
-
-    Attributes:
-        strategy: how the watermark of a split is made.
-    """
+    """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`."""
 
     strategy: WatermarkStrategy
 

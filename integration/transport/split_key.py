@@ -70,8 +70,6 @@ class SplitKey:
         """Check the columns a user named against the DataFrame's schema.
 
         Args:
-            stream: name of the stream, for the error.
-            columns: at least one, distinct.
             types: every column of the DataFrame -> its type in Spark's short form.
 
         Raises:
@@ -145,7 +143,6 @@ class SplitKey:
         """Return id -> name of the user's ``splits=``.
 
         Args:
-            stream: name of the stream, for the error.
             splits: one value per split for a single column, else one tuple or list per split.
 
         Raises:

@@ -54,7 +54,6 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An answer to a reader.
 
     Attributes:
-        reply: the answer.
         batches: number of the reader's batches whose reports the answer knows.
     """
 

@@ -102,8 +102,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         )
         self._metrics = MetricGroup()
         self._restored = 0
-        self._lock = threading.Lock()  # guards the next three
-        self._started = self._closed = self._enumerator_closed = False
+        self._lock = threading.Lock()  # guards the next fields
+        self._started = self._closed = False
         self._asked: dict[Future[Any], str] = {}
         self._coming: dict[int, ReaderInfo] = {}  # all readers handed over, for a restore
         # The fields below belong to the coordinator's thread.

@@ -75,21 +75,10 @@ class ActionQueue:
     """Runs named actions: due actions in the order of arrival, other actions when they are due.
 
     Args:
-        name: name of its threads.
-        clock: decides when actions are due.
         threads: the largest number of threads; threads are started when actions need them.
         uncaught: gets (action, error) for an error of an action, on its thread; None: the error is logged.
         died: gets the error that ended a thread of the queue, on that thread: an error of the queue itself, or of
             `uncaught`. The queue is closed then.
-
-    >>> from concurrent.futures import Future
-    >>> queue, done = ActionQueue("example", clock=MonotonicClock()), Future()
-    >>> queue.post("multiply", lambda: done.set_result(6 * 7))
-    >>> done.result(timeout=5)
-    42
-    >>> queue.close()
-    >>> queue.join(5)
-    True
     """
 
     def __init__(
@@ -255,9 +244,7 @@ class ExecutorNotifier:
     """Makes blocking calls on worker threads, and hands the results to the coordinator's thread.
 
     Args:
-        name: name of the worker threads.
         post: runs (action, work) on the coordinator's thread, and catches errors of the work.
-        clock: measures delays and periods.
         threads: how many calls may run at once.
     """
 

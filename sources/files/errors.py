@@ -1,11 +1,4 @@
-"""The errors of the source of files.
-
-LowmarkError
-├── FileUnreadable (RuntimeError)    a file exists but cannot be read
-├── FileChanged    (RuntimeError)    a file was deleted or changed after it was found
-├── InvalidFileOption (ValueError) an invalid option or path
-└── NoSchema       (ValueError)      columns are unknown, or differ from the wanted columns
-"""
+"""The errors of the source of files."""
 
 from __future__ import annotations
 

@@ -45,7 +45,6 @@ class FileIndex:
 
     Attributes:
         rows: number of rows before each step and, last, in the file; int64, shape (steps + 1,).
-        size_bytes: rough number of bytes, likewise.
         latest_us: largest event time of each step, None without an event-time column; int64, shape (steps,).
         earliest_us: smallest event time of each step, likewise.
     """

@@ -33,7 +33,6 @@ class FileFacts:
 
     Attributes:
         name: its path below the listing's root.
-        size_bytes: its size.
         modified_us: when it was last modified, microseconds since the epoch; 0 if the file system has no such time.
     """
 
@@ -56,7 +55,6 @@ class FileListing:
     """Lists files below one root.
 
     Attributes:
-        filesystem: the file system.
         root: the folder that names are relative to.
         places: the folders to look into.
     """

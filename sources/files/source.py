@@ -359,10 +359,6 @@ class FilePlanner(SimplePlanner[FileSplit]):
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
 
-    @property
-    def skipped(self) -> list[str]:
-        return sorted(name for (name, _, _), index in self._indexes.items() if index is None)
-
     def latest(self, splits: Sequence[FileSplit]) -> Mapping[str, SplitEnd]:
         self._ask(splits)
         return {split.split_id: self._end(split) for split in splits}

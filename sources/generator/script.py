@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ class SplitScript:
     parents: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StreamScript:
     """A whole stream: finite, and the same for the same seed in every process.
 
@@ -138,8 +139,8 @@ class StreamScript:
             raise InvalidScript(f"split {split.name}", "rows and times in 62 bits", "larger ones")
 
     def _check_parent(self, child: SplitScript, parent: str) -> None:
-        found = next((split for split in self.splits if split.name == parent), None)
-        if found is None or found.from_tick >= child.from_tick:
+        found = self._by_name.get(parent)
+        if found is None or found[1].from_tick >= child.from_tick:
             raise InvalidScript(f"parents of {child.name}", "splits that begin before it", repr(parent))
         if self.ends_at(parent) != child.from_tick:
             raise InvalidScript(
@@ -160,7 +161,7 @@ class StreamScript:
 
     def ends_at(self, split: str) -> int | None:
         """The tick in which the children of a split begin, None without children."""
-        return min((child.from_tick for child in self.splits if split in child.parents), default=None)
+        return self._ends.get(split)
 
     def first_at(self, split: str, time_us: int, *, seed: int) -> int | None:
         """Find the first row of a split, in order of arrival, that is at or after a time.
@@ -248,10 +249,27 @@ class StreamScript:
         return script
 
     def _find(self, name: str) -> tuple[int, SplitScript]:
-        for index, split in enumerate(self.splits):
-            if split.name == name:
-                return index, split
-        raise LookupError(f"no split {name!r} in this script, which has {[split.name for split in self.splits]}")
+        found = self._by_name.get(name)
+        if found is None:
+            raise LookupError(f"no split {name!r} in this script, which has {[split.name for split in self.splits]}")
+        return found
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, tuple[int, SplitScript]]:
+        return {split.name: (index, split) for index, split in enumerate(self.splits)}
+
+    @cached_property
+    def _ends(self) -> Mapping[str, int]:
+        """Parent -> the tick in which its first child begins."""
+        ends: dict[str, int] = {}
+        for child in self.splits:
+            for parent in child.parents:
+                ends[parent] = min(child.from_tick, ends.get(parent, child.from_tick))
+        return ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields only, because a pickled source must not carry the look-up tables."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _owed_rows(self, split: SplitScript) -> int:
         return split.behind_us // self.tick_us * split.rows_per_tick

@@ -48,8 +48,6 @@ class Succession:
         sources: see `HybridSource`.
 
     Attributes:
-        first: the source that is read first.
-        last_index: index of the last source.
         boundedness: boundedness of the whole, which is that of the last source.
         requires: modules that reading the sources needs, those of deferred sources, too.
 

@@ -49,7 +49,6 @@ class Topic:
     """A topic on the brokers.
 
     Attributes:
-        name: its name.
         topic_id: distinguishes it from an earlier topic of that name (KIP-516); "" if brokers are too old for ids.
         partitions: their numbers, sorted.
     """
@@ -63,11 +62,8 @@ class KafkaClient:
     """Asks the brokers. For one thread at a time.
 
     Args:
-        settings: how to reach the brokers.
         reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
             refuses or cannot be found is an error within ten seconds, because waiting does not mend a wrong address.
-        now_seconds: a clock that never goes back.
-        wait: waits for a number of seconds.
     """
 
     def __init__(
@@ -87,12 +83,7 @@ class KafkaClient:
     # -- questions
 
     def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
-        """Return the existing topics among these names.
-
-        Args:
-            names: names of topics.
-            action: the purpose, completing "cannot ...".
-        """
+        """Return the existing topics among these names."""
         return self.describe(names, action)()
 
     def describe(self, names: Sequence[str], action: str = "describe topics") -> Callable[[], dict[str, Topic]]:
@@ -147,7 +138,6 @@ class KafkaClient:
 
         Args:
             wanted: (topic, partition) -> the wanted position.
-            action: the purpose, completing "cannot ...".
             patience_seconds: how long partitions without an answer are asked again once others have one; None: for the
                 whole allowed time.
 
@@ -224,12 +214,6 @@ class KafkaClient:
         self, partitions: Sequence[TopicPartitionId], position: KafkaOffsets, otherwise: KafkaOffsets, action: str
     ) -> dict[TopicPartitionId, int]:
         """Turn a user's position into an offset for every partition.
-
-        Args:
-            partitions: the partitions.
-            position: the user's position.
-            otherwise: the position for partitions without an answer and without another position.
-            action: the purpose, for errors.
 
         Raises:
             KafkaTopicMissing: a partition does not exist.

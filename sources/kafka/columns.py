@@ -44,7 +44,6 @@ class KafkaColumns:
     """The columns of rows, and the conversion of records to these columns.
 
     Args:
-        names: the columns, in order.
         key_type, value_type: "binary" or "string".
 
     >>> KafkaColumns(("partition", "value"), value_type="string").schema.types
@@ -85,8 +84,6 @@ class KafkaColumns:
         """Return one batch of converted records of one partition.
 
         Args:
-            topic: name of the topic.
-            partition: number of the partition.
             chunks: for each column of `per_record`, its parts in order; arrays of the same length without such columns.
         """
         rows = sum(map(len, chunks[0]))

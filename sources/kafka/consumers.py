@@ -39,9 +39,7 @@ class KeptConsumer:
     """A consumer, its properties, and its errors.
 
     Attributes:
-        consumer: the consumer of confluent-kafka.
         key: its properties.
-        errors: the errors of its callbacks.
     """
 
     def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object, log: LibrdkafkaLog) -> None:

@@ -169,13 +169,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
     """Discovers partitions and assigns each to one reader for good, a topic's partitions evenly over all readers.
 
     Args:
-        context: the context from the coordinator.
-        settings: how to reach the brokers.
-        subscriber: the strategy of discovery.
         start: where the first partitions begin; later partitions begin at their first record.
         stop: where partitions end, looked up when they are found; None: partitions do not end.
         period_seconds: time from one discovery to the next; None: one discovery, at the start.
-        state: the state to go on from.
         client: asks the brokers; by default a new client, made from the settings.
     """
 

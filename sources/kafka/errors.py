@@ -1,12 +1,4 @@
-"""The errors of the Kafka connector.
-
-LowmarkError
-├── InvalidKafkaOption (ValueError)    an invalid option, or an option that the connector must set itself
-├── KafkaTopicMissing  (LookupError)   a named topic or partition does not exist
-├── KafkaUnavailable   (RuntimeError)  no answer within the allowed time, or a refusal that waiting does not cure
-├── KafkaDataLost      (RuntimeError)  records were deleted before they were read
-└── InvalidUtf8        (ValueError)    a key or value that shall be a string is not UTF-8
-"""
+"""The errors of the Kafka connector."""
 
 from __future__ import annotations
 

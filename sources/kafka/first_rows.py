@@ -93,8 +93,6 @@ class FirstRows:
 
     Args:
         settings: how to reach the brokers, and which records are rows (`read_committed`).
-        consumers: gives the consumer.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

@@ -26,7 +26,6 @@ class LibrdkafkaLog:
     Args:
         redact: takes secrets out of a text.
         drop: unwanted kinds, such as "CONFWARN".
-        now_seconds: a clock that never goes back.
     """
 
     QUIET_SECONDS = 10.0
@@ -61,7 +60,6 @@ class ClientErrors:
     """Takes the errors of a client's callbacks, such as an absent broker or a refused login; logs and keeps them.
 
     Attributes:
-        log: the log for the errors.
         said: the last error, None without errors.
         refused: the error of a refused login, None if none was refused.
         unreachable: whether no connection can be made, by the last error, in contrast to a silent broker.

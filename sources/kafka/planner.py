@@ -42,14 +42,12 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             the partitions where a search by time found an offset without a row.
 
     Args:
-        settings: how to reach the brokers.
         go_on: whether lost records are logged and counted, instead of raised.
         searchable: whether rows have the searched time.
         transactional: whether partitions have transactions; None: unknown, so the row of a claim is looked at.
         subscribes: whether (topic, partition) shall still be read; None: all partitions.
         client: asks the brokers; by default a new client, made from the settings.
         consumers: gives the consumer that looks at found rows.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

@@ -112,11 +112,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         metrics: counts `lost_offsets` and `data_losses`.
 
     Args:
-        settings: how to reach the brokers.
-        columns: the columns of rows.
         go_on: whether lost records are logged and counted, instead of raised.
-        consumers: gives consumers.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

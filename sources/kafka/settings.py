@@ -24,7 +24,6 @@ class KafkaSettings:
 
     Args:
         bootstrap_servers: "host:port,host:port".
-        options: librdkafka properties.
         give_up_after_seconds: how long a question is repeated while brokers are away.
         read_committed: whether records of open and aborted transactions are left out.
 

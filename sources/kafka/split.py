@@ -46,7 +46,6 @@ class DataLoss:
 
     Args:
         go_on: whether reading goes on without lost records.
-        metrics: counts lost records.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:

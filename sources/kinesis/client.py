@@ -110,7 +110,6 @@ class Page:
     """One answer of GetRecords.
 
     Attributes:
-        records: the records, as boto3 gives them.
         iterator: the iterator for the next page; None at the end of a closed shard.
         behind_ms: how far behind the newest record of the shard the page ends; 0: no more records are there now.
     """
@@ -124,11 +123,8 @@ class KinesisClient:
     """Asks the service. Several threads may use one client.
 
     Args:
-        settings: how to reach the service.
         pause: waits a number of seconds; returns True to end the wait.
-        now_seconds: a clock that never goes back.
         rates: reads and bytes of one shard in a second; None: no limit. All clients of the process share the limits.
-        answer_seconds: how long one answer may take.
 
     Attributes:
         throttled: how often the service refused for too many or too large requests.
@@ -274,9 +270,7 @@ class KinesisClient:
         """Ask until there is an answer.
 
         Args:
-            operation: boto3's name of the operation.
             asked: its arguments.
-            action: the action in words, for errors.
             patience_seconds: how long all attempts may take; None: the time of the settings.
             gone: whether a missing shard or a refused place raises an internal error for the caller.
 

@@ -15,16 +15,7 @@ WINDOW_MS = 60_000
 
 
 class ServiceClock:
-    """Bounds of the service's time, milliseconds since the epoch. The own clock counts milliseconds, too.
-
-    >>> clock = ServiceClock()
-    >>> clock.hear(1_767_225_600_000, asked_ms=5_000, answered_ms=5_040)
-    >>> clock.earliest_ms(at_ms=5_100) - 1_767_225_600_000, clock.latest_ms(at_ms=5_100) - 1_767_225_600_000
-    (60, 1100)
-    >>> clock.hear(1_767_225_601_000, asked_ms=5_900, answered_ms=5_920)  # by then, a new second had begun
-    >>> clock.earliest_ms(at_ms=6_000) - 1_767_225_600_000, clock.latest_ms(at_ms=6_000) - 1_767_225_600_000
-    (1080, 2000)
-    """
+    """Bounds of the service's time, milliseconds since the epoch. The own clock counts milliseconds, too."""
 
     def __init__(self) -> None:
         self._began_ms: int | None = None
@@ -42,7 +33,6 @@ class ServiceClock:
         Args:
             date_ms: milliseconds since the epoch, whole seconds.
             asked_ms: when the question was sent, by a clock that never goes back.
-            answered_ms: when its answer arrived.
         """
         window = self._window
         if self._began_ms is None or answered_ms >= self._began_ms + WINDOW_MS:

@@ -60,8 +60,6 @@ class KinesisColumns:
         """Make rows from records of one shard, in their order; a packet gives all its rows.
 
         Args:
-            split: the shard.
-            records: the records, as boto3 gives them.
             on_malformed: called with each record that begins as a packet but is not valid; the record gives one row.
         """
         if not any(is_packed(record["Data"]) for record in records):

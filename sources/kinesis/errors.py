@@ -1,13 +1,4 @@
-"""The errors of the Kinesis connector.
-
-LowmarkError
-├── InvalidKinesisOption  (ValueError)    an invalid option
-├── KinesisStreamMissing  (LookupError)   a named stream does not exist
-├── KinesisStreamReplaced (LookupError)   the stream was deleted and made again: the checkpoint is of another stream
-├── KinesisRefused        (RuntimeError)  missing credentials or rights, which waiting does not cure
-├── KinesisUnavailable    (RuntimeError)  no answer within the allowed time
-└── KinesisDataLost       (RuntimeError)  records expired before they were read
-"""
+"""The errors of the Kinesis connector."""
 
 from __future__ import annotations
 

@@ -45,10 +45,6 @@ class Seen:
     """A record that was looked at.
 
     Attributes:
-        sequence: its sequence number.
-        time_ms: when it arrived.
-        rows: number of its rows.
-        size_bytes: size of its data.
         behind: the position after the record.
     """
 
@@ -64,8 +60,6 @@ class Reading:
     """Reads on from a place in a shard, page after page, with a new iterator after an expired one.
 
     Attributes:
-        split: the shard.
-        place: the place where the next page begins.
         patience_seconds: how long one answer may take; None: the time of the settings.
     """
 
@@ -104,7 +98,6 @@ class ShardLook:
 
     Attributes:
         base: the place where the records ahead begin.
-        ahead: the next records, in order.
         closed: whether they end at the final end of a closed shard.
         at_tip: whether they reached the present end of the shard.
         tip: the last known record, if the records ahead do not reach the end.

@@ -21,13 +21,6 @@ class Pace:
     Args:
         reads_per_second: largest number of reads in a second; None: any number.
         bytes_per_second: largest number of bytes in a second; None: any number.
-
-    >>> pace = Pace(4.0, 2_000_000.0)
-    >>> pace.wait_seconds(now_seconds=10.0)
-    0.0
-    >>> pace.took(now_seconds=10.0, size_bytes=1_000_000)
-    >>> pace.wait_seconds(now_seconds=10.2)
-    0.3
     """
 
     def __init__(self, reads_per_second: float | None, bytes_per_second: float | None) -> None:

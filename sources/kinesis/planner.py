@@ -51,17 +51,12 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         metrics: counts `data_losses`, `unanswered_shards`, `throttled_requests`; shows `millis_behind_latest`.
 
     Args:
-        settings: how to reach the service.
         go_on: whether lost records are logged and counted, instead of raised.
         named: whether streams are given by name: a missing named stream is an error even if losses are passed.
         searchable: whether rows have the searched time.
-        bounded: whether the source ends.
-        poll_seconds: how often a shard is looked at.
         disorder_us: how far arrival times may go back along a shard, microseconds: claims stay this far behind.
         subscribes: whether a stream of that name shall still be read; None: all streams.
         rates: reads and bytes of one shard in a second; None: no limit.
-        client: asks the service; by default a new client.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

@@ -53,13 +53,8 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
     """Reads slices in turn, with one read in each fetch.
 
     Args:
-        settings: how to reach the service.
-        columns: the columns of rows.
         go_on: whether lost records are logged and counted, instead of raised.
         reads_per_second, bytes_per_second: limits of one shard for all reads of this process; None: no limit.
-        records_per_read: the largest number of records in one read.
-        client: asks the service; by default a new client.
-        now_seconds: a clock that never goes back.
 
     Attributes:
         metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library

@@ -34,8 +34,6 @@ class KinesisSplit(SourceSplit):
     """A shard of a stream, or a slice of one.
 
     Attributes:
-        stream: name or ARN of the stream.
-        shard: id of the shard.
         cursor: the place to go on from.
         until: the place where a slice ends; "" for a split that is no slice.
         records: rough number of records of a slice, for the size of reads. 0 in a split that is no slice.
@@ -91,7 +89,6 @@ class DataLoss:
 
     Args:
         go_on: whether reading goes on without lost records.
-        metrics: counts losses.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:

@@ -15,9 +15,6 @@ class AskedAbout:
 
     A single question is no proof, because it may be about some of the splits.
 
-    Args:
-        now_seconds: a clock that never goes back.
-
     >>> times = iter([0.0, 600.0, 600.5])
     >>> asked = AskedAbout(lambda: next(times))
     >>> asked.see(["a", "b"]), asked.see(["b"]), asked.see(["b"])

@@ -17,7 +17,6 @@ class KnownLosses:
 
     Args:
         go_on: whether reading goes on without the lost rows.
-        metrics: counts losses as `data_losses`.
         amount: name of the counter for the lost amount; None if the amount is unknown.
     """
 
@@ -30,9 +29,6 @@ class KnownLosses:
         """Handle a loss in a split, from a position on.
 
         Args:
-            lost: the error that describes the loss.
-            split_id: the split.
-            start: the position.
             amount: the lost amount, 0 if unknown.
 
         Raises:

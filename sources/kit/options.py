@@ -31,7 +31,6 @@ def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
 
     Args:
         given: the given values, by the names of the options; None: not given.
-        refusal: the connector's error.
     """
     passed = [name for name, value in given.items() if value is not None]
     if len(passed) != 1:

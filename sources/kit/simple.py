@@ -193,11 +193,7 @@ def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:
 
 
 class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
-    """Reads splits in turn through `SimpleSource.read`, up to their stops, with one batch in each fetch.
-
-    Attributes:
-        metrics: the reader's counts.
-    """
+    """Reads splits in turn through `SimpleSource.read`, up to their stops, with one batch in each fetch."""
 
     def __init__(self, source: SimpleSource[SplitT]) -> None:
         self._source, self._name = source, type(source).__name__

@@ -39,22 +39,11 @@ class Unanswered:
     """Counts splits that are not answered for, tells them in the log now and then, and since when in `text`.
 
     Args:
-        system: the one that does not answer, and where.
         splits: what its splits are called; the counter is called after them.
         metrics: where they are counted.
-        now_seconds: a clock that never goes back.
-        now_us: the wall clock, microseconds since the epoch.
 
     Attributes:
         text: what `SplitPlanner.trouble` says; None: nothing is amiss.
-
-    >>> unanswered = Unanswered("Kinesis at eu-west-1", "shards", MetricGroup(), now_us=lambda: 1_767_268_800_000_000)
-    >>> unanswered.see(2, 8, "orders/shardId-000000000001", "ThrottlingException: slow down")
-    >>> unanswered.text.partition(", such as ")[0]
-    'Kinesis at eu-west-1 gives no answer for 2 of 8 shards since 2026-01-01 12:00:00.000 UTC'
-    >>> unanswered.see(0, 8)
-    >>> unanswered.text is None
-    True
     """
 
     def __init__(
@@ -85,7 +74,6 @@ class Unanswered:
         Args:
             silent: how many splits got no answer.
             asked: how many splits the question was about.
-            example: id of one silent split.
             cause: why, without secrets.
         """
         if silent < asked or not asked:

@@ -16,13 +16,7 @@ __all__ = ["InducedBatches"]
 
 
 class InducedBatches(Generic[SplitT]):
-    """Plans batches as the reader of a source says.
-
-    Args:
-        source: the externally induced source.
-        name: name of the stream, for errors.
-        live: the splits that go on from the checkpoint.
-    """
+    """Plans batches as the reader of a source says."""
 
     def __init__(self, source: Source[SplitT, Any], name: str, live: Sequence[SplitT]) -> None:
         self._name = name
@@ -49,9 +43,6 @@ class InducedBatches(Generic[SplitT]):
         """Return a batch that ends at the reader's snapshot; an empty batch until the reader says that one is due.
 
         Args:
-            splits: the splits to read.
-            checkpoint: checkpoint id of the batch.
-            rows_before: counts rows, as `SplitPlanner.rows_before`.
             targets: id -> the position up to which this run reads a split at least; None: the run does not end.
 
         Raises:

@@ -52,9 +52,7 @@ class BatchState(Generic[SplitT]):
     """The state in an offset.
 
     Attributes:
-        coordinator: the coordinator's checkpoint.
         live: unfinished splits, each with `start` where it goes on after the batch.
-        slices: the slices of the batch.
         time_us: the event time up to which the batch takes every split; None if it is not cut by time.
     """
 
@@ -85,7 +83,6 @@ class BatchOffset:
     """One offset.
 
     Attributes:
-        source: the source's name.
         checkpoint: the number of batches planned so far, with this batch: FLIP-27's checkpoint id.
         token: token of the planner that planned the batch, no run of Spark's; None in the very first offset.
         positions: split id -> where the split goes on, for live splits.
@@ -124,11 +121,7 @@ class BatchOffset:
         return cls(source, checkpoint, token, dict(sorted(positions.items())), packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
-        """Read the state back.
-
-        Raises:
-            UnreadableOffset: the bytes are not ours, or of a later version.
-        """
+        """Read the state back. Raises `UnreadableOffset` if the bytes are not ours, or of a later version."""
         if not self.state:
             return BatchState(b"")
         try:

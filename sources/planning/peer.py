@@ -36,17 +36,14 @@ class Planned:
     """The facts about a batch that is planned but not read.
 
     Attributes:
-        checkpoint: checkpoint id of the batch.
         splits: all live splits, and their parents.
         claims_us: by split, the event time that the split has passed after the batch, because its next row is known, or
             because its system promises the time.
         rows: rows in the batch by split, upper bounds.
         backlog_rows: unread rows after the batch, by split; missing means unknown.
-        finished: splits that end with this batch.
         paused: splits that alignment keeps from being read.
         next_us: event time of the next row, if only a cap keeps the source from reading it; of the last row, if
             several rows have to be read at once.
-        metrics: the source's own metrics.
         missing: the reason for having no plan, and since when; completes "no split is known yet: ".
         trouble: the splits that cannot be read at present, since when and why; completes "waiting for the source: ".
         complete: whether no other splits will come.

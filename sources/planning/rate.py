@@ -85,9 +85,6 @@ class RateBudget:
 
     Counts in whole numbers, in parts of a row so small that every microsecond brings whole parts: no fraction is lost.
 
-    Args:
-        rate: the rate.
-
     >>> budget, granted = RateBudget(RateLimiterStrategy.per_second(2.5)), []
     >>> for second in range(5):
     ...     granted.append(budget.grant(second * 1_000_000))

@@ -20,9 +20,6 @@ class SlotWork(Generic[SplitT]):
     """The work of one reader slot in one batch.
 
     Attributes:
-        subtask: number of the slot.
-        checkpoint: checkpoint id of the batch.
-        splits: slices, each with a stop.
         events: events of the enumerator for this reader. A batch that is read again after a crash has no events.
     """
 

@@ -28,8 +28,6 @@ class Telling:
 
     Args:
         peer: the peer to tell; None: no peer.
-        token: token of the planner.
-        now_us: the wall clock, microseconds since the epoch, for people.
     """
 
     def __init__(self, peer: PlanPeer | None, token: str, now_us: Callable[[], int]) -> None:
@@ -69,11 +67,7 @@ class Telling:
             self._peer.tell(self._token, Planned(0, {}, missing=why))
 
     def planning_first(self, splits: int) -> AbstractContextManager[None]:
-        """Say, while the block lasts, that the first batch of a stream is being planned, if no plan was told yet.
-
-        Args:
-            splits: number of splits.
-        """
+        """Say, while the block lasts, that the first batch of a stream is being planned, if no plan was told yet."""
         if self._peer is None or self._told is not None or not splits:
             return nullcontext()
         return self._saying(
@@ -81,11 +75,7 @@ class Telling:
         )
 
     def reading_again(self, slices: int) -> None:
-        """Say until the next plan that the batch planned before a restart is being read again.
-
-        Args:
-            slices: number of slices that are read.
-        """
+        """Say until the next plan that the batch planned before a restart is being read again."""
         self.planning()
         if self._peer is not None:
             why = (

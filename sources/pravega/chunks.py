@@ -25,7 +25,6 @@ class Chunk:
     """Whole events. The next chunk uses `data` again.
 
     Attributes:
-        position: position of the first event.
         data: the bytes, perhaps with more bytes after the events.
         ends: where in `data` each event ends.
     """
@@ -60,9 +59,6 @@ def chunks(
     """Read the events from `start` up to `stop`, both of them positions between events.
 
     Args:
-        client: opens the segment, unless it is open.
-        split: the segment.
-        start: the first byte.
         stop: the byte after the last.
         opened: the segment, opened at `start`; it is closed at the end.
         chunk_bytes: the largest size of a chunk; a larger event makes a larger chunk.

@@ -62,7 +62,6 @@ class SegmentState:
     """The present state of a segment.
 
     Attributes:
-        head: its first present byte.
         tail: the position after its last event.
         sealed: whether no event will be added.
     """
@@ -77,7 +76,6 @@ class StreamCut:
     """A position in a stream: a position in each of the segments that cover the stream.
 
     Attributes:
-        stream: name of the stream.
         positions: segment -> byte.
     """
 
@@ -103,16 +101,7 @@ def client_of(settings: PravegaSettings) -> PravegaClient:
 
 
 class PravegaClient:
-    """Asks one Pravega about one scope. For many threads.
-
-    Args:
-        settings: how to reach Pravega.
-        now_seconds: a clock that never goes back.
-        pause: waits a number of seconds.
-
-    Attributes:
-        executor: Java's executor for the client's own work.
-    """
+    """Asks one Pravega about one scope. For many threads."""
 
     def __init__(
         self,
@@ -200,14 +189,6 @@ class PravegaClient:
         )
         return frozenset(int(segment.getSegmentId()) for segment in found.getSegments())
 
-    def segment_of_key(self, stream: str, key: str) -> int:
-        """Return the present segment for events with a routing key."""
-        scope = self.settings.scope
-        found = self._future(
-            stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
-        )
-        return int(found.getSegmentForKey(key).getSegmentId())
-
     def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
         """Return the successors of each segment: successor -> its predecessors; empty while the segment is open."""
 
@@ -265,7 +246,6 @@ class PravegaClient:
         """Return the marks of time that writers have noted in a stream; None if no mark was ever noted.
 
         Args:
-            stream: name of the stream.
             place: the place in the stream of marks to begin at: 0, or `after` of a mark. Truncated marks are skipped.
             most: the largest number of marks; None: all marks.
             origin: the origin of the place, "" if unknown. For another origin, all marks are returned.

@@ -23,8 +23,6 @@ def check_stream_cut(text: str, option: str, scope: str, stream: str | None = No
 
     Args:
         text: the text of `StreamCut.asText()`.
-        option: name of the option, for errors.
-        scope: the expected scope.
         stream: the expected stream; None: any.
 
     Raises:
@@ -51,7 +49,6 @@ def stream_cuts(client: PravegaClient, positions: Mapping[str, int]) -> dict[str
     to their end. So it covers every routing key once, as a StreamCut must.
 
     Args:
-        client: asks Pravega.
         positions: split id -> the byte where it goes on, for all unfinished splits.
 
     Raises:

@@ -55,11 +55,7 @@ class Positions:
     texts: tuple[str, ...] = ()
 
     def resolve(self, client: PravegaClient, stream: str) -> StreamCut:
-        """Look a position up.
-
-        Raises:
-            InvalidPravegaOption: the position is of another stream.
-        """
+        """Look a position up. Raises `InvalidPravegaOption` if the position is of another stream."""
         given = self.cuts.get(stream, self.otherwise)
         for cut in map(client.cut_of, self.texts):
             if cut.stream == stream:
@@ -81,10 +77,7 @@ class SegmentWalk:
 
     Args:
         client: makes the client, on the thread that looks.
-        streams: the streams.
-        start: where streams begin.
         stop: where streams end; None: streams do not end.
-        known: ids of known splits.
         late: whether there was an earlier discovery: streams of a pattern that are new since then begin at their head.
     """
 

@@ -1,15 +1,4 @@
-"""The errors of the Pravega connector.
-
-LowmarkError
-├── InvalidPravegaOption  (ValueError)    an invalid option: restarts do not help
-├── PravegaClientMissing  (RuntimeError)  no Java, no JPype, or no client's jars in this process
-├── PravegaStreamMissing  (LookupError)   a scope or a stream does not exist, or was deleted
-├── PravegaAccessDenied   (RuntimeError)  wrong credentials, or no right to read
-├── PravegaUnavailable    (RuntimeError)  no answer within the allowed time
-├── PravegaGroupTaken     (ValueError)    a reader group belongs to another application
-├── PravegaDataLost       (RuntimeError)  events were truncated before they were read
-└── PravegaEventBroken    (RuntimeError)  bytes of a segment are no event
-"""
+"""The errors of the Pravega connector."""
 
 from __future__ import annotations
 

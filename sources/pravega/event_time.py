@@ -36,11 +36,7 @@ Decode = Callable[[pa.BinaryArray], Any]
 
 
 def unit_us(unit: str) -> int:
-    """Return the microseconds in a unit of time.
-
-    Raises:
-        InvalidPravegaOption: the unit is unknown.
-    """
+    """Return the microseconds in a unit of time. Raises `InvalidPravegaOption` if the unit is unknown."""
     if unit not in _UNITS_US:
         raise InvalidPravegaOption("event_time_unit", repr(unit), "s, ms or us", "ms is usual.")
     return _UNITS_US[unit]

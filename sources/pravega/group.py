@@ -38,11 +38,6 @@ _POLL_SECONDS = 0.02
 class PravegaGroup:
     """One reader group. For one thread; its reader has a thread of its own.
 
-    Args:
-        client: the client of the scope.
-        name: name of the group.
-        streams: the streams of the group; an existing group of other streams is refused.
-
     Raises (from every call):
         PravegaGroupTaken: a group of that name has other streams.
         PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.
@@ -65,11 +60,7 @@ class PravegaGroup:
             self._ask("reset", lambda: group.resetReaderGroup(config))
 
     def join(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Set the group to a position and read on from there. Its other readers must be made again, as Pravega says.
-
-        Args:
-            cuts: the position in every one of its streams.
-        """
+        """Set the group to a position and read on from there. Its other readers must be made again, as Pravega says."""
         self._leave()
         config = self._config(cuts)
         group, _ = self._make(config)
@@ -78,9 +69,6 @@ class PravegaGroup:
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
         """Take a checkpoint of the group, or go on waiting for a begun checkpoint.
-
-        Args:
-            seconds: how long to wait now.
 
         Returns:
             (stream, segment) -> the byte up to which the group has read it, of segments that it reads or can read now;

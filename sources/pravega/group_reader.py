@@ -55,12 +55,8 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
     """Takes the group's checkpoints on the driver; reads the given slices in a task.
 
     Args:
-        source: reads slices.
-        name: name of the group, for the log.
-        group: makes the group, when the driver needs it.
         planner: makes the planner, which knows the ends of segments.
         cuts: positions by split -> the StreamCuts of these positions.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

@@ -46,7 +46,6 @@ class SegmentIndex:
 
     Attributes:
         begin: the position from which on it answers: as given, or later, once blocks were forgotten.
-        end: the position up to which it goes.
     """
 
     def __init__(

@@ -58,7 +58,6 @@ def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
     """Start Java in this process, unless it runs.
 
     Args:
-        jars: see `resolve_jars`.
         options: options of the machine; None: `DEFAULT_JVM_OPTIONS`. The options of the first start count.
 
     Raises:

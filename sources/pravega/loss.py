@@ -15,7 +15,6 @@ class DataLoss:
 
     Args:
         go_on: whether reading goes on without lost events.
-        metrics: counts losses.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:

@@ -23,11 +23,9 @@ class MarkWindow:
     """Successive marks of a stream that segments can still meet. For one thread.
 
     Attributes:
-        marks: the marks, in order.
         begin: the place in the stream of marks where they begin.
         end: the place up to which marks were read.
         origin: the stream of marks that was read; "" before the first read.
-        changes: grows with every change.
     """
 
     def __init__(self) -> None:

@@ -17,11 +17,7 @@ MARKS_AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class Noted:
-    """Reads the time that writers note.
-
-    Attributes:
-        unit_us: microseconds in the unit of the noted time.
-    """
+    """Reads the time that writers note."""
 
     unit_us: int
 

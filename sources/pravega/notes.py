@@ -61,7 +61,6 @@ class Marks:
 
     Attributes:
         origin: the stream of marks that was read. A stream that is made again under its name has another origin.
-        marks: the marks, in order.
     """
 
     origin: str
@@ -96,13 +95,7 @@ class SegmentNotes:
 
 
 def place_in(mark: Mark, segment: int, parents: Collection[int] = ()) -> int:
-    """Return the position of a mark in a segment: 0 before the segment existed, `ENDLESS` after its end.
-
-    Args:
-        mark: the mark.
-        segment: Pravega's number of the segment.
-        parents: the predecessors of the segment.
-    """
+    """Return the position of a mark in a segment: 0 before the segment existed, `ENDLESS` after its end."""
     at = mark.positions.get(segment)
     if at is not None:
         return at

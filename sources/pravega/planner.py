@@ -54,13 +54,11 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             events whose positions and times the planner has read.
 
     Args:
-        settings: how to reach Pravega.
         event_time: how to find the time of an event; None: segments are searched by noted times, or not by time.
         noted: reads noted times, so that segments are read only up to the noted time; None: no noted times.
         go_on: whether lost events are logged and counted, instead of raised.
         retention: is told the read positions; None: no retention.
         client: asks Pravega; by default the client of the process, made on first use.
-        now_seconds: a clock that never goes back.
     """
 
     def __init__(

@@ -32,7 +32,6 @@ class Retention:
     """Keeps and releases the events of a query.
 
     Args:
-        group: makes the group, when it is needed.
         cuts: positions by split -> the StreamCuts of these positions.
         subscribes: whether to make the group; otherwise another part makes it.
     """

@@ -27,8 +27,6 @@ class SegmentBytes:
     """An open segment. For one thread.
 
     Args:
-        source: Java's stream of bytes.
-        place: where Pravega is, for errors.
         action: completes "cannot ...".
         patience: how long bytes that are known to exist are waited for.
     """

@@ -15,7 +15,6 @@ class PravegaSettings:
 
     Attributes:
         controller: "tcp://host:port", or "tls://host:port".
-        scope: the scope.
         jars: places of Pravega's client, see `jvm.resolve_jars`.
         jvm_options: options of the Java in this process; None: a small machine.
         give_up_seconds: how long Pravega may be away before an error.

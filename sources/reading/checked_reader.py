@@ -71,8 +71,6 @@ class CheckedReader(Generic[SplitT]):
     Args:
         source: makes the split reader when the first group is read, and has the schema of its rows.
         stalled_seconds: how long fetches may bring neither rows nor the end of a split.
-        now_seconds: a clock that never goes back.
-        count: gets the split reader's counts after all reading.
     """
 
     def __init__(

@@ -44,8 +44,6 @@ def read_ahead(
     """Read groups of slices by threads; yield group after group.
 
     Args:
-        name: name of the source, for threads and logs.
-        make: makes a reader for each thread.
         groups: the groups of slices; one reader has one group at once.
         fetching: number of threads, and the limit of reading ahead.
         close_seconds: how long to wait for threads at the end.

@@ -42,7 +42,6 @@ class Lookup:
     """The positions where a time begins in every split of a table.
 
     Attributes:
-        time_us: the time.
         there: whether the split has a row at or after the time.
         position: position of the first such row; the split's limit without such a row.
         stop: the stop of a slice up to the time: the position, between start and limit.
@@ -64,7 +63,6 @@ class TimeSearch:
     """The lookups of one plan.
 
     Args:
-        table: the splits.
         now_us: the time; guesses of times are based on their ages.
 
     Attributes:
@@ -133,10 +131,8 @@ class TimeSearch:
         """Return two times: rows up to the first time fit the budget, and rows up to the second do not.
 
         Args:
-            budget: the largest cost of all rows together.
             enough: the search ends when the rows up to the first time cost at least this.
             until: a time whose rows do not fit.
-            hints_us: times to try first.
             within_us: the search ends when the times are at most this far apart.
         """
         hints = list(hints_us)

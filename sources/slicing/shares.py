@@ -24,7 +24,6 @@ def share_out(
     """Return the stop of each split when a budget is shared.
 
     Args:
-        table: the splits.
         among: the splits that take part; the others stop at their start.
         budget: the largest cost of all rows together. One step of one split is taken even if it costs more.
         limit: the last possible stop of each split.

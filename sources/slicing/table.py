@@ -36,8 +36,6 @@ class SliceTable:
     """The splits with rows, as columns: row `i` of every column is of `splits[i]`.
 
     Attributes:
-        start: the position where the split goes on.
-        end: its present end.
         limit: its end in this plan, `start` to `end`.
         rows: number of rows from start to limit, an upper bound.
         cost: cost of one of its rows, in units of the budget.

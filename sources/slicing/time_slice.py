@@ -63,11 +63,7 @@ class _TimeSlice:
         self._bad_at = table.limit  # the position of its first row beyond the guard
 
     def decide(self) -> Decision:
-        """Return the decision.
-
-        Raises:
-            NotSearchable: the source cannot search by time.
-        """
+        """Return the decision. Raises `NotSearchable` if the source cannot search by time."""
         farthest = self._farthest()
         while True:
             before = self.search.unsearchable.copy()

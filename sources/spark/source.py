@@ -186,12 +186,7 @@ def prefer_own_python(spark: SparkSession) -> None:
 
 
 def register_class(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make a data source known to a session. Its Python processes start as `startup/sitecustomize.py` describes.
-
-    Args:
-        spark: the session.
-        source: the class; it names its format.
-    """
+    """Make a data source known to a session. Its Python processes start as `startup/sitecustomize.py` describes."""
     if _is_connect(spark):
         spark.dataSource.register(source)
         return

@@ -68,7 +68,6 @@ def check_version(version: str, what: str = "pyspark") -> None:
 
     Args:
         version: such as "4.2.0".
-        what: the owner of the version, for the error.
 
     Raises:
         UnsupportedSpark: the version is outside the range.

@@ -130,12 +130,7 @@ class _Known(Generic[SplitT]):
     """A split and its rows.
 
     Attributes:
-        split: the split, with the stop up to which it is looked at.
-        end: its end.
-        whole: its rows, read at once.
         cuts: positions of steps, where it may be cut; the first is its start, the last its stop.
-        planner: cuts the split.
-        steps: rows between two cuts.
     """
 
     split: SplitT

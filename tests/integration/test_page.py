@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.test_cli import LOWMARK, call
 from tests.integration.test_metrics import SECOND_US, FakeRun
-from tests.live.servers import free_ports, port_open
+from tests.live.servers import ROOT, free_ports, port_open
 
 NAME, STATE, WATERMARK, SHOWN = (SPLIT_FIELDS.index(what) for what in ("name", "state", "watermark_us", "shown"))
 ADDRESS = "unix:/run/lowmark/1.sock"
@@ -111,6 +112,12 @@ def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
     changed = seen.next()
     assert (changed["whole"], [row[NAME] for row in changed["splits"]]) == (False, ["b"])
     assert changed["splits"][0][WATERMARK] == 12 * SECOND_US
+
+
+def test_the_browser_takes_a_split_s_list_in_the_order_in_which_it_is_sent() -> None:
+    script = (ROOT / "integration" / "page" / "static" / "splits.js").read_text(encoding="utf-8")
+    [taken] = re.findall(r"const \[([a-z_, ]+)\] = list;", script)
+    assert tuple(taken.split(", ")) == SPLIT_FIELDS
 
 
 def test_a_browser_that_missed_looks_gets_all_that_changed_since() -> None:

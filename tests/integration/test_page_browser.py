@@ -286,6 +286,22 @@ def test_on_a_phone_no_column_is_cut_and_a_wrong_clock_is_named(browser: Browser
         server.stop()
 
 
+def test_a_split_with_late_reports_is_called_what_explain_calls_it(browser: Browser) -> None:
+    run = FakeRun("t1")
+    run.report({"a": 100 * SECOND_US, "b": 100 * SECOND_US})
+    run.report({"a": 200 * SECOND_US}, first_us={"a": 90 * SECOND_US})
+    server = PageServer(FakeServices({ADDRESS: [run]}))
+    try:
+        with opened(browser, server.address) as page:
+            shows(page, "#splits-count", "2")
+            assert "active, late reports" in text(page, "#rows")
+            page.locator("#rows tr:not(.more) th button").nth(1).click()
+            assert "since its query started" in text(page, "#rows tr.more")
+            assert "In 1 batch it delivered rows at or below the watermark in force." in text(page, "#rows tr.more")
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize("width", [1_400, 390])
 def test_long_names_are_whole_and_fifty_holders_do_not_bury_the_page(browser: Browser, width: int) -> None:
     run = FakeRun("t1")

@@ -43,7 +43,7 @@ def packages(python: Path) -> str:
     return str(found)
 
 
-@pytest.fixture(params=["4.0.5", "4.3.0"])
+@pytest.fixture(params=[min(environments()), max(environments())])
 def version(request: pytest.FixtureRequest) -> str:
     version: str = request.param
     if not environments()[version].exists():

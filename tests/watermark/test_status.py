@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from lowmark.watermark import AllIdle, SplitId, SplitState, explain, format_time_us, to_json
+from lowmark.watermark import AllIdle, SplitId, SplitState, SplitStatus, WrongClock, explain, format_time_us, to_json
 from lowmark.watermark.moment import utc
 from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused, Tick
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons
@@ -25,6 +25,19 @@ def test_a_stream_without_splits_says_so() -> None:
     assert (status.why, status.next) == ("no split is known yet.", "The first split that is discovered and speaks.")
     assert (status.low_watermark_us, status.holder, status.since, status.splits) == (None, None, None, {})
     assert status.states == {"pending": 0, "active": 0, "paused": 0, "idle": 0, "finished": 0}
+
+
+def test_what_is_counted_begins_anew_with_each_start_of_the_query_as_the_words_say() -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"a": 50}, rows={"a": 3}, future_rows={"b": 2}))
+    before = history.status(1)
+    assert (before.splits["a"].rows, before.wrong_clocks[0].rows) == (3, 2)
+    history.restart(2)  # the same process, or a later one
+    again = history.status(2)
+    assert (again.splits["a"].rows, again.splits["a"].last_report, again.wrong_clocks) == (0, None, ())
+    for words in (SplitStatus.__doc__, WrongClock.__doc__):
+        assert "process" not in str(words)
+        assert "query started" in str(words)
 
 
 def test_who_holds_why_since_when_and_what_would_move_it() -> None:

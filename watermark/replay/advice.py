@@ -31,12 +31,7 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A strategy, as an object and as code to paste.
-
-    Attributes:
-        strategy: the strategy.
-        lines: its calls, each with the reason.
-    """
+    """A strategy, as an object and as code to paste."""
 
     strategy: WatermarkStrategy
     lines: tuple[tuple[str, str], ...]

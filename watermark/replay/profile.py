@@ -34,15 +34,10 @@ class SplitProfile:
     """Counts of one split.
 
     Attributes:
-        rows: all rows.
-        null_rows: rows without an event time.
         unreadable_rows: rows with a value that is no event time.
-        before_epoch_rows: rows from before 1970.
-        future_rows: rows beyond the guard.
         first_us, last_us: smallest and largest event time of the good rows, None before the first.
         disorder: how far each good row lies behind the largest time before it.
         written_us: when the first and the newest row were written, None if unknown.
-        silence: the longest silence that ended.
         furthest_future_us: how far the furthest future row is ahead of the clock.
 
     >>> profile = SplitProfile()

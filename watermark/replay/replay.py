@@ -67,7 +67,6 @@ class Moment:
     """The progress of splits and watermarks at one moment of the replay.
 
     Attributes:
-        rows: rows read up to this moment.
         front_us: the largest event time of a good clock.
         native_us: native Spark's watermark without a delay, None before the first.
         low_us: lowmark's low watermark without a bound, None before the first.
@@ -156,18 +155,6 @@ class Replay:
         strategy: idleness, grace, guard and so on of lowmark; its bound is not used, because all bounds are judged.
         now_us: when the replay begins, by the clock of `Batches.clock_us`.
         empty: numbers of splits that are known to have no row.
-
-    >>> replay = Replay(["a", "b"], delays_us=[0, 5_000_000], window_us=None, strategy=WatermarkStrategy(), now_us=0)
-    >>> seconds = np.array([10, 10, 20, 12, 30, 13])     # a is on time, b is behind: batches of two
-    >>> replay.take(Batches(np.array([0, 1] * 3), seconds * 1_000_000, np.array([True] * 6), np.array([2, 4, 6]),
-    ...                     np.array([20, 30, 40]) * 1_000_000, np.zeros(3, np.int64)))
-    >>> replay.native.dropped.tolist(), replay.native.smallest_delay_us, replay.lowmark.dropped.tolist()
-    ([[0, 0], [0, 0]], 0, [[0, 0], [0, 0]])
-    >>> more = np.array([40, 14])
-    >>> replay.take(Batches(np.array([0, 1]), more * 1_000_000, np.array([True] * 2), np.array([2]),
-    ...                     np.array([50_000_000]), np.zeros(1, np.int64)))
-    >>> replay.native.dropped.tolist(), replay.native.smallest_delay_us, replay.lowmark.dropped.tolist()
-    ([[0, 1], [0, 1]], 6001000, [[0, 0], [0, 0]])
     """
 
     def __init__(
@@ -201,7 +188,6 @@ class Replay:
         """Add splits; their numbers continue those of the known splits.
 
         Args:
-            splits: names of the new splits.
             empty: numbers of the new splits that have no row.
         """
         if not splits:

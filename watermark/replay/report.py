@@ -22,8 +22,6 @@ class SplitReport:
     """One split.
 
     Attributes:
-        name: its name.
-        profile: the counts of its rows.
         empty_for_us: time from its newest row to the newest row of all splits, as written, microseconds; None: unknown.
         behind_us: how far it was behind the furthest split in the end, None without a good row.
         most_behind_us: how far it was behind at most, once it had a row.
@@ -62,8 +60,6 @@ class Outcome:
     """The result of one delay, or bound.
 
     Attributes:
-        delay_us: the delay.
-        rows_dropped: number of late rows.
         splits: late rows by split, without splits that have none.
         kept_rows: the largest number of rows in state at once, None if it was not counted for this delay.
     """
@@ -91,17 +87,11 @@ class AuditReport:
     Attributes:
         what: the rows that were read, in words.
         order: the order across splits, and the batches, in words.
-        event_time: the place of the event time, in words.
         complete: whether all wanted rows were read.
-        window_us: length of the query's windows, None without windows.
         rows, batches: number of judged rows and batches.
-        splits: the splits, by number.
         native, lowmark: the outcome for each delay, growing.
         smallest_delay_us: the smallest delay at which native Spark drops no row from 1970 on.
         smallest_kept_rows: about the largest number of rows in state with that delay; None: unknown.
-        before_epoch_rows: rows from before 1970, which any watermark drops.
-        advice: the strategy to paste.
-        notes: other facts for people.
         moments: the progress during the reading, for pictures.
     """
 
@@ -160,16 +150,12 @@ def report(
     """Make the report.
 
     Args:
-        replay: the finished replay.
-        profiles: the profile of each split, by number.
         what: the rows that were read, in words.
         order: the order across splits, and the batches, in words.
         event_time: the place of the event time, in words.
         complete: whether all wanted rows were read.
-        window_us: length of the query's windows, None without windows.
         idle_timeout_us: the silence after which a split is worth leaving out.
         appended: whether the times of writing are known; without them a split that is behind would look silent.
-        notes: other facts for people.
     """
     newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)
     behind, most_behind = _behind(replay.moments, len(profiles))

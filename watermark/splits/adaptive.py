@@ -75,8 +75,6 @@ class AdaptiveBounds:
     """The bounds of the splits of one stream, at a constant 2 kB for each split.
 
     Args:
-        params: the coverage, and the limits of the bounds.
-        kept_us: bounds from before a restart, by split.
         kept_rows: about how many rows each of these bounds was found from; missing: not known.
 
     >>> bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 60_000_000))

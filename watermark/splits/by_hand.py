@@ -44,9 +44,6 @@ class Mark:
 class Marks(Mapping[SplitId, Mark]):
     """The marks of a stream.
 
-    Args:
-        marks: the marks of an earlier run.
-
     >>> marks = Marks({"a": Mark("anna", 0, 10), "b": Mark("anna", 0, None)})
     >>> marks.next_us, marks.over(9), marks.over(10)
     (10, [], ['a'])

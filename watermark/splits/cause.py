@@ -19,7 +19,6 @@ def cause_of(hold: Hold, unusable: str | None = None) -> tuple[Cause | None, str
     """The cause, why the low watermark stands (the cause first), and what would move it.
 
     Args:
-        hold: the facts about the holder.
         unusable: the sentence of ``unusable_times`` about the stream.
     """
     why, what_next = hold_reasons(hold)
@@ -36,7 +35,6 @@ def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | Non
     None means that the event times are plausible.
 
     Args:
-        counts: the counts of all batches so far.
         newest_us: the largest event time so far, microseconds since the epoch; None: there was none.
         low_us: the low watermark. Without a future guard the low watermark follows such times.
 

@@ -14,7 +14,6 @@ class Changes:
     """The changes that one event made so far.
 
     Attributes:
-        now_us: the moment at which the event is handled, microseconds since the epoch.
         before: each split whose state changed, with its state before the event.
         late: the splits that came in below the low watermark.
         material: whether the snapshot changed in a way that a restart must know.

@@ -66,14 +66,6 @@ class Coalescer:
     Raises:
         ValueError: ``ADVANCE`` without a delay; a percentile or quorum out of its range; a quorum with an
             ``all_idle`` other than ``HOLD``, because the other policies move on when no split takes part.
-
-    >>> coalescer = Coalescer()
-    >>> for split in ("a", "b"): coalescer.assign(split)
-    >>> coalescer.report("a", 30); coalescer.advance()          # b is silent: it holds
-    >>> coalescer.report("b", 10); coalescer.advance()
-    Advance(before_us=None, after_us=10, holder='b')
-    >>> coalescer.idle("b"), coalescer.advance()
-    (True, Advance(before_us=10, after_us=30, holder='a'))
     """
 
     def __init__(
@@ -260,12 +252,6 @@ class Coalescer:
             UnknownSplit: a split was never assigned.
             FinishedSplit: a split had finished.
             ValueError: an array has another type, or the arrays differ in length.
-
-        >>> coalescer = Coalescer()
-        >>> for split in (7, 8): coalescer.assign(split)
-        >>> coalescer.report_array(np.array([8, 7], np.uint64), np.array([20, 10]))
-        >>> coalescer.advance()
-        Advance(before_us=None, after_us=10, holder=7)
         """
         if isinstance(splits, np.ndarray) and splits.dtype != _UINT64:
             raise ValueError(f"split ids: expected an array of uint64 or a list, got an array of {splits.dtype}")

@@ -21,9 +21,7 @@ class Rise(Generic[Holder]):
     """From ``at_us`` on the low watermark was at least ``low_us``, and ``holder`` kept it from rising further.
 
     Attributes:
-        at_us: microseconds since the epoch.
         low_us: microseconds of event time.
-        holder: the holder of the low watermark, or None if there was no holder.
     """
 
     at_us: int
@@ -44,19 +42,10 @@ class History(Generic[Holder]):
     """The rises of one low watermark: the last rise of every ``step_us``, as far back as ``span_us``.
 
     Args:
-        span_us: how far back the history reaches, microseconds.
         step_us: length of a step with at most one entry, microseconds.
 
     Raises:
         ValueError: the step is not positive, or longer than the span.
-
-    >>> history = History[str](span_us=60, step_us=10)
-    >>> for at_us, low_us, holder in (0, 1, "a"), (3, 2, "b"), (25, 5, "b"), (31, 6, "c"):
-    ...     history.rose(at_us, low_us, holder)
-    >>> [(rise.at_us, rise.low_us, rise.holder) for rise in history.rises(now_us=40)]
-    [(3, 2, 'b'), (25, 5, 'b'), (31, 6, 'c')]
-    >>> [(held.holder, held.until_us - held.since_us) for held in history.held(now_us=40)]
-    [('c', 9), ('b', 28)]
     """
 
     def __init__(self, span_us: int = HOUR_US, step_us: int = 1_000_000) -> None:
@@ -75,7 +64,6 @@ class History(Generic[Holder]):
         Args:
             at_us: now, microseconds since the epoch; not before the last rise.
             low_us: the new low watermark, 64 bits.
-            holder: the holder from now on; None if there is no holder.
         """
         if self._at_us and at_us // self._step_us == self._at_us[-1] // self._step_us:
             self._at_us[-1], self._low_us[-1], self._holders[-1] = at_us, low_us, holder
@@ -95,7 +83,6 @@ class History(Generic[Holder]):
         """(when, low watermark) of the span that ends now, oldest first: evenly chosen, always with the newest.
 
         Args:
-            now_us: now, microseconds since the epoch.
             most: the largest number of entries, 1 or more.
         """
         columns = list(zip(self._at_us, self._low_us, strict=True))[self._old(now_us) :]

@@ -126,15 +126,6 @@ class Idleness:
 
     Source: Flink's ``WatermarksWithIdleness``; Kafka Streams' ``PartitionGroup.readyToProcess`` (KIP-695) for the
         backlog; FLIP-471 for pauses.
-
-    >>> idleness = Idleness(timeout_us=10)
-    >>> for split in ("a", "b", "c"): idleness.heard(split, 0)
-    >>> idleness.quiet(10, {"b": 3})            # exactly the timeout is not yet idle
-    []
-    >>> idleness.quiet(11, {"b": 3, "c": 0})    # b has rows waiting, nobody knows about a
-    ['a', 'c']
-    >>> idleness.quiet(12, {"b": 0})
-    ['b']
     """
 
     def __init__(

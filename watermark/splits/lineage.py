@@ -37,17 +37,6 @@ class Lineage:
 
     Args:
         coalescer: the splits; callers change splits that may be children through this class.
-
-    >>> coalescer = Coalescer()
-    >>> for split in ("parent", "other", "child"): coalescer.assign(split)
-    >>> coalescer.report("parent", 10); coalescer.report("other", 90)
-    >>> lineage = Lineage(coalescer)
-    >>> lineage.reshard(("parent",), ("child",)); lineage.settle()
-    True
-    >>> coalescer.finish("parent"), coalescer.advance().after_us    # up to the parent's, not beyond
-    (True, 10)
-    >>> lineage.state("child"), lineage.watermark_us("child"), lineage.inherited_us("child")
-    (<SplitState.PENDING: 'pending'>, None, 10)
     """
 
     def __init__(self, coalescer: Coalescer, ancestry: Ancestry | None = None) -> None:

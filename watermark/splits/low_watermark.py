@@ -30,11 +30,6 @@ class LowWatermark:
         source_id: the stream's name.
         task_id: the task that reads the splits; goes into notifications.
         moved_at_us: the moment of the restart; None: the stream begins with its first event.
-
-    >>> low = LowWatermark(WatermarkStrategy(), None, job_id="job", source_id="orders", task_id="0")
-    >>> low.coalescer.assign("a"); low.coalescer.report("a", 10)
-    >>> low.follow(Changes(now_us=7), changed=True, read_until_us=None).new_low_watermark, low.us, low.holder
-    (10, 10, 'a')
     """
 
     def __init__(
@@ -98,7 +93,6 @@ class LowWatermark:
         """Take the minimum after all changes of an event. Returns a notification if the low watermark rose.
 
         Args:
-            changes: the changes of the event.
             changed: whether the event changed the state of a split, or a split came in late.
             read_until_us: up to when the sources were read. ``AllIdle.ADVANCE`` follows this time, because later rows
                 are not known yet.

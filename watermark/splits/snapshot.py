@@ -58,8 +58,6 @@ class StreamSnapshot:
     """The state of a stream for a restart.
 
     Attributes:
-        low_us: the low watermark, microseconds since the epoch.
-        splits: state and watermark of every split.
         names: names of splits whose ids are numbers; kept, not interpreted.
         ancestry: parents of every child of a reshard that has not spoken yet.
         bounds_us: bounds that were found for splits, microseconds.

@@ -34,15 +34,6 @@ class SplitReports:
     Args:
         out_of_orderness_us: how late rows may be, used as the delay of native Spark.
         bounds: the bounds of single splits; None: the splits share one bound.
-
-    >>> reports = SplitReports(out_of_orderness_us=0)
-    >>> reports.hear("a", 10), reports.hear("a", 10), reports.heard_us("a")    # a repeated report is no news
-    (True, False, 10)
-    >>> reports.note_backlogs(BatchReported(0, 10, {"a": 5}, backlog_rows={"a": 3})); reports.backlog_rows
-    {'a': 3}
-    >>> reports.count(BatchReported(0, 10, {"a": 5}, rows={"a": 2}), low_us=None, now_us=11)
-    >>> reports.counted("a").rows
-    2
     """
 
     def __init__(self, out_of_orderness_us: int, bounds: AdaptiveBounds | None = None) -> None:
@@ -167,7 +158,6 @@ class SplitReports:
         """Make a cohort of the splits if they report together a second time. Returns the new cohort.
 
         Args:
-            event: the batch, which has been counted.
             steady_us: gives the watermark of a split that only reports can change now; None for every other split.
         """
         column, last = event.watermarks_us, self._last_column
@@ -201,11 +191,7 @@ def rows_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
 
 
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
-    """Check watermarks.
-
-    Raises:
-        InvalidWatermark: a watermark does not fit 64 bits.
-    """
+    """Check watermarks. Raises `InvalidWatermark` if a watermark does not fit 64 bits."""
     for split, watermark_us in watermarks_us.items():
         if watermark_us not in INT64:
             raise InvalidWatermark(split, watermark_us)

@@ -44,18 +44,8 @@ class SplitStates:
     """Keeps the state of every split.
 
     Args:
-        strategy: has the idle timeout and the grace.
-        coalescer: takes the states and watermarks.
         reports: the backlogs, and when each split was heard.
         saved: the state before a restart; ``restore`` takes its splits.
-
-    >>> coalescer = Coalescer()
-    >>> states = SplitStates(WatermarkStrategy(idle_timeout_us=10), coalescer, SplitReports(0), StreamSnapshot())
-    >>> changes = Changes(now_us=0)
-    >>> states.discover(("a", "b"), frozenset(), 0, changes)
-    >>> states.deliver("a", BatchReported(0, 5, {"a": 7}), "delivered rows", changes)
-    >>> [told.after.value for told in states.told(changes)], coalescer.pending
-    (['active'], frozenset({'b'}))
     """
 
     def __init__(

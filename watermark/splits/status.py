@@ -33,10 +33,10 @@ class SplitStatus:
     Attributes:
         state: its state.
         watermark_us: its watermark, microseconds since the epoch; None before its first.
-        rows: rows it delivered since this process started.
+        rows: rows it delivered since its query started; a query that starts again begins at 0.
         backlog_rows: its unread rows, or None if unknown.
         first_us: smallest event time in its last batch, or None if not measured.
-        last_report: when it last delivered, UTC; None if it has not delivered since this process started.
+        last_report: when it last delivered, UTC; None if it has not delivered since its query started.
         lagging: whether it has rows waiting, may be read, and delivered no row in the last batch.
         late_reports: number of batches in which it delivered rows at or below the watermark in force.
         pending_since: since when it holds the low watermark without having spoken, UTC.
@@ -85,7 +85,7 @@ class WrongClock:
 
     Attributes:
         split: its name.
-        rows: number of these rows since this process started.
+        rows: number of these rows since the query started.
         since: when the first of these rows was reported, UTC.
         last: when the last of these rows was reported, UTC.
     """

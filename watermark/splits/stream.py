@@ -97,7 +97,6 @@ class SplitWatermarks:
         """Take one event in.
 
         Args:
-            event: the event.
             now_us: now, on a clock of microseconds since the epoch that never steps.
 
         Returns:

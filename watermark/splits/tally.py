@@ -113,8 +113,6 @@ class Tally:
         """Count the rows of a batch that native Spark judges late: all of them, or as many as its splits tell of.
 
         Args:
-            event: the batch.
-            by_split: the rows that are late by what each split tells.
             top_us: the largest watermark of the splits that delivered rows, None if it is not known of all.
         """
         native_us, counts = self.native_of(event), event.counts

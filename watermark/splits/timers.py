@@ -38,19 +38,8 @@ class Timers:
     """Times the splits of a stream, and the silence of the stream.
 
     Args:
-        strategy: has the idle timeout and the grace.
-        lineage: has the states of the splits.
         reports: has the backlogs, and up to when the sources were read.
         saved: the state before a restart, for the age of the stream.
-
-    >>> from lowmark.watermark.splits.coalescer import Coalescer
-    >>> coalescer, reports = Coalescer(), SplitReports(out_of_orderness_us=0)
-    >>> lineage = Lineage(coalescer)
-    >>> timers = Timers(WatermarkStrategy(idle_timeout_us=10), lineage, reports, StreamSnapshot())
-    >>> for split in ("a", "b"): coalescer.assign(split); timers.start(split, SplitRecord(0, "discovered"), 0)
-    >>> for at_us in (4, 8, 12, 16): timers.heard("a", at_us); timers.delivered(at_us)
-    >>> timers.read(16); timers.too_long(now_us=16)
-    {'b': 'silent for more than 0.00001s while others delivered, backlog unknown'}
     """
 
     def __init__(

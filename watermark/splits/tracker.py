@@ -39,18 +39,7 @@ class SplitMark:
 
 
 class SplitTracker:
-    """Marks per split and cell, and counts per cell.
-
-    >>> first, retried = SplitTracker(), SplitTracker()
-    >>> for tracker in (first, retried):
-    ...     for ts_us in (30, 10, None):
-    ...         tracker.observe("a", ts_us, cell=4)
-    >>> batch = first.merge(retried)
-    >>> batch.marks()
-    {'a': SplitMark(max_us=30, min_us=10, rows=2)}
-    >>> batch.counts().rows, batch.counts().null_time_rows
-    (3, 1)
-    """
+    """Marks per split and cell, and counts per cell."""
 
     def __init__(self) -> None:
         self._marks: dict[tuple[SplitId, int], SplitMark] = {}

@@ -22,15 +22,7 @@ _CLOCKS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The parts of `SplitWatermarks` from which a status is made.
-
-    Attributes:
-        name: name of the stream.
-        strategy: the strategy of its watermark.
-        reports: what was reported of the splits.
-        states: the states of the splits.
-        low: the low watermark.
-    """
+    """The parts of `SplitWatermarks` from which a status is made."""
 
     name: str
     strategy: WatermarkStrategy

@@ -59,7 +59,6 @@ class MemberStatus:
     """One member of a group.
 
     Attributes:
-        task: the task's id.
         state: PENDING (has not spoken), ACTIVE or IDLE.
         low_us: its low watermark, microseconds since the epoch; also while it is idle.
         next_wanted_us: its watermark after the next row, if it reported that.
@@ -88,15 +87,12 @@ class GroupStatus:
     """One alignment group.
 
     Attributes:
-        group: its name.
         params: the parameters that its members agreed on; None while it has no members.
         cap: how far members may read now.
         version: version of the newest announcement; 0 before the first.
         minimum_us: smallest low watermark of the members that take part.
         holder: the member that allows no more than the cap; None if no member takes part.
-        why: the reason for the cap, one sentence.
         members: all members, sorted; with a limit the members that need attention first, in that order.
-        members_not_shown: number of members that the limit left out.
     """
 
     group: str
@@ -165,18 +161,7 @@ class AlignmentGroup:
     """The members of one group, and how far they may read. A report is O(1), an announcement O(n).
 
     Args:
-        name: the group's name.
         mark: called with the key of each row that changes.
-
-    >>> group, params = AlignmentGroup("g"), AlignmentParams("g", max_drift_us=30, update_interval_us=10)
-    >>> orders, clicks = TaskId("job", "orders", "0"), TaskId("job", "clicks", "0")
-    >>> for task in (orders, clicks): group.join(task, params, now_us=0)
-    >>> group.report(orders, 100, at_us=1); str(group.cap())    # clicks is waited for
-    'hold'
-    >>> group.report(clicks, 50, at_us=2); str(group.cap())
-    '80 us'
-    >>> [str(told.cap) for told in group.announce(now_us=10)], group.wake_at_us
-    (['80 us', '80 us'], 20)
     """
 
     def __init__(self, name: str, mark: Mark = nobody_keeps) -> None:
@@ -191,12 +176,6 @@ class AlignmentGroup:
 
     def join(self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True) -> None:
         """Add a member; for a present member only ``throttled`` is changed.
-
-        Args:
-            task: the task's id.
-            params: the parameters of its strategy, for this group.
-            now_us: now, on the clock of the reports.
-            throttled: whether it obeys the cap.
 
         Raises:
             DisagreeingGroup: another member joined with other parameters; nothing was changed.
@@ -240,7 +219,6 @@ class AlignmentGroup:
         """Take the report of a member; the report also ends a spell of idleness. O(1).
 
         Args:
-            task: the member's id.
             low_us: its low watermark, microseconds since the epoch; None if unknown. Then its earlier low watermark
                 keeps counting.
             at_us: the time of the report: the newest report counts. At equal times the larger values count.
@@ -326,11 +304,7 @@ class AlignmentGroup:
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], mark: Mark = nobody_keeps) -> AlignmentGroup:
-        """Make a group from its rows.
-
-        Raises:
-            KeyError, TypeError: the data is not made of such rows.
-        """
+        """Make a group from its rows. Raises `KeyError` or `TypeError` if the data is not made of such rows."""
         group = cls(data["name"], mark)
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
         group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]

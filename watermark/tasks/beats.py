@@ -12,9 +12,6 @@ _EIGHTHS = (0, 4, 2, 6, 1, 5, 3, 7)
 class Beats:
     """The beat of each source that has a task.
 
-    Args:
-        interval_us: the time from one beat of a source to its next beat.
-
     >>> beats = Beats(interval_us=80)
     >>> beats.begin(("job", "a"), 1_000), beats.begin(("job", "b"), 1_000)
     (None, None)

@@ -84,8 +84,6 @@ class CapAnnounced:
     """The group tells a member how far to read.
 
     Attributes:
-        group: the group's name.
-        task: the member's id.
         version: grows with every announcement of the group; a receiver ignores announcements that are not newer than
             its last. The version is at least the time of the announcement, so it also grows over a restart from an
             older snapshot.

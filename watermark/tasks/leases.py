@@ -46,14 +46,6 @@ class Leases:
 
     Raises:
         ValueError: the gap is not positive.
-
-    >>> leases, task = Leases(lease_us=10, most_gap_us=100), TaskId("job", "orders", "0")
-    >>> leases.register(task, "run-1", now_us=0), leases.register(task, "run-1", now_us=1)
-    (True, False)
-    >>> leases.expired(now_us=11), leases.expired(now_us=12)     # exactly the lease is in time
-    ([], [TaskId(job_id='job', source_id='orders', task_id='0')])
-    >>> leases.is_over(task, "run-1")
-    True
     """
 
     def __init__(self, *, lease_us: int, most_gap_us: int, mark: Mark = nobody_keeps) -> None:

@@ -69,12 +69,9 @@ class Answer:
     Attributes:
         order: sequence and time of the newest reply, and a rule for replies with equal numbers; None before any reply.
         left_out: why it asked to be left out, by its newest reply.
-        next_wanted_us: the watermark that it wants next, by its newest reply.
         counted: whether it is in the minimum or holds the minimum; after it left, as rules 4 and 5 say.
         passed: whether it was left out as idle, and is still left out at the end of the last round.
-        expected: the number of tasks of its source, by its registration.
         heard_us: when it last had rows, by the coordinator's clock; None: unknown.
-        patience_us: its patience, by its newest reply.
         away_since_us: when it deregistered or was lost, by the coordinator's clock; None: it lives.
         away_limit_us: how long others wait for it while it is away, by its registration; None: until it is back.
         waited_us: how long others have waited; only time with a live task in the source counts.
@@ -112,23 +109,9 @@ class SourceRounds:
     """The tasks of one source. A message costs O(1), a round O(n).
 
     Args:
-        job_id: the job; goes into messages.
-        source_id: the source; goes into messages.
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
         low_us: a low watermark published before; the low watermark never goes below it.
         mark: called with the key of each row that changes.
-
-    >>> rounds = SourceRounds("job", "orders")
-    >>> rounds.begin("0", None), rounds.begin("1", 40)
-    (None, None)
-    >>> [question.task_id for question in rounds.ask(now_us=7, deadline_us=30)]
-    ['0', '1']
-    >>> rounds.take(ReplyLowWatermark("job", "orders", "1", 7, 50), now_us=7), rounds.complete
-    (None, False)
-    >>> rounds.take(ReplyLowWatermark("job", "orders", "0", 7, 30), now_us=7), rounds.complete
-    (None, True)
-    >>> [(told.task_id, told.new_low_watermark) for told in rounds.end(now_us=8, listened_us=8)]
-    [('0', 30), ('1', 30)]
     """
 
     def __init__(
@@ -280,9 +263,6 @@ class SourceRounds:
         """Begin a run of a task; drop everything about its earlier run.
 
         Args:
-            task_id: the task's id.
-            low_us: the low watermark with which it begins, or None.
-            expected: the number of tasks of the source.
             away_limit_us: how long others wait for the task once it is away; None: until it is back.
 
         Returns:
@@ -382,7 +362,6 @@ class SourceRounds:
         """End the open round: publish the minimum if it rose. Returns the notices to live tasks, sorted by id.
 
         Args:
-            now_us: now, by the coordinator's clock.
             listened_us: now, by the clock of listening (``Leases.listened_us``).
         """
         self.asked_at_us = self.deadline_us = None

@@ -34,14 +34,6 @@ class Changes:
 
     Args:
         encoded: gives the state of a key as JSON; None if the part has gone.
-
-    >>> lows_us = {"b": 20}
-    >>> changes = Changes(lambda key: to_json(lows_us[key[0]]) if key[0] in lows_us else None)
-    >>> changes.mark("b"), changes.take(), changes.take()
-    (None, {('b',): '20'}, {})
-    >>> lows_us = {"a": 10}
-    >>> changes.mark("a"), changes.mark("b"), changes.encode(1), changes.take()
-    (None, None, True, {('a',): '10', ('b',): None})
     """
 
     def __init__(self, encoded: Callable[[Key], str | None]) -> None:

@@ -68,9 +68,9 @@ export class Splits {
     }
     for (const name of gone) this.all.delete(name);
     for (const list of splits) {
-      const [name, shown, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports, pending_since, why, passed_over, native_late] = list;
+      const [name, shown, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports, pending_since, why, passed_over, native_late_rows] = list;
       this.all.set(name, { name, label: shown ?? name, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports,
-        pending_since, why, passed_over, native_late, rank: RANK.get(state), least: watermark_us ?? -Infinity });
+        pending_since, why, passed_over, native_late_rows, rank: RANK.get(state), least: watermark_us ?? -Infinity });
     }
   }
 
@@ -175,7 +175,7 @@ export class Splits {
     row.state.dataset.state = split.state;
     put(row.state, split.state);
     const clockWrong = run.clocks.some(([name]) => name === split.name);
-    const tags = [holds && "holds", clockWrong && "wrong clock", split.lagging && "lagging", split.passed_over && "passed over", split.late_reports > 0 && "late rows"];
+    const tags = [holds && "holds", clockWrong && "wrong clock", split.lagging && "lagging", split.passed_over && "passed over", split.late_reports > 0 && "late reports"];
     put(row.tag, tags.filter(Boolean).join(", "));
     put(row.comma, row.tag.textContent === "" ? "" : ", ");
     row.tag.title = row.tag.textContent;
@@ -202,10 +202,10 @@ export class Splits {
       return;
     }
     const { run } = this;
-    const { name, rows, backlog_rows: unread, late_reports: late, native_late: native, why, watermark_us: at } = split;
+    const { name, rows, backlog_rows: unread, late_reports: late, native_late_rows: native, why, watermark_us: at } = split;
     const sentences = [
       `${split.label} is ${split.state}: ${why}.`,
-      `Its watermark is ${time(at)}${at === null ? "" : " UTC"}; it has delivered ${many(rows, "row")} since the driver started and ` +
+      `Its watermark is ${time(at)}${at === null ? "" : " UTC"}; it has delivered ${many(rows, "row")} since its query started and ` +
         (unread === null ? "nobody knows how many are unread." : `has ${many(unread, "row")} unread.`),
       split.lagging ? "It is lagging: rows wait in it, it may be read, and the last batch had none of it." : "",
       late > 0 ? `In ${many(late, "batch", "batches")} it delivered rows at or below the watermark in force.` : "",
