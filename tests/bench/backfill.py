@@ -23,7 +23,7 @@ from tests.live.kafka_reading import values_of
 from tests.live.servers import Broker, Record, kafka_broker
 
 from .flink_sql import job_ms, missing
-from .live import Batch, Run, run_available, spent_ms
+from .live import Batch, Run, connector, run_available, spent_ms
 from .measure import Bound, Row
 
 if TYPE_CHECKING:
@@ -123,10 +123,12 @@ def run(
 
 
 def _native(spark: SparkSession, broker: Broker, topic: str, budget: int) -> DataFrame:
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
-    stream = stream.option("kafka.fetch.max.wait.ms", "10").option("maxOffsetsPerTrigger", budget)
-    return stream.load().select("partition", "timestamp").withWatermark("timestamp", f"{BEHIND_HOURS} hours 1 minute")
+    options: dict[str, str | int] = {"kafka.fetch.max.wait.ms": "10", "maxOffsetsPerTrigger": budget}
+    return (
+        connector(spark, broker, topic, **options)
+        .select("partition", "timestamp")
+        .withWatermark("timestamp", f"{BEHIND_HOURS} hours 1 minute")
+    )
 
 
 def _flink(section: str, broker: Broker, topic: str, folder: Path, read_ms: list[float]) -> Row:

@@ -58,10 +58,10 @@ def _crowd(
     place = folder / f"crowd-{side}-{crowd}"
     place.mkdir()
     os.link(file, place / "0.parquet")
-    queries = []
+    queries, schema = [], spark.read.parquet(str(file)).schema
     began = time.time()
     for n in range(crowd):
-        df = spark.readStream.schema(spark.read.parquet(str(file)).schema).parquet(str(place))
+        df = spark.readStream.schema(schema).parquet(str(place))
         if side == "native":
             df = df.withWatermark("ts", "10 seconds")
         else:

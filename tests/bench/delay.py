@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from tests.live.servers import Broker, kafka_broker, wait_until
 
 from .flink_sql import flink, missing
-from .live import progress
+from .live import connector, progress
 from .measure import Bound, Row
 
 if TYPE_CHECKING:
@@ -157,11 +157,11 @@ def run(
 
 
 def _native(spark: SparkSession, service: LowWatermarkService, broker: Broker, topic: str, name: str) -> DataFrame:
-    return _connector(spark, broker, topic).withWatermark("timestamp", BEHIND)
+    return connector(spark, broker, topic, startingOffsets="latest").withWatermark("timestamp", BEHIND)
 
 
 def _wrapped(spark: SparkSession, service: LowWatermarkService, broker: Broker, topic: str, name: str) -> DataFrame:
-    df = _connector(spark, broker, topic)
+    df = connector(spark, broker, topic, startingOffsets="latest")
     return service.wrap(df, name=name, event_time="timestamp", split=["topic", "partition"], strategy=STRATEGY)
 
 
@@ -172,11 +172,6 @@ def _read(spark: SparkSession, service: LowWatermarkService, broker: Broker, top
 
 
 SIDES = {"native": _native, "wrapped": _wrapped, "read": _read}
-
-
-def _connector(spark: SparkSession, broker: Broker, topic: str) -> DataFrame:
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    return stream.option("subscribe", topic).option("startingOffsets", "latest").load()
 
 
 def counted(df: DataFrame) -> DataFrame:

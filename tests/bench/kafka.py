@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tests.live.servers import Broker, Record, kafka_broker
 
-from .live import Run, run_available, spent_ms
+from .live import Run, connector, run_available, spent_ms
 from .measure import Bound, Row
 from .scan import STRATEGY
 
@@ -83,14 +83,13 @@ def run(
 
 
 def _read(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
     # At the end of a finished topic every fetch waits for more rows: half a second for each partition. This wait
     # takes as long as all the work, on both sides, and would hide the difference.
-    stream = stream.option("kafka.fetch.max.wait.ms", "10")
+    options: dict[str, str | int] = {"kafka.fetch.max.wait.ms": "10"}
     # A whole number per partition, because Spark rounds down for each, and the rest would be one more batch.
     per_partition = -(-count // (DATA_BATCHES * PARTITIONS))
-    return stream.option("maxOffsetsPerTrigger", per_partition * PARTITIONS).load()
+    options["maxOffsetsPerTrigger"] = per_partition * PARTITIONS
+    return connector(spark, broker, topic, **options)
 
 
 def _check(done: Run, count: int) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lowmark.integration.spark.session import clean_environment
 
 from tests.conftest import LOG4J
-from tests.live.servers import jars
+from tests.live.servers import Broker, jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +90,12 @@ class Live:
         batches = [b for b in progress(self.query) if b["batchId"] > self._seen]
         self._seen = max(b["batchId"] for b in batches)
         return batches
+
+
+def connector(spark: SparkSession, broker: Broker, topic: str, **options: str | int) -> DataFrame:
+    """Read a topic from its beginning with Spark's own Kafka connector."""
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+    return stream.option("subscribe", topic).options(**{"startingOffsets": "earliest", **options}).load()
 
 
 def progress(query: Any) -> list[Batch]:

@@ -23,7 +23,7 @@ from lowmark.sources.kafka import KafkaSource
 
 from tests.live.servers import Broker, Record, kafka_broker, wait_until
 
-from .live import Batch, data_batches, progress, spent_ms
+from .live import Batch, connector, data_batches, progress, spent_ms
 from .measure import Bound, Row
 from .scan import SPLITS, STRATEGY, TIME, write
 
@@ -62,15 +62,11 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, pair
 
 
 def _on_kafka(spark: SparkSession, service: LowWatermarkService, broker: Broker, topic: str) -> dict[str, Define]:
-    def records() -> DataFrame:
-        stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-        return stream.option("subscribe", topic).option("startingOffsets", "earliest").load()
-
     source = KafkaSource(bootstrap_servers=broker.bootstrap, topics=[topic])
     return {
-        "native": lambda _: records().withWatermark("timestamp", "10 seconds"),
+        "native": lambda _: connector(spark, broker, topic).withWatermark("timestamp", "10 seconds"),
         "wrapped": lambda name: service.wrap(
-            records(), name=name, event_time="timestamp", split="partition", strategy=STRATEGY
+            connector(spark, broker, topic), name=name, event_time="timestamp", split="partition", strategy=STRATEGY
         ),
         "read": lambda name: service.read(source, name=name, strategy=STRATEGY),
     }

@@ -20,7 +20,7 @@ from lowmark.sources.spark import Binding, load
 
 from tests.live.servers import Broker, Record, kafka_broker
 
-from .live import Run, run_available, spent_ms
+from .live import Run, connector, run_available, spent_ms
 from .measure import Bound, Row
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ def _rows(section: str, side: str, runs: dict[tuple[str, int], list[Timed]], cou
 
 
 def _native(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
-    stream = stream.option("kafka.fetch.max.wait.ms", "10").option("maxOffsetsPerTrigger", count // BATCHES)
-    return stream.load()
+    options: dict[str, str | int] = {"kafka.fetch.max.wait.ms": "10", "maxOffsetsPerTrigger": count // BATCHES}
+    return connector(spark, broker, topic, **options)
 
 
 def _ours(spark: SparkSession, broker: Broker, topic: str, count: int, columns: Sequence[str]) -> DataFrame:
