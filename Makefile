@@ -51,13 +51,13 @@ demo: java .venv/.installed ## the main job, native Spark beside lowmark, no ser
 	@$(bin)/lowmark demo $(DEMO_ARGS)
 
 demo-kafka: java .venv/.installed .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp ## the same on a real Kafka broker, started and stopped here
-	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
+	@$(bin)/python -m tests.commands.demo_kafka $(DEMO_ARGS)
 
 demo-pravega: java .venv/.installed-test .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp ## the same on a real Pravega, started and stopped here
-	@$(bin)/python -m tests.live.demo_pravega $(DEMO_ARGS)
+	@$(bin)/python -m tests.commands.demo_pravega $(DEMO_ARGS)
 
 demo-kinesis: java .venv/.installed-test ## the same on a server that stands in for Kinesis
-	@$(bin)/python -m tests.live.demo_kinesis $(DEMO_ARGS)
+	@$(bin)/python -m tests.commands.demo_kinesis $(DEMO_ARGS)
 
 # The laws are held against a fourth of the worlds that make test draws (tests/laws/strategies.py).
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
@@ -93,11 +93,11 @@ bench-compare: .venv/.installed-test ## A=old.json B=new.json: the rows that got
 	@$(bin)/python -m tests.bench.compare $(A) $(B)
 
 screenshots: java .venv/.installed-test ## the pictures of docs/pictures, of the real page
-	@tests/live/provide chromium
-	@$(bin)/python -m tests.live.screenshots
+	@tests/servers/provide chromium
+	@$(bin)/python -m tests.commands.screenshots
 
 versions: java sparks ## what works on which Spark, by trying it
-	@$(bin)/python -m tests.integration.version_table $(SPARK)
+	@$(bin)/python -m tests.commands.version_table $(SPARK)
 
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
@@ -129,16 +129,16 @@ java: $(if $(JAVA_HOME),,.cache/java.asked)
 
 # Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
 servers: .cache/java.asked jars classes
-	@tests/live/provide prometheus
-	@tests/live/provide alertmanager
-	@tests/live/provide chromium
-	@tests/live/provide redis
+	@tests/servers/provide prometheus
+	@tests/servers/provide alertmanager
+	@tests/servers/provide chromium
+	@tests/servers/provide redis
 	@$(MAKE) --no-print-directory java
 
 # Half of what a Spark session costs at its start: a minute once, and the tests start fifty.
 # The module returns at once if this environment has its archive.
 classes: .venv/.installed-test $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) .cache/java.asked
-	@$(spark_bin)/python -m tests.live.class_archive >.cache/classes.log 2>&1 || \
+	@$(spark_bin)/python -m tests.servers.class_archive >.cache/classes.log 2>&1 || \
 	    $(say) "Spark's classes could not be archived, so tests take longer (.cache/classes.log)" >&2
 
 # Spark's Kafka connector for each line that has one, as the tests of other versions ask for them.
@@ -146,12 +146,12 @@ jars: $(patsubst %,.cache/jars/spark-kafka%.stamp,-4.0 -4.1) .cache/jars/spark-k
 jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp .cache/jars/hdfs.stamp .cache/jars/s3a.stamp ## jars for the live tests and the benchmark: Kafka, its Spark connectors, Pravega, HDFS, S3A, Delta, Iceberg, Flink
 jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp .cache/jars/iceberg.stamp
 
-.cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
-	@tests/live/provide jars $*
+.cache/jars/%.stamp: tests/servers/jars/%.xml | .cache/java.asked
+	@tests/servers/provide jars $*
 
 .cache/java.asked:
 	@mkdir -p $(@D)
-	@tests/live/provide java
+	@tests/servers/provide java
 	@touch $@
 
 # --- the Python environment -------------------------------------------------------------------------------------------

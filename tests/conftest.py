@@ -15,20 +15,12 @@ import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
-from tests.live import class_archive
-from tests.live.chromium import chromium
-from tests.live.pravega_server import Pravega, pravega_server
-from tests.live.servers import (
-    KINESIS_ACCESS,
-    Broker,
-    Kinesis,
-    jars,
-    kafka_broker,
-    kinesis_server,
-    require_binary,
-    require_jars,
-    require_java,
-)
+from tests.servers import class_archive
+from tests.servers.chromium import chromium
+from tests.servers.kafka import Broker, kafka_broker
+from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
+from tests.servers.local import jars, require_binary, require_jars, require_java
+from tests.servers.pravega import Pravega, pravega_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

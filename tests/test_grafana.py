@@ -19,7 +19,7 @@ from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import RunStatus
 
-from tests.live.servers import ROOT
+from tests.servers.local import ROOT
 
 GRAFANA = ROOT / "grafana"
 ALERTS = (GRAFANA / "alerts.yml").read_text()

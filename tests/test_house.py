@@ -142,7 +142,7 @@ def spark_in_one_room_of_sources(path: str, text: str) -> list[str]:
 
 # path -> the reason why it may sleep
 MAY_SLEEP = {
-    "tests/live/servers.py": "wait_until, the one polling helper",
+    "tests/servers/local.py": "wait_until, the one polling helper",
 }
 
 
@@ -153,9 +153,9 @@ def no_test_sleeps(path: str, text: str) -> list[str]:
     wrong = []
     for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "sleep" for alias in node.names):
-            wrong.append(f"{path}:{node.lineno} imports sleep; use tests.live.servers.wait_until")
+            wrong.append(f"{path}:{node.lineno} imports sleep; use tests.servers.local.wait_until")
         if isinstance(node, ast.Attribute) and node.attr == "sleep":
-            wrong.append(f"{path}:{node.lineno} sleeps; use tests.live.servers.wait_until")
+            wrong.append(f"{path}:{node.lineno} sleeps; use tests.servers.local.wait_until")
     return wrong
 
 

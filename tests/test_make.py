@@ -94,7 +94,9 @@ def test_no_java(clone: Path) -> None:
 
 @pytest.mark.parametrize("may", [True, False], ids=["permitted", "not permitted"])
 def test_without_java_the_demo_installs_it_where_it_may_and_says_the_command_where_not(clone: Path, may: bool) -> None:
-    shutil.copytree(ROOT / "tests" / "live", clone / "tests" / "live", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "tests" / "servers", clone / "tests" / "servers", ignore=shutil.ignore_patterns("__pycache__")
+    )
     bin_ = clone / "bin"
     for name in ("bash", "sh", "make", "mkdir", "touch", "sed", "head", "dirname", "cat", "env", "tail", "chmod", "rm"):
         bin_.mkdir(exist_ok=True)
@@ -157,6 +159,6 @@ def test_the_demo_on_kafka_needs_no_package_of_the_tests() -> None:
     """In a fresh clone `make demo` sets up an environment without the packages of the tests."""
     hidden = only_for_tests()
     assert {"pytest", "hypothesis", "mypy"} <= set(hidden)
-    script = f"import sys; sys.modules.update(dict.fromkeys({hidden}))\nimport tests.live.demo_kafka"
+    script = f"import sys; sys.modules.update(dict.fromkeys({hidden}))\nimport tests.commands.demo_kafka"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,3 +212,44 @@ def test_a_room_that_nobody_placed_is_told() -> None:
     ]
     del files["sources/kit/a.py"]
     assert rooms_without_a_floor(files) == ["sources/kit has a floor and is not there"]
+
+
+WITHOUT_TESTS = ("commands", "drivers", "servers", "worlds")
+
+
+def misplaced_tests(files: Iterable[str], rooms: frozenset[str]) -> list[str]:
+    """List the files of tests that CONTRIBUTING.md would not lead to, a sentence each."""
+    wrong = []
+    for file in files:
+        _, *folders, name = file.split("/")
+        room = "/".join(folders)
+        if folders[:1] and folders[0] in LAYERS and room not in rooms:
+            wrong.append(f"{file}: the product has no room {room}/")
+        if folders[:1] and folders[0] in WITHOUT_TESTS and name.startswith("test_"):
+            wrong.append(f"{file}: tests/{folders[0]}/ has no tests; put it into the room of the product that it tests")
+        if folders == ["live"] and name not in {"__init__.py", "conftest.py"} and not name.startswith("test_"):
+            wrong.append(f"{file}: tests/live/ has only tests; {', '.join(WITHOUT_TESTS)} are for the rest")
+    return wrong
+
+
+def test_tests_are_in_the_rooms_of_the_product() -> None:
+    folders = [path for layer in LAYERS for path in (ROOT / layer, *(ROOT / layer).rglob("*/"))]
+    rooms = frozenset(str(path.relative_to(ROOT)) for path in folders)
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")]
+    assert misplaced_tests(files, rooms) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("tests/sources/elsewhere/test_a.py", "the product has no room sources/elsewhere/"),
+        ("tests/servers/test_a.py", "tests/servers/ has no tests"),
+        ("tests/live/helper.py", "tests/live/ has only tests"),
+    ],
+)
+def test_a_misplaced_test_is_told(file: str, words: str) -> None:
+    [wrong] = misplaced_tests(
+        [file, "tests/sources/kafka/test_a.py", "tests/live/test_b.py"], frozenset({"sources/kafka"})
+    )
+    assert wrong.startswith(f"{file}: ")
+    assert words in wrong

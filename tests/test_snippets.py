@@ -33,13 +33,15 @@ class Unrun:
 
 
 SETS_UP = Unrun("it sets up what all tests run in")
-SERVES = Unrun("it runs until it is ended: tests/live/test_serve.py and tests/integration/test_page.py start the same")
-LOOKS = Unrun("the tutorial's test runs the same, of its stream; tests/integration/test_cli.py has all their ways")
+SERVES = Unrun(
+    "it runs until it is ended: tests/live/test_serve.py and tests/integration/page/test_page.py start the same"
+)
+LOOKS = Unrun("the tutorial's test runs the same, of its stream; tests/integration/cli/test_cli.py has all their ways")
 CHAIN = "tests/live/test_chain.py::test_the_chain_of_the_tutorial"
 AUDITS = "tests/live/test_audit_kafka.py::test_the_commands_of_the_pages"
 LINE = "tests/integration/test_snippets.py::test_one_line_is_all_that_changes"
 READS = "tests/live/test_readme.py::test_reading_through_our_source_runs"
-ADOPTS = "tests/integration/test_adoption.py::test_what_the_pages_run"
+ADOPTS = "tests/integration/spark/test_adoption.py::test_what_the_pages_run"
 
 # Page -> its blocks in order: (the beginning of the block, the test that runs it, or the reason why none does).
 BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
@@ -50,8 +52,8 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
             "delay  native Spark drops",
             "tests/test_docs.py::test_what_the_readme_shows_of_an_audit_is_what_an_audit_printed",
         ),
-        ("make demo", Unrun("tests/integration/test_demo.py runs `lowmark demo`, which is what it does")),
-        ("The same rows, the same query", "tests/integration/test_demo.py::test_the_readme_shows_these_figures"),
+        ("make demo", Unrun("tests/integration/demo/test_demo.py runs `lowmark demo`, which is what it does")),
+        ("The same rows, the same query", "tests/integration/demo/test_demo.py::test_the_readme_shows_these_figures"),
         ("make wheel && pip install", Unrun("tests/test_wheel.py makes it and installs it")),
         ("from lowmark import LowWatermarkService", "tests/live/test_readme.py::test_the_example_runs"),
         ("lowmark status ", LOOKS),
@@ -65,33 +67,39 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("spark.conf.set(", "tests/integration/test_snippets.py::test_sources_are_named_in_sparks_own_way"),
         (
             "lowmark offsets /path/of/old/checkpoint",
-            "tests/integration/test_checkpoint.py::test_a_new_query_beside_an_old_one_tears_no_window",
+            "tests/integration/spark/test_checkpoint.py::test_a_new_query_beside_an_old_one_tears_no_window",
         ),
         (
             '{"orders": {"0": 12}}',
-            "tests/integration/test_checkpoint.py::test_a_new_query_beside_an_old_one_tears_no_window",
+            "tests/integration/spark/test_checkpoint.py::test_a_new_query_beside_an_old_one_tears_no_window",
         ),
     ],
     "audit.md": [
         ("lowmark audit kafka ", AUDITS),
         (
             "from lowmark import audit_table",
-            "tests/integration/test_audit_docs.py::test_the_page_s_audit_of_a_table_runs",
+            "tests/integration/audit/test_audit_docs.py::test_the_page_s_audit_of_a_table_runs",
         ),
-        ("orders, 125,167 rows", "tests/integration/test_audit_docs.py::test_the_page_shows_what_is_printed"),
+        ("orders, 125,167 rows", "tests/integration/audit/test_audit_docs.py::test_the_page_shows_what_is_printed"),
         (
             "from lowmark import LowWatermarkService",
-            "tests/integration/test_audit_docs.py::test_the_page_s_watched_query_runs",
+            "tests/integration/audit/test_audit_docs.py::test_the_page_s_watched_query_runs",
         ),
     ],
     "complete.md": [
         ("event time   10:00", Unrun("a drawing")),
-        ("lowmark wait orders ", Unrun("tests/integration/test_completion.py runs both commands, on other places")),
+        (
+            "lowmark wait orders ",
+            Unrun("tests/integration/spark/test_completion.py runs both commands, on other places"),
+        ),
         ("10 * * * *  lowmark wait", Unrun("its command is checked below")),
-        ("service.wait_until(", Unrun("tests/integration/test_mark_done.py and test_completion.py call all three")),
-        ("orders = service.wrap(", Unrun("tests/integration/test_mark_done.py writes such a table")),
-        ("def write(rows, batch_id):", Unrun("tests/live/completion_driver.py has this function")),
-        ("def write(rows, batch_id):", Unrun("tests/live/completion_driver.py has this function, too")),
+        (
+            "service.wait_until(",
+            Unrun("tests/integration/driver/test_mark_done.py and test_completion.py call all three"),
+        ),
+        ("orders = service.wrap(", Unrun("tests/integration/driver/test_mark_done.py writes such a table")),
+        ("def write(rows, batch_id):", Unrun("tests/drivers/completion.py has this function")),
+        ("def write(rows, batch_id):", Unrun("tests/drivers/completion.py has this function, too")),
     ],
     "connectors.md": [("import sqlite3", "tests/sources/test_readme_connector.py::test_it_is_short")],
     "how-it-works.md": [("┌── observe:", Unrun("a drawing"))],
@@ -107,7 +115,10 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "metrics.md": [("*/5 * * * *  lowmark check", Unrun("its commands are checked below"))],
     "operating.md": [
         ("lowmark status ", LOOKS),
-        ("lowmark idle orders ", "tests/integration/test_by_hand.py::test_the_command_line_marks_and_takes_back"),
+        (
+            "lowmark idle orders ",
+            "tests/integration/driver/test_by_hand.py::test_the_command_line_marks_and_takes_back",
+        ),
         ("lowmark adopt /path/of/checkpoint", ADOPTS),
     ],
     "page.md": [
@@ -117,7 +128,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "pravega.md": [
         ("pip install ", Unrun("the extra is checked below; the registry has no lowmark yet")),
         ("from lowmark.sources.pravega import", "tests/live/test_read_pravega.py::test_what_the_page_shows"),
-        ("mvn dependency:copy-dependencies", Unrun("tests/live/jars does the same, with the version checked below")),
+        ("mvn dependency:copy-dependencies", Unrun("tests/servers/jars does the same, with the version checked below")),
         ("spark.readStream.format(", "tests/test_snippets.py::test_the_options_of_the_format_are_options"),
     ],
     "public.md": [("python -m tests.public", Unrun("tests/test_public.py compares what it would write"))],
@@ -145,8 +156,8 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     ],
     "wrap.md": [
         ("-events = orders.withWatermark(", LINE),
-        ("events = service.wrap(", "tests/integration/test_late.py::test_what_the_page_runs"),
-        ("events = service.wrap(", "tests/integration/test_late.py::test_what_the_page_runs"),
+        ("events = service.wrap(", "tests/integration/transport/test_late.py::test_what_the_page_runs"),
+        ("events = service.wrap(", "tests/integration/transport/test_late.py::test_what_the_page_runs"),
     ],
 }
 
@@ -324,5 +335,5 @@ def test_what_is_installed_is_what_is_tested() -> None:
         for extra in re.findall(r"lowmark\[(\w+)\]", page.read_text(encoding="utf-8")):
             assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), f"{page.name}: {extra}"
     [version] = re.findall(r"pravega-client ([\d.]+)", block("pravega.md", "mvn dependency"))
-    jars = (ROOT / "tests" / "live" / "jars" / "pravega-client.xml").read_text(encoding="utf-8")
+    jars = (ROOT / "tests" / "servers" / "jars" / "pravega-client.xml").read_text(encoding="utf-8")
     assert f"<artifactId>pravega-client</artifactId><version>{version}</version>" in jars

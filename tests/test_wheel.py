@@ -22,8 +22,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.installed import site_packages
-from tests.live.servers import ROOT, require_java
 from tests.packages import build, repacked
+from tests.servers.local import ROOT, require_java
 
 
 def make_environment(folder: Path, package: Path, lent: Sequence[str]) -> Path:

@@ -20,10 +20,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.live.servers import Record, kafka_broker
+from tests.servers.kafka import Record, kafka_broker
+from tests.servers.local import LOWMARK
 
 ASKED_SECONDS = 20.0
-LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 
 
 def records(rows: int, partitions: int) -> Iterator[Record]:

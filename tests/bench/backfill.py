@@ -19,8 +19,8 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import functions as F
 
-from tests.live.kafka_reading import values_of
-from tests.live.servers import Broker, Record, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker
+from tests.worlds.kafka_reading import values_of
 
 from .flink_sql import job_ms, missing
 from .live import Batch, Run, connector, run_available, spent_ms

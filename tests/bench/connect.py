@@ -35,10 +35,10 @@ from lowmark.sources.spark.source import register_class
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BooleanType, StructType
 
+from tests.drivers.connect_wrapped import SPLITS, wrapped
 from tests.integration.feed import Feed, us, windows
-from tests.live.connect_wrapped import SPLITS, wrapped
-from tests.live.connected import connect_server
-from tests.live.servers import wait_until
+from tests.servers.connect import connect_server
+from tests.servers.local import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,7 +29,7 @@ from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Event, SplitColumn
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.live.servers import jars
+from tests.servers.local import jars
 
 from .measure import Bound, Row
 

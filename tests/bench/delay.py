@@ -26,7 +26,8 @@ from lowmark.sources.kafka import KafkaSource
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import functions as F
 
-from tests.live.servers import Broker, kafka_broker, wait_until
+from tests.servers.kafka import Broker, kafka_broker
+from tests.servers.local import wait_until
 
 from .flink_sql import flink, missing
 from .live import connector, progress

@@ -17,7 +17,7 @@ from contextlib import closing
 
 from lowmark.sources.files.source import REMEMBERED_FILES
 
-from tests.integration.passing import Folder, Passing
+from tests.integration.driver.passing import Folder, Passing
 
 LISTED = 8_000
 STEPS = 10

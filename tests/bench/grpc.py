@@ -34,7 +34,7 @@ from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark
 from lowmark.watermark.strategy import AlignmentParams
 
-from tests.live.servers import wait_until
+from tests.servers.local import wait_until
 
 from .measure import Bound, Row
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lowmark.integration import LowWatermarkService
 from pyspark.sql import functions as F
 
-from tests.live.servers import Broker, Record, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker
 
 from .live import Run, connector, run_available, spent_ms
 from .measure import Bound, Row

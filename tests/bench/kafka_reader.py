@@ -32,7 +32,7 @@ from lowmark.sources.kafka.columns import DEFAULT_COLUMNS
 from lowmark.sources.kafka.reader import CHUNK, GUESSED_RECORD_BYTES, fetch_properties
 from lowmark.sources.reading.slices import read_slices
 
-from tests.live.servers import Broker, Record, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker
 
 START_MS = 1_700_000_000_000
 

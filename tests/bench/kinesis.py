@@ -21,8 +21,8 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 
-from tests.live.servers import KINESIS_ACCESS, Kinesis, kinesis_server
-from tests.live.tcp_proxy import tcp_proxied
+from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
+from tests.servers.tcp_proxy import tcp_proxied
 
 from .measure import Row
 from .slice_reading import PLAIN, SIX_TIMES, measured, ours_read

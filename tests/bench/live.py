@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from lowmark.integration.spark.session import clean_environment
 
 from tests.conftest import LOG4J
-from tests.live.servers import Broker, jars
+from tests.servers.kafka import Broker
+from tests.servers.local import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ from lowmark.sources.pravega import PravegaSource, PravegaSplit
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.spark import Binding, load
 
-from tests.live.pravega_server import Pravega, pravega_server
+from tests.servers.pravega import Pravega, pravega_server
 
 from .measure import Bound, Row
 from .slice_reading import PLAIN, SIX_TIMES, measured, ours_read

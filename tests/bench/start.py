@@ -21,7 +21,8 @@ from lowmark.integration import LowWatermarkService
 from lowmark.sources.files import FileSource
 from lowmark.sources.kafka import KafkaSource
 
-from tests.live.servers import Broker, Record, kafka_broker, wait_until
+from tests.servers.kafka import Broker, Record, kafka_broker
+from tests.servers.local import wait_until
 
 from .live import Batch, connector, data_batches, progress, spent_ms
 from .measure import Bound, Row

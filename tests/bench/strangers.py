@@ -2,8 +2,8 @@
 
     python -m tests.bench.strangers [--seconds 12] [--connections 40]
 
-Each behaviour of `tests/live/strangers.py` is tried on a coordinator with TLS and token, and on a coordinator that also
-requires certificates of callers (`--tls-client-ca`).
+Each behaviour of `tests/worlds/strangers.py` is tried on a coordinator with TLS and token, and on a coordinator that
+also requires certificates of callers (`--tls-client-ca`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lowmark.integration.coordinator.client import CoordinatorClient
 from rich.console import Console
 from rich.table import Table
 
-from tests.integration.serving import certificate, task, token_file
-from tests.live.servers import wait_until
-from tests.live.strangers import BEHAVIOURS, knock
-from tests.live.test_serve import served
+from tests.integration.coordinator.serving import certificate, task, token_file
+from tests.servers.coordinator import served
+from tests.servers.local import wait_until
+from tests.worlds.strangers import BEHAVIOURS, knock
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,7 @@ from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import Binding, load
 
-from tests.live.servers import Broker, Record, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker
 
 from .live import Run, connector, run_available, spent_ms
 from .measure import Bound, Row
@@ -33,8 +33,8 @@ START_MS = 1_700_000_000_000
 ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 SIDES = {"native": None, "ours": ALL, "ours, value and timestamp only": ("value", "timestamp")}
 SERVERS = (
-    b"kafka.Kafka", b"tests.live.kinesis_service", b"io.pravega.local", b"tests.live.pravega_service",
-    b"tests.live.tcp_proxy",
+    b"kafka.Kafka", b"tests.servers.kinesis_service", b"io.pravega.local", b"tests.servers.pravega_service",
+    b"tests.servers.tcp_proxy",
 )  # fmt: skip
 _TICKS = os.sysconf("SC_CLK_TCK")
 

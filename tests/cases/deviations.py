@@ -10,7 +10,7 @@ DEVIATIONS: dict[str, str] = {
     "ALN-06": "Flink refuses speculative execution with alignment, as two attempts would report two watermarks; in "
     "Spark the offset fixes the rows of a batch, and marks of one task merge by max, so an attempt changes nothing",
     "SPL-01": "no split runs ahead to be paused afterwards: a slice stops at the cap before any of it is read, and "
-    "a cap that rises counts in the next batch (tests/sources/test_slicing.py), so there is nothing to sample",
+    "a cap that rises counts in the next batch (tests/sources/slicing/test_slicing.py), so there is nothing to sample",
     "SPL-05": "see SPL-01",
     "SPL-06": "no metrics are registered per split: they are read from the status when scraped, and a split that was "
     "removed is in no status",
@@ -59,7 +59,7 @@ DEVIATIONS: dict[str, str] = {
     "BG2": "a stream has one low watermark: there is no pair that could contradict itself",
     "BG3": "a repeated report is a no-op: Spark replays batches",
     "M2": "a stream's coordinator lives and dies with its run; stale tokens are rejected by the coordinator of many "
-    "(LowWatermarkCoordinator, tests/watermark/test_coordinator.py)",
+    "(LowWatermarkCoordinator, tests/watermark/tasks/test_coordinator.py)",
     # Flink's sources
     "EVT-07": "there is no backlog flag that could overtake a watermark: the watermark of a batch is in the next one",
     "CRD-07": "readers are rows of a plan on the driver: none fails by itself or goes back to another checkpoint than "
@@ -77,17 +77,17 @@ DEVIATIONS: dict[str, str] = {
     "BUG-06": "the end of a stream is no watermark and idle is no signal to anyone downstream: a split that finishes "
     "while it is idle changes its state, and nothing waits for it to be active first",
     "RTL-03": "readers ask for nothing: a batch is planned with what the rate allows, and one that takes more, because "
-    "a step of its source is read as a whole, is waited for (tests/sources/test_rate_limit.py)",
+    "a step of its source is read as a whole, is waited for (tests/sources/planning/test_rate_limit.py)",
     "RTL-09": "a batch is planned for all readers at once, so a rate is not shared out among them",
     "SRC-01": "a reader has the splits that its batch planned, and reports none when it registers",
     "SRC-02": "a batch ends with its rows: there is no drain to tell from a stop, and nothing to finish after the end",
     "SRC-03": "where a split stands is in the offset, which is written before anything is read; no reader is asked",
     "SRC-04": "readers live for one batch, and those that decide when a checkpoint is hear of it on the driver "
-    "(tests/sources/test_batches.py)",
+    "(tests/sources/planning/test_batches.py)",
     "SRC-05": "nothing can be put out before the first checkpoint: Spark writes the offset first, then reads",
     "SRC-06": "see SRC-05: no reader waits for a checkpoint, so a stop cannot meet one that does",
     "SRC-07": "no metric is kept per split: its watermark is read from the status when scraped, None while it has none "
-    "(tests/integration/test_metrics.py)",
+    "(tests/integration/metrics/test_metrics.py)",
     "SRC-08": "see SPL-01",
     "SRC-09": "see SPL-01",
     # Jet's coalescer (H) and the splits of one of its sources (HM)

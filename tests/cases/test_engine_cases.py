@@ -18,7 +18,7 @@ from lowmark.watermark.splits.tracker import SplitTracker
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
-from tests.watermark.history import BY_TIME, watermarks_of
+from tests.watermark.splits.history import BY_TIME, watermarks_of
 
 CASES: list[Case] = json.loads((Path(__file__).parent / "engine_cases.json").read_text("utf-8"))["cases"]
 MAX = 2**63 - 1

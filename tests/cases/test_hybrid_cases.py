@@ -14,7 +14,7 @@ from lowmark.sources.kit.simple import SimpleSplitReader
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family
-from tests.sources.test_hybrid import SCHEMA, Driver, Numbers
+from tests.sources.hybrid.test_hybrid import SCHEMA, Driver, Numbers
 
 
 def many(count: int) -> Driver:

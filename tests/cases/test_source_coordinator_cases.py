@@ -16,7 +16,7 @@ from lowmark.sources.coordinator.failover import FailoverPolicy
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family
-from tests.sources.coordinating import (
+from tests.sources.coordinator.coordinating import (
     DEADLINE_SECONDS,
     Gateway,
     ListSource,
@@ -26,8 +26,8 @@ from tests.sources.coordinating import (
     settle,
     split,
 )
-from tests.sources.test_coordinator import await_failure, make, running, taken
-from tests.sources.test_notifier import Calls, done_on
+from tests.sources.coordinator.test_coordinator import await_failure, make, running, taken
+from tests.sources.coordinator.test_notifier import Calls, done_on
 
 ONCE = FailoverPolicy(most=0)
 FAMILIES = ("CRD", "CTX", "NOT", "TRK", "PRV")

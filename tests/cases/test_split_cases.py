@@ -14,7 +14,7 @@ from lowmark.watermark.state import IdleClock
 from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us
-from tests.watermark.history import History, batch, watermarks_of
+from tests.watermark.splits.history import History, batch, watermarks_of
 
 
 class Valve:

@@ -19,7 +19,7 @@ from lowmark.integration.coordinator.server import restore
 from lowmark.watermark import LowmarkError, TaskId
 from lowmark.watermark.strategy import AlignmentParams
 
-from tests.integration.serving import serving, task
+from tests.integration.coordinator.serving import serving, task
 
 __all__ = ["BACK_WITHIN_SECONDS", "PLACES", "World", "in_a_client", "in_the_server"]
 

@@ -32,17 +32,18 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from tests.failpoints.failing_source import FailingSource
+from tests.integration.coordinator.serving import private_folder
 from tests.integration.feed import Feed, Row, start, us, windows
-from tests.integration.serving import private_folder
-from tests.live.servers import ROOT, Record
-from tests.live.test_serve import served
+from tests.servers.coordinator import served
+from tests.servers.kafka import Record
+from tests.servers.local import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.failpoints.inject import Failpoint
     from tests.integration.feed import Ran
-    from tests.live.servers import Broker
+    from tests.servers.kafka import Broker
 
 __all__ = ["ELSEWHERE", "KINDS", "Outcome", "World"]
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from tests.failpoints.inject import Failpoint, Fault, Injector, draw
 from tests.failpoints.queried import ELSEWHERE, KINDS, STEPS, Outcome, World
-from tests.live.servers import kafka_broker
+from tests.servers.kafka import kafka_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.live.servers import Broker
+    from tests.servers.kafka import Broker
 
 __all__ = ["calls_of", "play"]
 

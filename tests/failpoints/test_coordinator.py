@@ -14,7 +14,7 @@ import pytest
 
 from tests.failpoints.coordinated import PLACES, World, in_a_client, in_the_server
 from tests.failpoints.inject import Fault, Injector, draw
-from tests.integration.serving import private_folder
+from tests.integration.coordinator.serving import private_folder
 
 # A fault may reach a thread of gRPC, or an object during its destruction.
 pytestmark = [

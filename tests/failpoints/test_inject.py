@@ -12,7 +12,7 @@ import pytest
 from lowmark.watermark.duration import duration_us
 
 from tests.failpoints.inject import ERRORS, Failpoint, Fault, Injector, draw, name_of
-from tests.live.servers import ROOT
+from tests.servers.local import ROOT
 
 PLACES = ["watermark/duration.py"]
 

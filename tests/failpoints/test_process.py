@@ -21,8 +21,8 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 
 from tests.failpoints.inject import Failpoint, Fault, name_of
-from tests.integration.serving import private_folder, task
-from tests.live.servers import ROOT, wait_until
+from tests.integration.coordinator.serving import private_folder, task
+from tests.servers.local import ROOT, wait_until
 
 SECONDS = 10  # the limit for its recovery or its end
 PLACES = ("watermark/tasks", "integration/coordinator")

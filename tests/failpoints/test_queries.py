@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lowmark.integration.spark.progress import Progress
     from pyspark.sql import SparkSession
 
-    from tests.live.servers import Broker
+    from tests.servers.kafka import Broker
 
 pytestmark = [
     pytest.mark.spark,

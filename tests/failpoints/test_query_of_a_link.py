@@ -9,9 +9,9 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.access import Door
 from pyspark.sql import SparkSession
 
+from tests.integration.coordinator.serving import private_folder, serving
 from tests.integration.feed import Feed, start
-from tests.integration.serving import private_folder, serving
-from tests.live.servers import wait_until
+from tests.servers.local import wait_until
 
 
 def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_link(

@@ -16,7 +16,7 @@ from lowmark.sources.coordinator import CoordinatorHangs, SourceCoordinator
 from lowmark.sources.worker import WorkerDied
 
 from tests.failpoints.inject import Fault, Injector, draw
-from tests.sources.coordinating import Gateway, ListEnumerator, ListSource, ManualClock, Ping, State
+from tests.sources.coordinator.coordinating import Gateway, ListEnumerator, ListSource, ManualClock, Ping, State
 
 BACK_WITHIN_SECONDS = 10.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

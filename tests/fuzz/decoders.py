@@ -51,7 +51,7 @@ from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
-from tests.integration.reported import SOURCE
+from tests.integration.driver.reported import SOURCE
 
 from .inputs import (
     Draw,

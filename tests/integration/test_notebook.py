@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.servers import ROOT, require_java
+from tests.servers.local import ROOT, require_java
 
 
 @pytest.mark.spark

@@ -23,8 +23,8 @@ from lowmark.integration.verdict import verdict
 from lowmark.watermark import Cause
 from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
-from tests.integration.test_cooperation_rules import GROUPED, FakeClient, World
-from tests.integration.test_runs import Queries, Query, progress, report, stream, terminated
+from tests.integration.driver.test_cooperation_rules import GROUPED, FakeClient, World
+from tests.integration.driver.test_runs import Queries, Query, progress, report, stream, terminated
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient

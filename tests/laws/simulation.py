@@ -45,7 +45,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator
 
-from tests.watermark.coordinator_world import taken
+from tests.watermark.tasks.coordinator_world import taken
 
 S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S

@@ -18,7 +18,7 @@ from lowmark.watermark.tasks.alignment import AlignmentGroup
 from lowmark.watermark.tasks.cap import Cap
 
 from tests.laws.strategies import LAWS, watermarks_us
-from tests.watermark.coordinator_world import rows_of
+from tests.watermark.tasks.coordinator_world import rows_of
 
 TASKS = (TaskId("a", "s", "0"), TaskId("a", "s", "1"), TaskId("b", "s", "0"), TaskId("b", "t", "0"))
 INTERVAL_US = 10

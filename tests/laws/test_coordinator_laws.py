@@ -44,7 +44,7 @@ from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEv
 from lowmark.watermark.tasks.snapshot import Rows
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
-from tests.watermark.coordinator_world import taken
+from tests.watermark.tasks.coordinator_world import taken
 
 INTERVAL_US, LEASE_US = 10, 35
 PENDING, ACTIVE, _, IDLE, FINISHED = SplitState

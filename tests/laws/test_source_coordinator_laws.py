@@ -19,7 +19,7 @@ from lowmark.sources.coordinator import SourceCoordinator
 from lowmark.sources.coordinator.failover import FailoverPolicy
 
 from tests.laws.strategies import draws
-from tests.sources.coordinating import (
+from tests.sources.coordinator.coordinating import (
     DEADLINE_SECONDS,
     Gateway,
     ListEnumerator,

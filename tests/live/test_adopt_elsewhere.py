@@ -14,10 +14,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start, us
-from tests.integration.test_adopted_queries import COUNTED, PHASES, counted_windows, expected_windows, in_turns, native
-from tests.integration.test_completion import Written
-from tests.live.hdfs_server import hdfs_server
-from tests.live.s3_server import s3a
+from tests.integration.spark.test_adopted_queries import (
+    COUNTED,
+    PHASES,
+    counted_windows,
+    expected_windows,
+    in_turns,
+    native,
+)
+from tests.integration.spark.test_completion import Written
+from tests.servers.hdfs import hdfs_server
+from tests.servers.s3 import s3a
 from tests.sparks import since
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]

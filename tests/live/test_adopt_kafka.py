@@ -18,8 +18,11 @@ from lowmark.watermark import LowmarkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.live.driven import STREAM
-from tests.live.kafka_scenarios import (
+from tests.drivers.driven import STREAM
+from tests.drivers.torture import OTHER, Config, Query
+from tests.servers.kafka import Broker
+from tests.servers.local import wait_until
+from tests.worlds.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
     MINUTE_US,
@@ -35,9 +38,7 @@ from tests.live.kafka_scenarios import (
     poll_query,
     source,
 )
-from tests.live.servers import Broker, wait_until
-from tests.live.torture import PAUSE, Driver, Torture, newest, wait_for_next
-from tests.live.torture_driver import OTHER, Config, Query
+from tests.worlds.torture import PAUSE, Driver, Torture, newest, wait_for_next
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -138,7 +139,7 @@ def test_by_turns_and_killed_each_time(
         return driver.alive() and all(read_so_far(log, base.checkpoint) for log in logs)
 
     at_us = T0_US
-    with Torture("torture_driver", tmp_path) as killer:
+    with Torture("torture", tmp_path) as killer:
         for phase in range(int(os.environ.get("LOWMARK_KILLS", "8"))):
             wraps = phase % 2 == 1
             if newest(base.checkpoint / "offsets") >= 0:  # the first query may be killed before its first plan

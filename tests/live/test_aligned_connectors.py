@@ -22,9 +22,11 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.live.kinesis_reading import Writer, source_of
-from tests.live.pravega_server import Pravega
-from tests.live.servers import Broker, Kinesis, Record, wait_until
+from tests.servers.kafka import Broker, Record
+from tests.servers.kinesis import Kinesis
+from tests.servers.local import wait_until
+from tests.servers.pravega import Pravega
+from tests.worlds.kinesis_reading import Writer, source_of
 
 pytestmark = [pytest.mark.live]
 

@@ -8,7 +8,6 @@ import shlex
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,10 +26,9 @@ from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv
 from typer.testing import CliRunner
 
-from tests.live.servers import Broker, Record, free_ports, kafka_broker
+from tests.servers.kafka import Broker, Record, kafka_broker
+from tests.servers.local import LOWMARK, free_ports
 from tests.snippets import block
-
-LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 
 
 def call(*arguments: str) -> tuple[int, str, str]:

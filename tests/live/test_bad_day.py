@@ -22,10 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.integration.serving import private_folder
-from tests.integration.test_cli import call
-from tests.live.servers import Broker, Prometheus, Record, http_get, prometheus_server, wait_until
-from tests.live.test_serve import served
+from tests.integration.cli.test_cli import call
+from tests.integration.coordinator.serving import private_folder
+from tests.servers.coordinator import served
+from tests.servers.kafka import Broker, Record
+from tests.servers.local import http_get, wait_until
+from tests.servers.prometheus import Prometheus, prometheus_server
 from tests.test_grafana import ALERTS
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.usefixtures("kafka_jars")]

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from tests.drivers import by_hand
+from tests.drivers.driven import Config
+from tests.integration.cli.test_cli import run
 from tests.integration.feed import Feed
-from tests.integration.test_cli import run
-from tests.live import by_hand_driver
-from tests.live.driven import Config
-from tests.live.servers import wait_until
-from tests.live.torture import Driver
+from tests.servers.local import wait_until
+from tests.worlds.torture import Driver
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -23,7 +23,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.config = Config(str(folder))
-        self.feed = Feed(cast("Any", None), by_hand_driver.feed_of(self.config))
+        self.feed = Feed(cast("Any", None), by_hand.feed_of(self.config))
         self.path = folder / "config.json"
         self.config.write(self.path)
         self.log = folder / "log"
@@ -36,7 +36,7 @@ class World:
     def start(self) -> Driver:
         self.address.unlink(missing_ok=True)
         self.config.started.unlink(missing_ok=True)
-        driver = Driver("by_hand_driver", "run", self.config, self.log)
+        driver = Driver("by_hand", "run", self.config, self.log)
         wait_until(lambda: self.config.started.exists() or not driver.alive(), "the start of the query", seconds=120)
         return driver
 

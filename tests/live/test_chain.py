@@ -19,9 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from typer.testing import CliRunner
 
-from tests.integration.test_page_browser import holder_of, opened, shows, text
-from tests.live.alertmanager import Notice, alertmanager, receiver
-from tests.live.servers import ROOT, Broker, prometheus_server, wait_until
+from tests.integration.page.test_page_browser import holder_of, opened, shows, text
+from tests.servers.alertmanager import Notice, alertmanager, receiver
+from tests.servers.kafka import Broker
+from tests.servers.local import ROOT, wait_until
+from tests.servers.prometheus import prometheus_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

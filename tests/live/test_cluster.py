@@ -12,8 +12,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.live.cluster_driver import WORKER, worker_program
-from tests.live.servers import LOCALHOST, ROOT, Process, free_ports, port_open, require_java
+from tests.drivers.cluster import WORKER, worker_program
+from tests.servers.local import LOCALHOST, ROOT, Process, free_ports, port_open, require_java
 
 HOME = Path(pyspark.__file__).parent
 
@@ -64,7 +64,7 @@ def test_pitfall_28_a_lost_executor_changes_nothing_and_executors_need_nothing_b
         str(HOME / "bin" / "spark-submit"),
         "--master",
         master,
-        str(ROOT / "tests" / "live" / "cluster_driver.py"),
+        str(ROOT / "tests" / "drivers" / "cluster.py"),
     ]
     # The driver and the workers use one name for Python, and each host finds its own program by it.
     here = worker_program(tmp_path / "here", Path(sys.executable))

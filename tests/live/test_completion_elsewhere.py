@@ -25,14 +25,16 @@ from lowmark.watermark.moment import us_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.commands.version_table import environments
+from tests.drivers.completion import PROPERTY, SNAPSHOTS
+from tests.integration.cli.test_cli import call
 from tests.integration.feed import us
-from tests.integration.test_cli import call
-from tests.integration.test_completion import Recorded, Written, at, time_of
-from tests.integration.version_table import environments
-from tests.live.completion_driver import PROPERTY, SNAPSHOTS
-from tests.live.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
-from tests.live.s3_server import s3
-from tests.live.servers import KINESIS_ACCESS, LOCALHOST, ROOT, Broker, require_jars, unavailable
+from tests.integration.spark.test_completion import Recorded, Written, at, time_of
+from tests.servers.kafka import Broker
+from tests.servers.kinesis import KINESIS_ACCESS
+from tests.servers.local import LOCALHOST, ROOT, require_jars, unavailable
+from tests.servers.s3 import s3
+from tests.worlds.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
 
 pytestmark = pytest.mark.live
 
@@ -109,7 +111,7 @@ def test_windows_in_a_table_can_be_read_once_they_are_complete(
     if not python.exists():
         unavailable(f"the environment of Spark {version}", "run make sparks")
     jars = ",".join(str(jar) for jar in require_jars(kind))
-    command = [str(python), "-m", "tests.live.completion_driver", kind, str(tmp_path), jars]
+    command = [str(python), "-m", "tests.drivers.completion", kind, str(tmp_path), jars]
     # Not the home of the Spark that the tests run on.
     environment = {name: value for name, value in os.environ.items() if version is None or name != "SPARK_HOME"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)

@@ -23,12 +23,13 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import _folder
 from lowmark.sources.spark.versions import major_minor
 
+from tests.drivers.connect_kafka import Shop
 from tests.integration.feed import Feed
-from tests.live import last_will
-from tests.live.connect_kafka import Shop
-from tests.live.connected import bare_server, connect_server
-from tests.live.servers import LOCALHOST, ROOT, Process, kafka_broker, require_jars, wait_until
-from tests.live.tcp_proxy import tcp_proxied
+from tests.servers import last_will
+from tests.servers.connect import bare_server, connect_server
+from tests.servers.kafka import kafka_broker
+from tests.servers.local import LOCALHOST, ROOT, Process, require_jars, wait_until
+from tests.servers.tcp_proxy import tcp_proxied
 from tests.sparks import since
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
@@ -115,7 +116,7 @@ def an_hour_passes() -> None:
 
 def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> None:
     came = json.loads(
-        said(sys.executable, "-m", "tests.live.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
+        said(sys.executable, "-m", "tests.drivers.connect_app", "client", str(tmp_path), str(port)).splitlines()[-1]
     )
     assert came["read"] == {"a": 41, "b": 14}, "sources can be read"
     before = major_minor(pyspark.__version__) < (4, 2)
@@ -140,7 +141,7 @@ class Client:
         self._out, self._log = folder / f"{uuid.uuid4().hex}.out", folder / "client.log"
         with self._out.open("wb") as out, self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.live.connect_wrapped", str(folder), str(port), str(END), *trigger],
+                [sys.executable, "-m", "tests.drivers.connect_wrapped", str(folder), str(port), str(END), *trigger],
                 cwd=ROOT, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, stdin=subprocess.DEVNULL, stdout=out,
                 stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -259,7 +260,9 @@ def test_a_second_client_takes_the_query_over_and_a_third_cannot_move_its_waterm
     first.starts()
     orders.put(3)
     [answer] = wait_until(lambda: [*_folder().glob("*.told")], "the reader has an answer")
-    said(sys.executable, "-m", "tests.live.connect_app", "foreign", str(tmp_path), str(port), *answer.stem.split("-"))
+    said(
+        sys.executable, "-m", "tests.drivers.connect_app", "foreign", str(tmp_path), str(port), *answer.stem.split("-")
+    )
     orders.put(2)
     second = Client(tmp_path, port)
     second.starts()

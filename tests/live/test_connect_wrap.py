@@ -20,14 +20,15 @@ from lowmark.integration import LowWatermarkService
 from pyspark.errors import StreamingQueryException
 
 from tests.integration import feed as feeds
-from tests.integration import test_by_hand, test_day_one, test_pitfalls, test_refusals, test_stateful, test_wrap
+from tests.integration import test_day_one
 from tests.integration.conftest import feed  # noqa: F401  # a fixture, as the next two
+from tests.integration.driver import test_by_hand, test_pitfalls, test_stateful, test_wrap
+from tests.integration.driver.test_by_hand import ran  # noqa: F401
 from tests.integration.feed import Feed
-from tests.integration.test_by_hand import ran  # noqa: F401
+from tests.integration.spark import test_refusals
 from tests.integration.test_day_one import rocksdb  # noqa: F401
+from tests.servers.connect import connect_server, start_through_connect
 from tests.sparks import since
-
-from .connected import connect_server, start_through_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

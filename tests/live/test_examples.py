@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.live.servers import ROOT, Broker, Record, require_jars, require_java
+from tests.servers.kafka import Broker, Record
+from tests.servers.local import ROOT, require_jars, require_java
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

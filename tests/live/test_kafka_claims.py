@@ -13,8 +13,9 @@ from lowmark.sources.kafka import KafkaSource, KafkaSplit
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.slicing.next_row import next_row
 
-from tests.live.kafka_reading import Reading, Slices, rows_of, source_of
-from tests.live.servers import Broker, Record, wait_until
+from tests.servers.kafka import Broker, Record
+from tests.servers.local import wait_until
+from tests.worlds.kafka_reading import Reading, Slices, rows_of, source_of
 
 Read = Callable[..., Reading]
 MONTH_MS, MINUTE_MS = 30 * 86_400_000, 60_000

@@ -17,7 +17,10 @@ from lowmark.integration.spark.kafka_offsets import kafka_positions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.live.kafka_scenarios import (
+from tests.servers.kafka import Broker
+from tests.servers.local import wait_until
+from tests.sparks import start_again
+from tests.worlds.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
     MINUTE_US,
@@ -35,8 +38,6 @@ from tests.live.kafka_scenarios import (
     poll_query,
     source,
 )
-from tests.live.servers import Broker, wait_until
-from tests.sparks import start_again
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 

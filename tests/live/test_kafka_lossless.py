@@ -21,8 +21,9 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 
-from tests.integration.reported import report_of
-from tests.live.kafka_scenarios import (
+from tests.integration.driver.reported import report_of
+from tests.servers.kafka import Broker
+from tests.worlds.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
     MINUTE_US,
@@ -48,7 +49,6 @@ from tests.live.kafka_scenarios import (
     source,
     spread,
 )
-from tests.live.servers import Broker
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 

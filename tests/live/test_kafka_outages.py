@@ -25,9 +25,10 @@ from lowmark.sources.kafka import KafkaSource
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.live import servers
-from tests.live.kafka_reading import Reading
-from tests.live.servers import Broker, another_broker, kafka_broker, wait_until
+from tests.servers import kafka as kafka_module
+from tests.servers.kafka import Broker, another_broker, kafka_broker
+from tests.servers.local import wait_until
+from tests.worlds.kafka_reading import Reading
 
 PARTITIONS = 6
 GO_ON_SECONDS = 5.0
@@ -40,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     """Start three brokers; the first is also the controller."""
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as running:
-        patch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + ALIVE)
+        patch.setattr(kafka_module, "BROKER_PROPERTIES", kafka_module.BROKER_PROPERTIES + ALIVE)
         first = running.enter_context(kafka_broker(folder / "first"))
         brokers = [first]
         for node in (2, 3):

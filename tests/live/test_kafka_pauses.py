@@ -18,7 +18,8 @@ from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.live.kafka_scenarios import (
+from tests.servers.kafka import Broker
+from tests.worlds.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
     SECOND_US,
@@ -33,8 +34,7 @@ from tests.live.kafka_scenarios import (
     remembered,
     source,
 )
-from tests.live.servers import Broker
-from tests.live.torture import Feeder
+from tests.worlds.torture import Feeder
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 

@@ -15,7 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.live.kafka_scenarios import (
+from tests.servers.kafka import Broker
+from tests.worlds.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
     MINUTE_US,
@@ -32,7 +33,6 @@ from tests.live.kafka_scenarios import (
     history,
     source,
 )
-from tests.live.servers import Broker
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 

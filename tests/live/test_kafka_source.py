@@ -14,10 +14,11 @@ from lowmark.sources.kafka import InvalidUtf8, KafkaOffsets, KafkaSource, KafkaS
 from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.testing import check_source
 
-from tests.live.kafka_reading import Reading, source_of, text_of
-from tests.live.kafka_scenarios import seed
-from tests.live.reading import read_tables
-from tests.live.servers import Broker, Record, wait_until
+from tests.servers.kafka import Broker, Record
+from tests.servers.local import wait_until
+from tests.worlds.kafka_reading import Reading, source_of, text_of
+from tests.worlds.kafka_scenarios import seed
+from tests.worlds.reading import read_tables
 
 T0_MS = 1_700_000_000_000
 Read = Callable[[KafkaSource], Reading]

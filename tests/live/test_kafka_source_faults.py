@@ -21,10 +21,11 @@ from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kit.discovery import DiscoveryFailed
 
-from tests.live import servers
-from tests.live.kafka_reading import Reading, source_of
-from tests.live.reading import read_tables
-from tests.live.servers import Broker, Record, another_broker, kafka_broker, wait_until
+from tests.servers import kafka as kafka_module
+from tests.servers.kafka import Broker, Record, another_broker, kafka_broker
+from tests.servers.local import wait_until
+from tests.worlds.kafka_reading import Reading, source_of
+from tests.worlds.reading import read_tables
 
 Read = Callable[..., Reading]
 
@@ -195,7 +196,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(own: B
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, Broker]]:
     """Start two brokers of one cluster, which soon notices the loss of the second."""
     missed = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
-    monkeypatch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + missed)
+    monkeypatch.setattr(kafka_module, "BROKER_PROPERTIES", kafka_module.BROKER_PROPERTIES + missed)
     with kafka_broker(tmp_path / "first") as first:
         second = another_broker(tmp_path / "second", first)
         try:
@@ -368,7 +369,7 @@ def test_a_slice_whose_rows_are_still_to_come_is_read_on_and_can_be_woken_and_dr
 def test_tls_with_a_password_and_what_is_said_when_it_is_wrong(
     tmp_path: Path, reading: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tests.live.secure_broker import secure_broker
+    from tests.servers.secure_broker import secure_broker
 
     with secure_broker(tmp_path) as (broker, address, login):
         topic = broker.create_topic()

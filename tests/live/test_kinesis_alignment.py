@@ -1,6 +1,6 @@
 """A Kinesis stream in one alignment group with a scripted stream: none reads further ahead than the drift, all is read.
 
-Like `tests/integration/test_aligned_reading.py`, with real reading.
+Like `tests/integration/driver/test_aligned_reading.py`, with real reading.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from lowmark.sources.reading.slices import read_slices
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.test_aligned_reading import KEY, Streams
-from tests.integration.test_aligned_reading import Query as AnyQuery
-from tests.live.kinesis_reading import Writer, source_of
-from tests.live.servers import Kinesis, wait_until
+from tests.integration.driver.test_aligned_reading import KEY, Streams
+from tests.integration.driver.test_aligned_reading import Query as AnyQuery
+from tests.servers.kinesis import Kinesis
+from tests.servers.local import wait_until
+from tests.worlds.kinesis_reading import Writer, source_of
 
 pytestmark = [pytest.mark.live]
 

@@ -33,8 +33,10 @@ from lowmark.sources.kinesis.split import KinesisSplit, at_time
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.planner import PlanningFailed
 
-from tests.live.kinesis_reading import Reading, Writer, source_of
-from tests.live.servers import KINESIS_ACCESS, Kinesis, Proxy, proxied, wait_until
+from tests.servers.http_proxy import Proxy, proxied
+from tests.servers.kinesis import KINESIS_ACCESS, Kinesis
+from tests.servers.local import wait_until
+from tests.worlds.kinesis_reading import Reading, Writer, source_of
 
 pytestmark = [pytest.mark.live]
 

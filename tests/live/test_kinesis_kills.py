@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.kinesis_loop import newest
-from tests.live.kinesis_reading import Writer, reshard
-from tests.live.servers import ROOT, Kinesis, tail, wait_until
+from tests.drivers.kinesis_loop import newest
+from tests.servers.kinesis import Kinesis
+from tests.servers.local import ROOT, tail, wait_until
+from tests.worlds.kinesis_reading import Writer, reshard
 
 pytestmark = [pytest.mark.live]
 
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.live]
 def start(server: Kinesis, stream: str, folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "loop.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.live.kinesis_loop", server.url, stream, str(folder)],
+            [sys.executable, "-m", "tests.drivers.kinesis_loop", server.url, stream, str(folder)],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 

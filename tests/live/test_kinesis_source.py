@@ -22,9 +22,11 @@ from lowmark.sources.kinesis.look import ShardLook
 from lowmark.sources.kit import asked
 from lowmark.sources.planning.planner import PlanningFailed
 
-from tests.live.kinesis_reading import Reading, Writer, source_of
-from tests.live.servers import Kinesis, proxied, wait_until
-from tests.sources.test_kinesis_packets import aggregated
+from tests.servers.http_proxy import proxied
+from tests.servers.kinesis import Kinesis
+from tests.servers.local import wait_until
+from tests.sources.kinesis.test_kinesis_packets import aggregated
+from tests.worlds.kinesis_reading import Reading, Writer, source_of
 
 pytestmark = [pytest.mark.live]
 

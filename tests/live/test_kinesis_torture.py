@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import torture
-from tests.live.kinesis_driver import MINUTE_US, SECOND_US, Config
-from tests.live.kinesis_reading import reshard
-from tests.live.servers import Kinesis
-from tests.live.torture import Torture, await_batch
+from tests.drivers.kinesis import MINUTE_US, SECOND_US, Config
+from tests.servers.kinesis import Kinesis
+from tests.worlds import torture
+from tests.worlds.kinesis_reading import reshard
+from tests.worlds.torture import Torture, await_batch
 
 pytestmark = torture.MARKS
 
@@ -63,7 +63,7 @@ class Feeder(torture.Feeder):
 
 def kill(server: Kinesis, folder: Path, *, kills: int, reshardings: int) -> None:
     config = Config(str(folder), server.url, server.create_stream(2))
-    killer, done = Torture("kinesis_driver", folder), 0
+    killer, done = Torture("kinesis", folder), 0
     with killer, Feeder(server, config.stream, random.Random(killer.seed + 1)) as feeder:
         for number in range(kills):
             driver = killer.start(config)

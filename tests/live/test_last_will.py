@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.servers import ROOT, wait_until
+from tests.servers.local import ROOT, wait_until
 
 pytestmark = [pytest.mark.live]
 
 RUN = """
 import sys
 from pathlib import Path
-from tests.live.servers import Process
+from tests.servers.local import Process
 server = Process("a server", ["sh", "-c", "sleep 600 & sleep 601"], Path(sys.argv[1]))
 server.start(lambda: True)
 ended = Process("another", ["sleep", "602"], Path(sys.argv[1]))

@@ -1,6 +1,6 @@
 """Late rows under SIGKILL: a batch that runs again gives the same; windows and dropped rows make up the input.
 
-Two queries run in the killed process (`late_driver`), because most of a kill's time is the start of the next process:
+Two queries run in the killed process (`drivers/late`), because most of a kill's time is the start of the next process:
 one with the column `watermark=`, one with the files of `late_to=`. Each start reads a batch in another number of tasks.
 """
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.drivers.late import QUERIES, LateConfig
 from tests.integration.feed import Feed, Row
-from tests.integration.test_late import SPLITS, check_windows_and_dropped, random_batches
-from tests.integration.test_late_to import as_dropped, check_files
-from tests.live.kafka_scenarios import seed
-from tests.live.late_driver import QUERIES, LateConfig
-from tests.live.servers import wait_until
-from tests.live.torture import MARKS, PAUSE, Driver
+from tests.integration.transport.test_late import SPLITS, check_windows_and_dropped, random_batches
+from tests.integration.transport.test_late_to import as_dropped, check_files
+from tests.servers.local import wait_until
+from tests.worlds.kafka_scenarios import seed
+from tests.worlds.torture import MARKS, PAUSE, Driver
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
 KILLS = 4
@@ -39,7 +39,7 @@ def test_the_input_is_the_windows_and_the_dropped_rows_also_under_kills(tmp_path
         before = [set(output.glob("*.json")) for output in outputs]
         enough, dies_in = rng.randint(1, 4), (*QUERIES, "")[kill % 3]  # "": the test kills the driver
         config = config.but(tasks=rng.randint(1, 4), dies_after=enough, dies_in=dies_in)
-        driver = Driver("late_driver", "run", config, log)
+        driver = Driver("late", "run", config, log)
 
         def ended(
             driver: Driver = driver, before: list[set[Path]] = before, enough: int = enough, dies: bool = bool(dies_in)
@@ -52,7 +52,7 @@ def test_the_input_is_the_windows_and_the_dropped_rows_also_under_kills(tmp_path
         wait_until(ended, f"{enough} batches, {note}", seconds=90)
         PAUSE.wait(0 if dies_in else rng.choice([0, 0.05, 0.2]))
         driver.kill()
-    driver = Driver("late_driver", "drain", config.but(dies_after=None), log)
+    driver = Driver("late", "drain", config.but(dies_after=None), log)
     assert driver.process.wait(240) == 0, log.read_text()[-3_000:]
 
     for query in QUERIES:

@@ -13,8 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, lose_commit, start
-from tests.live.s3_server import s3
-from tests.live.servers import KINESIS_ACCESS, LOCALHOST
+from tests.servers.kinesis import KINESIS_ACCESS
+from tests.servers.local import LOCALHOST
+from tests.servers.s3 import s3
 
 pytestmark = pytest.mark.live
 

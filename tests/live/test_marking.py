@@ -4,7 +4,7 @@ Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, a
 Each mark keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and
 comes within ten batches after the partition's last windows. The same holds for `lowmark wait`, which looks at the
 checkpoint from a process of its own while drivers are killed. At its end the output has the sums of all rows
-that were fed. `marking_driver` is the killed process.
+that were fed. `drivers/marking` is the killed process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.live import torture
-from tests.live.driven import STREAM, Windows
-from tests.live.marking_driver import FILES_A_BATCH, PARTITION_US, Config
-from tests.live.servers import ROOT
-from tests.live.torture import Torture, newest
+from tests.drivers.driven import STREAM, Windows
+from tests.drivers.marking import FILES_A_BATCH, PARTITION_US, Config
+from tests.servers.local import ROOT
+from tests.worlds import torture
+from tests.worlds.torture import Torture, newest
 
 pytestmark = torture.MARKS
 
@@ -104,7 +104,7 @@ class Waiting:
 def test_kills_at_random_moments_mark_no_partition_early_and_forget_none(tmp_path: Path) -> None:
     config, waiting = Config(str(tmp_path)), list[Waiting]()
     config.feed.mkdir()
-    with Torture("marking_driver", tmp_path) as killer, Feeder(config) as feeder, ExitStack() as stack:
+    with Torture("marking", tmp_path) as killer, Feeder(config) as feeder, ExitStack() as stack:
         for _ in range(int(os.environ.get("LOWMARK_KILLS", "3"))):
             driver = killer.start(config)
             if not waiting:  # for an hour between the kills, and for an hour after them

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.version_table import environments
-from tests.live.servers import ROOT, Broker, Record, require_jars, require_java, tail, unavailable, wait_until
+from tests.commands.version_table import environments
 from tests.packages import build
+from tests.servers.kafka import Broker, Record
+from tests.servers.local import ROOT, require_jars, require_java, tail, unavailable, wait_until
 from tests.test_wheel import install, make_environment
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]

@@ -2,7 +2,7 @@
 
 Goal: all windows of the script are emitted, each once, for every end of the driver: SIGKILL and SIGTERM, to its process
 or its whole group, at moments drawn between the commit of such a batch and the plan of the next, and while one of the
-two batches runs. Method: see `newcomers_driver`, which is the killed process. Without the report written right after
+two batches runs. Method: see `drivers/newcomers`, which is the killed process. Without the report written right after
 the batch, the restart forgets a newcomer of that batch, and drops its second row.
 """
 
@@ -18,10 +18,11 @@ from typing import Literal
 
 import pytest
 
-from tests.live import torture
-from tests.live.newcomers_driver import STEPS, Config, From, expected, rows, write_files
-from tests.live.servers import Broker, Record, require_jars, wait_until
-from tests.live.torture import PAUSE, Driver, Torture, newest, processes, wait_for_next
+from tests.drivers.newcomers import STEPS, Config, From, expected, rows, write_files
+from tests.servers.kafka import Broker, Record
+from tests.servers.local import require_jars, wait_until
+from tests.worlds import torture
+from tests.worlds.torture import PAUSE, Driver, Torture, newest, processes, wait_for_next
 
 pytestmark = torture.MARKS
 
@@ -58,7 +59,7 @@ def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signa
 
 def kill(config: Config, ends: Sequence[tuple[signal.Signals, Whom]]) -> None:
     """End the driver this many times, each time by one of ``ends``, which the torture's seed draws."""
-    with Torture("newcomers_driver", Path(config.folder)) as killer:
+    with Torture("newcomers", Path(config.folder)) as killer:
         for _ in range(config.hours - 3):
             how, whom = killer.rng.choice(ends)
             driver = killer.start(config)

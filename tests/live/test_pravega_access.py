@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from lowmark.sources.pravega import PravegaAccessDenied, PravegaSource
 
-from tests.live.pravega_reading import Reading
-from tests.live.pravega_server import JARS, PASSWORD, STRANGER, USER, Pravega, pravega_server
+from tests.servers.pravega import JARS, PASSWORD, STRANGER, USER, Pravega, pravega_server
+from tests.worlds.pravega_reading import Reading
 
 
 @pytest.fixture(scope="module")

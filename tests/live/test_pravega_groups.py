@@ -20,10 +20,10 @@ from lowmark.sources.pravega.group import PravegaGroup
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.reading.slices import read_slices
 
-from tests.live.pravega_group import Application, set_to, standing
-from tests.live.pravega_reading import events_of
-from tests.live.pravega_server import Pravega
-from tests.live.servers import wait_until
+from tests.drivers.pravega_group import Application, set_to, standing
+from tests.servers.local import wait_until
+from tests.servers.pravega import Pravega
+from tests.worlds.pravega_reading import events_of
 
 MOST_MS = 2_000
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.pravega_server import JARS
-from tests.live.servers import ROOT, require_jars, require_java
+from tests.servers.local import ROOT, require_jars, require_java
+from tests.servers.pravega import JARS
 
 # As in Spark's daemon: imports first, then a fork for each worker, whose tasks read in short-lived threads.
 WORKER = """

@@ -16,10 +16,10 @@ import pytest
 from lowmark.sources.pravega import PravegaUnavailable
 from lowmark.sources.reading.slices import read_slices
 
-from tests.live.pravega_reading import Reading, events_of
-from tests.live.pravega_server import Pravega, pravega_server
-from tests.live.servers import wait_until
-from tests.live.tcp_proxy import TcpProxy, tcp_proxied
+from tests.servers.local import wait_until
+from tests.servers.pravega import Pravega, pravega_server
+from tests.servers.tcp_proxy import TcpProxy, tcp_proxied
+from tests.worlds.pravega_reading import Reading, events_of
 
 pytestmark = [pytest.mark.live]
 

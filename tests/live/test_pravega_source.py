@@ -23,9 +23,9 @@ from lowmark.sources.pravega.client import StreamCut
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.notes import ENDLESS, Mark
 
-from tests.live.pravega_reading import Reading, events_of
-from tests.live.pravega_server import JARS, Pravega, Writer
-from tests.live.servers import free_ports, wait_until
+from tests.servers.local import free_ports, wait_until
+from tests.servers.pravega import JARS, Pravega, Writer
+from tests.worlds.pravega_reading import Reading, events_of
 
 START_MS = 1_700_000_000_000
 ROUND_MS = 100_000  # between two times that writers note

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import torture
-from tests.live.pravega_driver import Config
-from tests.live.pravega_group import Application, newest_offset, set_to, standing
-from tests.live.pravega_server import JARS, Pravega
-from tests.live.servers import wait_until
-from tests.live.torture import Driver, Torture
+from tests.drivers.pravega import Config
+from tests.drivers.pravega_group import Application, newest_offset, set_to, standing
+from tests.servers.local import wait_until
+from tests.servers.pravega import JARS, Pravega
+from tests.worlds import torture
+from tests.worlds.torture import Driver, Torture
 
 pytestmark = torture.MARKS
 
@@ -66,7 +66,7 @@ class Feeder(torture.Feeder):
 def kill(pravega: Pravega, folder: Path, kills: int) -> None:
     streams = [pravega.create_stream(2), pravega.create_stream(1)]
     config = Config(str(folder), pravega.controller, pravega.scope, streams, JARS, rows_per_batch=150)
-    killer = Torture("pravega_driver", folder)
+    killer = Torture("pravega", folder)
     with killer, Feeder(pravega, streams, random.Random(killer.seed + 1)) as feeder:
         due = sorted(killer.rng.randrange(kills) for _ in range(SCALINGS))
         for number in range(kills):
@@ -96,7 +96,7 @@ def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> No
     config = Config(
         str(folder), pravega.controller, pravega.scope, [stream], JARS, rows_per_batch=150, reader_group=group
     )
-    killer = Torture("pravega_driver", folder)
+    killer = Torture("pravega", folder)
     with (
         killer,
         Feeder(pravega, [stream], random.Random(killer.seed + 1)) as feeder,

@@ -11,7 +11,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.live.servers import Broker, Record
+from tests.servers.kafka import Broker, Record
 
 pytestmark = [pytest.mark.live]
 

@@ -16,12 +16,14 @@ from lowmark.sources.spark import register
 from lowmark.watermark import WatermarkStrategy, format_time_us
 from pyspark.sql import SparkSession
 
-from tests.live.kinesis_reading import Writer, source_of
-from tests.live.servers import Kinesis, proxied, wait_until
-from tests.live.tcp_proxy import tcp_proxied
+from tests.servers.http_proxy import proxied
+from tests.servers.kinesis import Kinesis
+from tests.servers.local import wait_until
+from tests.servers.tcp_proxy import tcp_proxied
 from tests.snippets import block, read_all
-from tests.sources.test_kinesis_packets import aggregated, packet
+from tests.sources.kinesis.test_kinesis_packets import aggregated, packet
 from tests.sparks import run_to_the_end
+from tests.worlds.kinesis_reading import Writer, source_of
 
 pytestmark = [pytest.mark.live]
 

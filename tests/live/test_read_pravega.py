@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.live.pravega_group import set_to
-from tests.live.pravega_server import JARS, Pravega, Writer, pravega_server
-from tests.live.servers import wait_until
+from tests.drivers.pravega_group import set_to
+from tests.servers.local import wait_until
+from tests.servers.pravega import JARS, Pravega, Writer, pravega_server
 from tests.snippets import block, read_all
 from tests.sparks import run_to_the_end
 

@@ -14,7 +14,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.live.servers import Broker, Record
+from tests.servers.kafka import Broker, Record
 from tests.snippets import block
 
 README = Path(__file__).parents[2] / "README.md"

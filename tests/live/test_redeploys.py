@@ -1,4 +1,4 @@
-"""Some of the redeploys of `tests.live.redeploys`: two applications emit every row, whichever of them is absent."""
+"""Some of the redeploys of `tests.worlds.redeploys`: two applications emit every row, whichever of them is absent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from functools import partial
 
 import pytest
 
-from tests.live.redeploys import BOTH, Drivers, Result, cases, one_after_the_other, redeployed, scaled_down, two_drivers
-from tests.live.servers import require_java
+from tests.servers.local import require_java
+from tests.worlds.redeploys import (
+    BOTH,
+    Drivers,
+    Result,
+    cases,
+    one_after_the_other,
+    redeployed,
+    scaled_down,
+    two_drivers,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

@@ -17,9 +17,9 @@ from lowmark.sources import SourceBroken, SourceSplit, SourceUnavailable, check_
 from lowmark.sources.reading.slices import read_slices
 
 from examples.redis_streams import RedisStreams, entry_of, position_of
-from tests.live import last_will
-from tests.live.redis_server import RedisServer, redis_server
-from tests.live.servers import ROOT, require_java, wait_until
+from tests.servers import last_will
+from tests.servers.local import ROOT, require_java, wait_until
+from tests.servers.redis import RedisServer, redis_server
 
 NOW_MS = 1_700_000_040_000  # a full minute
 MINUTE_MS = 60_000

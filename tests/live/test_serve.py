@@ -35,69 +35,16 @@ from lowmark.watermark.tasks.cap import Cap, CapKind
 from lowmark.watermark.tasks.snapshot import Rows, decode
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
+from tests.integration.coordinator.serving import certificate, private_folder, reply, task, token_file
 from tests.integration.feed import Feed, us
-from tests.integration.serving import certificate, private_folder, reply, task, token_file
-from tests.live.servers import require_java, wait_until
-from tests.live.strangers import BEHAVIOURS, knock, silent
+from tests.servers.coordinator import Served, served
+from tests.servers.local import LOWMARK, require_java, wait_until
+from tests.worlds.strangers import BEHAVIOURS, knock, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 SECONDS = 60  # the limit for waits of one second, on a busy machine
-
-
-@dataclass
-class Served:
-    """A coordinator's process."""
-
-    process: subprocess.Popen[str]
-    address: str
-    journal: Path
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def peak_mib(self) -> int:
-        """The peak of its memory so far."""
-        return self._memory_mib("VmHWM:")
-
-    def resident_mib(self) -> int:
-        """Its present memory."""
-        return self._memory_mib("VmRSS:")
-
-    def _memory_mib(self, field: str) -> int:
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.partition(field)[2].split()[0]) >> 10
-
-
-@contextmanager
-def served(
-    folder: Path, *options: str, address: str | None = None, lease: str = "30 seconds", before: tuple[str, ...] = ()
-) -> Iterator[Served]:
-    """Start a coordinator, with `before` as a prefix of its command, and wait until it listens."""
-    process = subprocess.Popen(
-        [
-            *before, *LOWMARK, "serve", "--json", "--address", address or f"unix:{folder}/c.sock", "--lease", lease,
-            "--journal", str(folder / "journal"), "--interval", "50 milliseconds", *options,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        line = process.stdout.readline()
-        if not line:
-            raise AssertionError(f"it ended with {process.wait()}: {process.stderr.read()}")
-        yield Served(process, json.loads(line)["address"], folder / "journal")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
 
 def rows_of(journal: Path) -> Rows:
@@ -185,7 +132,7 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
     program = (
         "import sys\n"
         "from lowmark.integration.coordinator.client import CoordinatorClient\n"
-        "from tests.integration.serving import task\n"
+        "from tests.integration.coordinator.serving import task\n"
         f"client = CoordinatorClient({address!r})\n"
         "client.register(task(0))\n"
         "client.report(task(0), 10)\n"
@@ -214,7 +161,7 @@ def driver(folder: Path, coordinator: str) -> Iterator[None]:
     """A Spark application, killed at the end: its Python and its JVM at once, like a lost machine."""
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.live.job_driver", str(folder), coordinator],
+            [sys.executable, "-m", "tests.drivers.job", str(folder), coordinator],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -12,8 +12,10 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.live import class_archive
-from tests.live.servers import Broker, Record, http_get, kafka_broker, prometheus_server, wait_until
+from tests.servers import class_archive
+from tests.servers.kafka import Broker, Record, kafka_broker
+from tests.servers.local import http_get, wait_until
+from tests.servers.prometheus import prometheus_server
 
 pytestmark = pytest.mark.live
 

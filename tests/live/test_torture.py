@@ -1,7 +1,7 @@
 """Kills at any moment of a query on Kafka: nothing is lost or duplicated, the low watermark never falls.
 
 Goal: after one more row in every partition, the windows equal those of an undisturbed run, each once, and the low
-watermark in the checkpoint never fell. Method: see `torture`; `torture_driver` is the killed process.
+watermark in the checkpoint never fell. Method: see `torture`; `drivers/torture` is the killed process.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import torture
-from tests.live.driven import read_windows
-from tests.live.kafka_scenarios import BOUND_US, HOUR_US, MINUTE_US, SECOND_US, T0_US, Log, shuffled, spread
-from tests.live.servers import Broker, require_jars
-from tests.live.torture import Torture, planned
-from tests.live.torture_driver import Config, How
+from tests.drivers.driven import read_windows
+from tests.drivers.torture import Config, How
+from tests.servers.kafka import Broker
+from tests.servers.local import require_jars
+from tests.worlds import torture
+from tests.worlds.kafka_scenarios import BOUND_US, HOUR_US, MINUTE_US, SECOND_US, T0_US, Log, shuffled, spread
+from tests.worlds.torture import Torture, planned
 
 pytestmark = torture.MARKS
 
@@ -55,7 +56,7 @@ def kill(kafka: Broker, folder: Path, kills: int, how: How) -> None:
     log = Log.create(kafka, PARTITIONS, stamped=how != "prepared")
     jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
     config = Config(str(folder), kafka.bootstrap, log.topic, jars, rows_per_batch=120, how=how)
-    with Torture("torture_driver", folder) as killer, Feeder(log, random.Random(killer.seed + 1)) as feeder:
+    with Torture("torture", folder) as killer, Feeder(log, random.Random(killer.seed + 1)) as feeder:
         last_us: int | None = None
         for number in range(kills):
             killer.start(config)

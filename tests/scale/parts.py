@@ -48,7 +48,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.integration.reported import NoQueries, report_of
+from tests.integration.driver.reported import NoQueries, report_of
 
 SEED = 7
 SECOND_US = 1_000_000

@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 import pytest
 from lowmark.sources.worker import Worker, WorkerDied
 
-from tests.sources.coordinating import DEADLINE_SECONDS
+from tests.sources.coordinator.coordinating import DEADLINE_SECONDS
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, SystemExit, KeyboardInterrupt])

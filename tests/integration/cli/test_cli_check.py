@@ -1,0 +1,301 @@
+"""`lowmark check`, `status --watch` and the schema of `status --json`, against services without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from lowmark.integration.cli.schema import status_schema, status_type
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.process import sockets
+from lowmark.integration.run_status import Alignment, RunStatus
+from lowmark.integration.transport import driver_rpc
+from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
+from lowmark.watermark.splits.status import HolderSpell
+from lowmark.watermark.tasks.cap import Cap
+
+from tests.integration.cli.test_cli import call
+from tests.integration.coordinator.serving import private_folder, serving, token_file
+from tests.integration.metrics.test_metrics import SECOND_US, FakeRun
+from tests.integration.page.test_page import reply
+from tests.servers.local import LOWMARK, ROOT, wait_until
+
+
+@dataclass
+class Shown(FakeRun):
+    """A run whose low watermark has not moved for some time, with some unread rows."""
+
+    stands: timedelta = timedelta()
+    unread: int | None = None
+    rows_ago: timedelta | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+
+    def status(self, limit: int | None = None) -> RunStatus:
+        status = super().status(limit)
+        now_us = int(self.now.timestamp()) * SECOND_US
+        return replace(
+            status,
+            status=replace(status.status, since=self.now - self.stands),
+            backlog_rows=self.unread,
+            rows_at_us=None if self.rows_ago is None else now_us - int(self.rows_ago.total_seconds()) * SECOND_US,
+            now_us=now_us,
+            **self.more,
+        )
+
+
+@dataclass
+class Driver:
+    """A service at its socket; `runs` are its streams."""
+
+    address: str
+    runs: list[FakeRun] = field(default_factory=list)
+
+    def answer(self, request: StatusRequest) -> StatusReply:
+        runs = [run for run in self.runs if request.ended or not run.ended]
+        shown = reply(runs, request)
+        streams = [
+            {**stream, "since": run.status().status.since.isoformat(), "run": {**stream["run"], **_run(run)}}  # type: ignore[union-attr]
+            for stream, run in zip(shown.streams, runs, strict=True)
+        ]
+        return msgspec.structs.replace(shown, streams=streams)
+
+
+def _run(run: FakeRun) -> dict[str, Any]:
+    rows_at_us = run.status().rows_at_us
+    at = None if rows_at_us is None else datetime.fromtimestamp(rows_at_us / 1e6, timezone.utc).isoformat()
+    assert isinstance(run, Shown)
+    return {"backlog_rows": run.status().backlog_rows, "rows_at": at, "now": run.now.isoformat()}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    with private_folder() as folder:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+        made = Driver(sockets.new_address())
+        never: Any = None
+        server = Server(made.address, heartbeat=never, guide=never, planned=never, status=made.answer)
+        try:
+            yield made
+        finally:
+            server.stop()
+
+
+def run(token: str = "t1", **how: Any) -> Shown:
+    made = Shown(token, **how)
+    made.report({"a": 30 * SECOND_US, "b": 10 * SECOND_US})
+    return made
+
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "word", "code"),
+    [
+        ({"stands": MINUTE, "unread": 9}, "moving", 0),
+        ({"stands": 10 * MINUTE, "unread": 0}, "standing", 0),
+        ({"stands": 10 * MINUTE, "unread": 9}, "stuck", 1),
+        ({"stands": 10 * MINUTE, "rows_ago": MINUTE}, "stuck", 1),
+        ({"failed": True, "ended": True}, "failed", 1),
+        ({"refused": True}, "failed", 1),
+        ({"ended": True}, "ended", 0),
+    ],
+)
+def test_the_exit_code_says_whether_it_moves(driver: Driver, how: dict[str, Any], word: str, code: int) -> None:
+    driver.runs.append(run(**how))
+    done, out, err = call("check")
+    assert (done, err) == (code, "")
+    assert out.startswith(f"orders, query q: {word}")
+    assert out.count("\n") == 1
+    done, out, err = call("check", "orders", "--json", "--connect", driver.address)
+    assert (done, err, [each["verdict"] for each in json.loads(out)["streams"]]) == (code, "", [word])
+
+
+def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
+    driver.runs.append(run(stands=10 * MINUTE, unread=4_711))
+    _, out, _ = call("check")
+    assert out.startswith("orders, query q: stuck, for 10m")
+    assert ", 4,711 rows unread, split b has the smallest watermark of 2 live splits." in out
+
+
+def test_a_wall_clock_that_is_set_back_hides_nothing_that_is_stuck(driver: Driver) -> None:
+    """The service's clock does not follow, and the age of a low watermark goes by the service's clock."""
+    driver.runs.append(run(stands=10 * MINUTE, unread=9, now=datetime.now(timezone.utc) + timedelta(hours=1)))
+    code, out, _ = call("check")
+    assert (code, out.startswith("orders, query q: stuck, for 10m,")) == (1, True)
+
+
+def test_patience_is_the_user_s(driver: Driver) -> None:
+    driver.runs.append(run(stands=10 * MINUTE, unread=9))
+    assert call("check", "--patience", "1 hour")[0] == 0
+    assert call("check", "--patience", "PT9M")[0] == 1
+    code, _, err = call("check", "--patience", "soon")
+    assert (code, "--patience" in err) == (2, True)
+
+
+def test_one_that_is_stuck_among_many_is_enough_and_a_query_that_runs_again_has_not_failed(driver: Driver) -> None:
+    driver.runs += [run("t1", failed=True, ended=True), run("t2"), run("t3", stream="clicks", query="c")]
+    assert call("check")[0] == 0
+    driver.runs.append(run("t4", stream="late", query="l", stands=10 * MINUTE, unread=1))
+    assert call("check")[0] == 1
+    assert call("check", "clicks")[0] == 0
+
+
+def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, out, err = call("check")
+    assert (code, out) == (2, "")
+    assert "none of them has a query" in err
+    driver.runs.append(run())
+    assert call("check", "ordres")[0] == 2
+    assert call("check", "--connect", f"unix:{tmp_path}/none.sock")[0] == 2
+    monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "none"])
+    code, out, err = call("check", "--json")
+    assert (code, f"lowmark: {json.loads(out)['error']}\n", json.loads(out)["streams"]) == (2, err, [])
+
+
+HANGS = """
+import signal, sys
+from lowmark.integration.transport.driver_rpc import Server, StatusReply
+never = lambda _: None
+reply = StatusReply("app", 1, [], [])
+served = Server(sys.argv[1], heartbeat=never, guide=never, planned=never, status=lambda _: reply)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_rpc.Client.__init__, "__kwdefaults__", {"deadline_seconds": 1.0})
+    driver.runs.append(run())
+    address = driver.address.replace(".sock", "-hangs.sock")
+    process = subprocess.Popen([sys.executable, "-c", HANGS, address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert call("check") == (0, "orders, query q: moving\n", "")
+        process.send_signal(signal.SIGSTOP)
+        told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
+        assert call("check") == (2, "orders, query q: moving\n", told)
+        assert call("check", "orders")[0] == 0
+        assert call("status")[::2] == (0, told)
+        driver.runs[0] = run("t2", stands=10 * MINUTE, unread=9)
+        assert call("check")[0] == 1  # a known stuck stream comes before an unreachable service
+        code, out, err = call("check", "--connect", address)
+        assert (code, out) == (2, "")
+        assert "no lowmark service answers" in err
+    finally:
+        process.kill()
+        process.communicate()
+    assert call("check")[::2] == (1, "")
+
+
+# --- the schema ---
+
+
+def test_the_schema_in_the_docs_is_the_one_of_the_types() -> None:
+    code, out, _ = call("status", "--json-schema")
+    assert (code, json.loads(out)) == (0, status_schema())
+    assert json.loads((ROOT / "docs" / "status.schema.json").read_text("utf-8")) == status_schema()
+
+
+def test_what_status_prints_is_what_the_schema_says(driver: Driver) -> None:
+    at = Alignment("g", 30 * SECOND_US, Cap.up_to(7), True, 1, 2, waiting=True, why="it waits")
+    driver.runs += [run(more={"alignment": at}), run("t2", query=None)]
+    printed = json.loads(call("status", "--json")[1])
+    msgspec.convert(printed, status_type())
+    defined = status_schema()["$defs"]
+    for of, each in (
+        ("StatusJson", {**printed, "error": ""}),
+        ("ServiceJson", printed["services"][0]),
+        ("StreamJson", printed["services"][0]["streams"][0]),
+        ("RunJson", printed["services"][0]["streams"][0]["run"]),
+        ("AlignmentJson", printed["services"][0]["streams"][0]["run"]["alignment"]),
+        ("SplitStatus", printed["services"][0]["streams"][0]["splits"]["a"]),
+        ("BatchCounts", printed["services"][0]["streams"][0]["counts"]),
+    ):
+        assert each.keys() == defined[of]["properties"].keys(), of
+    assert printed["services"][0]["streams"][0]["held"][0].keys() == set(HolderSpell.__slots__)
+
+
+def test_an_address_is_neither_broken_nor_cut(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert f"local-1, process 7, {driver.address}\n" in call("status")[1]
+
+
+# --- watching ---
+
+
+def test_watching_needs_a_terminal() -> None:
+    code, out, err = call("status", "--watch")
+    assert (code, out) == (2, "")
+    assert "lowmark check" in " ".join(err.split())
+    assert call("status", "--watch", "--json")[0] == 2
+
+
+def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line beside the screen would overwrite the screen, every second."""
+    driver.runs.append(run())
+    pictures: list[list[Any]] = []
+    monkeypatch.setattr("lowmark.integration.cli.watch.watch", lambda shown, limit: pictures.append(list(shown(limit))))
+    beside = f"{driver.address.rpartition('/')[0]}/coordinator.sock"
+    with serving(Door(beside, token_file=token_file(tmp_path))):
+        assert call("status", "--watch")[::2] == (0, "")
+    [[said, *shown]] = pictures
+    assert "UNAUTHENTICATED" in str(said)
+    assert len(shown) == 2
+
+
+@pytest.mark.slow  # starts a process
+def test_a_watch_stands_still_in_colours_and_ends_with_the_key(driver: Driver) -> None:
+    driver.runs.append(run(stands=10 * MINUTE, unread=9))
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [*LOWMARK, "status", "--watch", "--connect", driver.address],
+        stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    seen = b""
+
+    def read(until: bytes, times: int) -> bool:
+        nonlocal seen
+        if select.select([master], [], [], 0.05)[0]:
+            with suppress(OSError):  # a terminal without a reader raises an error
+                seen += os.read(master, 1 << 16)
+        return seen.count(until) >= times
+
+    try:
+        wait_until(lambda: read(b"Ctrl-C ends", 3), "three pictures", seconds=60)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: process.poll() is not None or (read(b"", 0) and False), "its end", seconds=60)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    assert process.returncode == 130
+    assert seen.count(b"\x1b[?1049h") == 1  # one screen of its own: nothing scrolls
+    assert b"\x1b[1;31mstuck" in seen
+    plain = subprocess.run(
+        [*LOWMARK, "status", "--connect", driver.address], capture_output=True, check=True, env=environment
+    )
+    assert b"stuck" in plain.stdout
+    assert b"\x1b" not in plain.stdout  # colours on a terminal only

@@ -1,0 +1,493 @@
+"""A report that no heartbeat carried yet is left beside the checkpoint, and a restart reads it; no Spark here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.desks import Desks
+from lowmark.integration.driver.standing import Standing
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.checkpoint import Farewell, FarewellFiles
+from lowmark.integration.spark.offset_log import OffsetEntry
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.accumulated import AccumulatedMeasure, BatchTrack, Tracks, TrackShelf
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+
+from tests.integration.driver.reported import report_of
+from tests.servers.local import wait_until
+
+SECOND = 1_000_000
+KEY = SplitKey(("device",), ("string",))
+
+
+@dataclass
+class Checkpoint(FarewellFiles):
+    """The parts of a checkpoint that runs look at; also the query's `farewells`."""
+
+    offsets: list[HeartbeatOffset] = field(default_factory=list)
+    without_rows: set[int] = field(default_factory=set)  # batches without rows of the source
+    commits: int = -1
+    left: dict[str, Farewell] = field(default_factory=dict)
+    slow: threading.Event | None = None
+
+    def write(self, farewell: Farewell) -> None:
+        if self.slow is not None:
+            self.slow.wait(30)
+        self.left[farewell.token] = farewell
+
+    def read(self, token: str) -> Farewell | None:
+        return self.left.get(token)
+
+    def forget(self, token: str) -> None:
+        self.left.pop(token, None)
+
+    def newest_batch(self) -> int | None:
+        return len(self.offsets) - 1 if self.offsets else None
+
+    def entry(self, batch_id: int) -> OffsetEntry | None:
+        if batch_id < 0:
+            return None
+        files = sum(batch not in self.without_rows for batch in range(batch_id + 1))
+        heartbeat = json.dumps(self.offsets[batch_id].to_json())
+        return OffsetEntry.parse("\n".join(["v1", "{}", f'{{"logOffset": {files - 1}}}', heartbeat]))
+
+    def committed(self, batch_id: int) -> bool:
+        return batch_id <= self.commits
+
+
+class Driver:
+    """One life of a driver on a checkpoint; also the only query that the driver's service finds."""
+
+    def __init__(self, checkpoint: Checkpoint, **of_stream: Any) -> None:
+        self.farewells, self.run_id, self.query_id, self.name, self.active = checkpoint, f"r{id(self)}", "q", None, True
+        self.token, self.tracks, self.progress = f"t{id(self)}", cast("Tracks", {}), list[Progress]()
+        settings: dict[str, Any] = {"kafka": False, "declared": {}, "names": {}, "strategy": WatermarkStrategy()}
+        self.stream = Stream(
+            name="orders", stream_id="s", key=KEY, sources=1, **(settings | of_stream),
+            measure=AccumulatedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))),
+        )  # fmt: skip
+        self.desks = Desks(cast("Any", self), notify=lambda _: None)
+        self.desks.runs.add(self.stream)
+        self.asked = False
+
+    # the interface of Queries
+    def find(self) -> None: ...
+
+    def get(self, run_id: str | None) -> Any:
+        return self if run_id == self.run_id else None
+
+    def forget(self, run_id: str) -> None: ...
+
+    def __iter__(self) -> Any:
+        return iter([self])
+
+    # the interface of RunningQuery
+    def newest(self, after: int | None = None) -> Progress | None:
+        return self.progress[-1] if self.progress and self.progress[-1].batch_id != after else None
+
+    def history(self) -> list[Progress]:
+        return self.progress
+
+    def streams(self) -> list[str]:
+        return ["s"]
+
+    def stream_sources(self) -> dict[int, list[int]]:
+        return {1: [0]}
+
+    def fault(self) -> None: ...
+
+    @property
+    def trouble(self) -> None: ...
+
+    # the events
+    @property
+    def run(self) -> StreamRun:
+        return self.desks.runs._runs[self.token]
+
+    def ask(self) -> HeartbeatReply:
+        """The heartbeat asks for the next batch."""
+        resumes = self.farewells.offsets[-1] if self.farewells.offsets and not self.asked else None
+        first: dict[str, Any] = {} if self.asked else {"first": True}
+        if resumes is not None:
+            first |= {
+                "resumes": resumes.token, "epoch": resumes.epoch, "state": resumes.state,
+                "low_watermark_us": resumes.low_us,
+            }  # fmt: skip
+        self.asked = True
+        self.reply = self.desks.heartbeats.answer(HeartbeatRequest("s", self.token, **first))
+        return self.reply
+
+    def plan(self) -> int:
+        """Spark writes the heartbeat's answer."""
+        reply = self.ask()
+        assert reply.refusal is None
+        offset = HeartbeatOffset("orders", reply.low_watermark_us, self.token, reply.epoch, reply.state)
+        self.farewells.offsets.append(offset)
+        return len(self.farewells.offsets) - 1
+
+    def commit(self, batch_id: int, **at_s: int) -> None:
+        """The batch is over, and its progress is in the query's buffer only."""
+        track = BatchTrack(SplitTracker(), {KEY.split_id((name,)): s * SECOND for name, s in at_s.items()})
+        for name, s in at_s.items():
+            track.tracker.observe_many(KEY.split_id((name,)), SplitMark(s * SECOND, s * SECOND, 1))
+            track.names[KEY.split_id((name,))] = name
+        self.tracks["q", batch_id] = track
+        self.farewells.commits = batch_id
+        sources = [{"endOffset": {"logOffset": 0}}, {"endOffset": self.farewells.offsets[batch_id].to_json()}]
+        self.progress.append(report_of(batch_id, sources, runId=self.run_id))
+
+    def batch(self, **at_s: int) -> int:
+        batch_id = self.plan()
+        self.commit(batch_id, **at_s)
+        return batch_id
+
+    def hear(self) -> None:
+        """Spark's listener brings the newest batch."""
+        newest = self.progress[-1]
+        event = SimpleNamespace(run_id=self.run_id, batch_id=newest.batch_id, progress=lambda: newest)
+        self.desks.events.take_event("progress", cast("Any", event))
+
+    def splits(self) -> set[str]:
+        return set(self.run.status(self.desks.runs.clock.now_us()).splits)
+
+
+@pytest.fixture
+def checkpoint() -> Checkpoint:
+    return Checkpoint()
+
+
+def test_a_report_that_spark_brings_is_left_before_the_next_heartbeat_asks(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10, b=10)
+    driver.batch(a=20, b=20, new=15)
+    driver.hear()
+    wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [1], "the report is left")
+
+    again = Driver(checkpoint)  # the driver was killed
+    again.ask()
+    assert again.splits() == {"a", "b", "new"}
+    assert again.run.low_watermark_us == 15 * SECOND
+    assert again.run.lost_reports == 0
+    assert "was lost" not in caplog.text
+
+
+def test_a_report_that_spark_brings_tells_of_when_its_batch_was_planned(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that ran for five minutes read no rows after its plan."""
+    driver, now_us = Driver(checkpoint), [1_000 * SECOND]
+    monkeypatch.setattr(driver.desks.runs.clock, "now_us", lambda: now_us[0])
+    batch_id = driver.plan()
+    now_us[0] += 300 * SECOND
+    driver.commit(batch_id, a=10)
+    driver.hear()
+
+    assert (driver.run.last_batch_id, driver.run.watermarks.heard_us) == (0, 1_000 * SECOND)
+
+
+def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20)
+    driver.hear()
+    driver.desks.reports.farewells.close()  # waits until the report is left
+
+    assert [left.batch_id for left in checkpoint.left.values()] == [1]
+
+
+@pytest.mark.parametrize(("withholds", "read_until_us"), [(False, 1_300 * SECOND), (True, 1_000 * SECOND)])
+def test_a_question_shows_nothing_of_a_source_that_may_keep_rows_back(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, withholds: bool, read_until_us: int
+) -> None:
+    driver, now_us = Driver(checkpoint, withholds=withholds), [1_000 * SECOND]
+    monkeypatch.setattr(driver.desks.runs.clock, "now_us", lambda: now_us[0])
+    driver.batch(a=10)
+    driver.ask()
+    now_us[0] += 300 * SECOND
+    polled_us = driver.desks.runs.clock.to_monotonic_us(now_us[0])
+    driver.desks.heartbeats.answer(HeartbeatRequest("s", driver.token, polled_until_us=polled_us))
+
+    assert driver.run.watermarks._reports.read_until_us == pytest.approx(read_until_us, abs=SECOND)
+
+
+def test_a_report_without_news_leaves_only_that_nothing_is_missing(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    last = driver.batch(a=10)
+    driver.ask()  # takes the report of the batch before; the next one has no news
+    driver.run.told_epoch = driver.run.epoch
+    driver.commit(last, a=10)
+    driver.desks.reports.farewells.keep(cast("Any", driver), driver.run)
+    driver.desks.reports.farewells.close()  # waits until the report is left
+    [left] = checkpoint.left.values()
+    assert (left.batch_id, left.state) == (last, "")
+    checkpoint.offsets[-1] = HeartbeatOffset("orders", 10 * SECOND, driver.token, left.epoch, driver.run.state())
+
+    again = Driver(checkpoint)
+    again.ask()
+    assert (again.splits(), again.run.lost_reports) == ({"a"}, 0)
+
+
+def test_a_heartbeat_that_asks_first_leaves_a_batch_with_a_new_split_and_no_other(checkpoint: Checkpoint) -> None:
+    """Spark may list files for seconds before it writes the heartbeat's answer."""
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20)
+    driver.ask()
+    assert [left.batch_id for left in checkpoint.left.values()] in ([], [0])
+    driver.commit(driver.plan(), a=30, new=25)
+    driver.ask()
+    wait_until(lambda: any(left.batch_id == 2 for left in checkpoint.left.values()), "the report is left")
+
+    again = Driver(checkpoint)
+    again.ask()
+    assert again.splits() == {"a", "new"}
+    assert again.run.lost_reports == 0
+
+
+def test_a_report_that_the_heartbeat_took_before_spark_brings_it_is_not_left_again(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20)
+    driver.ask()
+    driver.hear()
+    driver.desks.reports.farewells.close()  # waits until all reports are left
+
+    assert [left.batch_id for left in checkpoint.left.values()] == [0]  # the batch with a new split
+
+
+def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_what_is_left(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.slow = threading.Event()
+    driver = Driver(checkpoint)
+    for n in range(5):
+        driver.batch(**{"a": n, f"new-{n}": n})
+        driver.hear()  # returns before the report is left
+    checkpoint.slow.set()
+    wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [4], "the newest is left")
+
+
+@pytest.mark.parametrize(
+    ("of_stream", "held"), [({}, True), ({"kafka": True}, False), ({"declared": {1: "a"}}, False)],
+    ids=["known by rows", "partitions", "declared"],
+)  # fmt: skip
+def test_a_batch_that_was_committed_and_never_heard_of_holds_where_its_splits_have_no_other_name(
+    checkpoint: Checkpoint, of_stream: dict[str, Any], held: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()
+    checkpoint.commits = 1  # and the driver is killed before it hears of it
+    again = Driver(checkpoint, **of_stream)
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        again.ask()
+    standing = Standing(again.desks.runs, Audits(cast("Any", again), again.desks.runs.clock))
+    [status] = standing.run_statuses()
+    said = "The report of batch 1 was lost when its query was killed"
+
+    assert again.run.lost_reports == status.lost_reports == held
+    assert (said in standing.explain("orders", None)) is held
+    assert ("the report of batch 1 was lost when its query ended right after that batch" in caplog.text) is held
+    if held:
+        again.batch(a=100)
+        again.ask()
+        assert again.run.low_watermark_us == 10 * SECOND
+
+
+@pytest.mark.parametrize(("without_rows", "held"), [({1, 2}, False), ({2}, True), (set(), True)])
+def test_a_lost_report_of_batches_in_which_no_source_went_on_brings_no_split_so_nothing_is_held(
+    checkpoint: Checkpoint, without_rows: set[int], *, held: bool
+) -> None:
+    checkpoint.without_rows = without_rows
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.desks.reports.say_farewells()  # and the query continues without a service
+    checkpoint.offsets += [checkpoint.offsets[-1]] * 2
+    checkpoint.commits = 2
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert again.run.lost_reports == held
+
+
+def test_a_batch_that_was_planned_and_is_not_over_is_none_that_was_lost(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert again.run.lost_reports == 0
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+def test_reports_that_nobody_brought_are_taken_from_the_history_each_once(checkpoint: Checkpoint, missed: int) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.ask()
+    offset = checkpoint.offsets[-1]
+    for n in range(1, missed + 2):  # its questions got no answer meanwhile
+        checkpoint.offsets.append(offset)
+        driver.commit(n, **{"a": 10 + n, f"new-{n}": 5 + n})
+    driver.ask()
+    driver.run.report(driver.progress[-1], 1, planned_at_us=0, now_us=driver.desks.runs.clock.now_us())
+
+    assert driver.splits() == {"a", *(f"new-{n}" for n in range(1, missed + 2))}
+    assert driver.run.status(0).batches == missed + 2
+    assert driver.run._since == [], "the report that came again is not taken"
+
+
+def test_a_report_of_another_heartbeat_of_the_stream_ties_nobody(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.plan()
+    checkpoint.offsets[0] = HeartbeatOffset("orders", None, "another", 1, "")  # the stream feeds two queries
+    driver.commit(0, a=10)
+    driver.ask()
+
+    assert (driver.run.run_id, driver.run.last_batch_id) == (None, None)
+
+
+def test_after_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20, new=15)
+    driver.desks.reports.say_farewells()
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+
+
+def test_after_an_answer_that_spark_never_wrote_and_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20, new=15)
+    driver.ask()  # takes the report; the query stops before the answer's offset is in the checkpoint
+    driver.desks.reports.say_farewells()
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+
+
+def test_a_record_without_state_is_not_taken_over_another_offset_than_its_own(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20, new=15)
+    checkpoint.left[driver.token] = Farewell(driver.token, driver.run.told_epoch + 1, 1, "")
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert again.run.lost_reports == 1  # rows of batch 1 may be missing, so the run holds
+
+
+def test_a_batch_that_a_restart_runs_again_was_not_lost(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()  # killed while it runs
+    again = Driver(checkpoint)
+    again.commit(1, a=20, new=15)  # Spark runs it again before it asks
+    again.ask()
+
+    assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+
+
+def test_what_was_not_heard_while_no_service_ran_is_missing(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20)
+    driver.desks.reports.say_farewells()  # the service stops, and the query continues with its present watermark
+    for _ in range(2):
+        checkpoint.offsets.append(checkpoint.offsets[-1])
+    checkpoint.commits = 2
+    again = Driver(checkpoint)
+    again.commit(3, a=50)
+    again.ask()
+
+    assert again.run.lost_reports == 1
+
+
+def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20, new=15)
+    driver.desks.reports.say_farewells()
+    between = Driver(checkpoint)
+    between.ask()
+    between.run.tie("q", between.run_id, None)
+    between.run.last_batch_id = 1  # as after a batch that ran again: the offset is still the previous one
+    between.desks.reports.say_farewells()
+    assert [*checkpoint.left] == [driver.token]
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+
+
+def test_a_run_that_only_ran_a_batch_again_leaves_nothing_under_a_name_that_no_offset_has(
+    checkpoint: Checkpoint,
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()  # killed while it runs
+    again = Driver(checkpoint)
+    again.commit(1, a=20, new=15)
+    again.ask()
+    again.desks.reports.say_farewells()
+
+    assert again.run.last_batch_id == 1
+    assert again.token not in checkpoint.left
+
+
+def test_what_the_run_before_left_stays_until_the_next_one_has_left_its_own(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.desks.reports.say_farewells()
+    again = Driver(checkpoint)
+    again.batch(a=20)
+
+    def full(_: Checkpoint, farewell: Farewell) -> None:
+        raise OSError(28, f"no space for {farewell.token}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "write", full)
+        again.desks.reports.say_farewells()
+    assert [*checkpoint.left] == [driver.token]
+    again.desks.reports.say_farewells()
+    assert [*checkpoint.left] == [again.token]
+
+
+def test_a_restart_in_the_same_driver_that_comes_before_the_news_of_the_end_finds_all(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20, new=15)
+    before, driver.token, driver.asked = driver.run, "another", False
+    driver.progress, newest = [], driver.progress[-1]
+    driver.progress.append(newest)
+    driver.ask()
+
+    assert driver.splits() == {"a", "new"}
+    assert (before.last_batch_id, driver.run.lost_reports) == (1, 0)

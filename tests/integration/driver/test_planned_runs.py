@@ -1,0 +1,180 @@
+"""How a run of a source of ours handles plans, and when their claims count as written; no Spark here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lowmark.integration.driver.desks import Desks
+from lowmark.integration.driver.planned_splits import PlannedSplits
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.driver_rpc import GuideRequest
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Planned
+from lowmark.watermark import SplitState, WatermarkStrategy
+from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
+from lowmark.watermark.splits.stream import SplitWatermarks
+
+from tests.integration.driver.reported import report_of
+from tests.integration.driver.test_half_handled import SECOND, Fed
+
+
+def claimed(fed: Fed, checkpoint: int, at_s: int, *names: str, **more: Any) -> None:
+    """Plan with the claim that both splits, or the named splits, have reached this time."""
+    fed.now_us += SECOND
+    claims_us = dict.fromkeys(names or ("a", "b"), at_s * SECOND)
+    planned = replace(Planned(checkpoint, dict.fromkeys(("a", "b"), ()), claims_us), **more)
+    fed.run.plan(planned, fed.now_us)
+    fed.planner.keep(planned)
+
+
+def low(at_s: int) -> int:
+    return WatermarkStrategy.for_monotonous_timestamps().watermark_of_max(at_s * SECOND)
+
+
+def test_what_a_plan_claims_is_sure_once_another_plan_follows_or_its_batch_is_reported() -> None:
+    fed = Fed("read")
+    fed.run.tell()
+    reported = fed.run.low_watermark_us
+    claimed(fed, 4, 100)
+    assert fed.run.low_watermark_us == low(100)
+    for _ in range(3):  # the heartbeat asks again and again, and Spark has written nothing
+        fed.run.tell()
+        fed.run.answer(fed.now_us)
+        assert fed.run.sure_low_us == reported
+    claimed(fed, 5, 200)
+    fed.run.tell()
+    assert fed.run.sure_low_us == low(100)
+    for batch_id in (3, 4):
+        fed.report(batch_id, a=150, b=150)
+    assert fed.run.sure_low_us == low(200)
+
+
+def test_a_plan_that_came_after_the_last_answer_may_not_be_written() -> None:
+    fed = Fed("read")
+    seen = [fed.run.goes_beyond_its_offset]
+    claimed(fed, 4, 100)
+    seen.append(fed.run.goes_beyond_its_offset)
+    fed.run.tell()
+    seen.append(fed.run.goes_beyond_its_offset)
+    fed.run.answer(fed.now_us)
+    seen.append(fed.run.goes_beyond_its_offset)
+
+    assert seen == [False, True, True, False]
+
+
+def test_a_report_behind_what_an_earlier_plan_claimed_is_no_regression() -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100)
+    claimed(fed, 5, 200, "b")
+    fed.report(3, a=50, b=60)
+
+    assert fed.run.status(fed.now_us).regressions == 0
+
+
+def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100, paused=frozenset({"a"}))
+    fed.run.tell()
+    fed.run.answer(fed.now_us)  # an error makes the run begin again from here
+    handle, errors = SplitWatermarks.handle, [RuntimeError("once")]
+
+    def failing(watermarks: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
+        if errors:
+            raise errors.pop()
+        return handle(watermarks, event, now_us)
+
+    monkeypatch.setattr(SplitWatermarks, "handle", failing)
+    fed.report(3, b=100)
+    states = [fed.run.status(fed.now_us).splits["a"].state]
+    claimed(fed, 5, 200)
+    states.append(fed.run.status(fed.now_us).splits["a"].state)
+
+    assert (states, errors) == ([SplitState.PAUSED, SplitState.ACTIVE], [])
+
+
+def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queries: Any = ()
+    fed, desks = Fed("read"), Desks(queries, notify=lambda _: None)
+    desks.runs.add(fed.stream)
+    desks.runs._runs["t"] = fed.run
+    desks.runs.planners.add("planner", fed.planner, lambda _: False)
+    shown_before = fed.run.status(fed.now_us)
+    handle = SplitWatermarks.handle
+
+    def failing(watermarks: SplitWatermarks, event: Event, now_us: int) -> list[Effect]:
+        if isinstance(event, BatchPlanned) and 7 in event.backlog_rows.values():
+            raise RuntimeError("each time")
+        return handle(watermarks, event, now_us)
+
+    monkeypatch.setattr(SplitWatermarks, "handle", failing)
+    desks.plans.take("s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
+    shown_after = fed.run.status(fed.now_us)
+
+    assert fed.run.broken
+    assert (shown_after.low_watermark_us, [*shown_after.splits]) == (shown_before.low_watermark_us, ["a", "b"])
+
+
+def test_what_is_held_let_go_and_held_again_is_paused_twice() -> None:
+    fed, states = Fed("read"), []
+    for checkpoint, held in ((4, {"a"}), (5, set[str]()), (6, {"a"})):
+        claimed(fed, checkpoint, checkpoint * 100, paused=frozenset(held))
+        states.append(fed.run.status(fed.now_us).splits["a"].state)
+
+    assert states == [SplitState.PAUSED, SplitState.ACTIVE, SplitState.PAUSED]
+
+
+def test_a_split_that_ended_with_a_batch_whose_report_is_missing_ends_with_the_next_one() -> None:
+    fed = Fed("read")
+    fed.report(2, a=20, b=25)
+    claimed(fed, 4, 100, finished=("b",))
+    claimed(fed, 5, 200, "a", splits={"a": ()})
+    fed.report(4, a=150)
+
+    assert fed.run.status(fed.now_us).splits["b"].state is SplitState.FINISHED
+    assert isinstance(fed.run.splits, PlannedSplits)
+    assert [*fed.run.splits._claimed_us] == [fed.id("a")]
+
+
+# -- the planner of a run
+
+
+def shown(planner: str) -> Progress:
+    """A batch whose offset was written by this planner."""
+    return report_of(0, [{"endOffset": BatchOffset("orders", 1, planner).to_json()}, {}])
+
+
+def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it() -> None:
+    """A planner of the previous run wrote the batch's offset; tied to it, the run would never hear the new planner."""
+    queries: Any = ()
+    stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream)
+    first, second = (
+        StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=0) for token in ("first", "second")
+    )
+    tied = []
+    for run, planner in ((first, "before"), (second, "before"), (second, "after"), (second, "before")):
+        run.places = {1: [0]}
+        desks.plans.guide(GuideRequest("s", planner))
+        desks.plans.tie(run, run.sources_in(shown(planner), 1))
+        known = run.splits.planner
+        tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run_token))
+
+    assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
+
+
+def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
+    queries: Any = ()
+    stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
+    for each in (stream, replace(stream, stream_id="another", name="another")):
+        desks.runs.add(each)
+    run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)
+    run.places = {1: [0]}
+    desks.plans.guide(GuideRequest("another", "planner"))
+    desks.plans.tie(run, run.sources_in(shown("planner"), 1))
+
+    assert run.splits.planner is None

@@ -1,0 +1,178 @@
+"""A service stays small, and ends cleanly."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.cli.main import app
+from lowmark.integration.driver import runs
+from lowmark.integration.errors import CoordinatorUnreachable
+from lowmark.integration.transport.mapped import MappedMeasure
+from lowmark.sources.worker import WorkerDied
+from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from tests.integration.feed import Feed, start, us, windows
+from tests.servers.local import free_ports, wait_until
+
+
+def test_runs_that_ended_long_ago_are_forgotten(
+    spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_ENDED_RUNS_KEPT", 1)
+    feed.put(("a", 1, 100))
+    with LowWatermarkService(spark) as kept:
+        df = kept.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
+        for n in range(4):
+            ran = start(df, str(tmp_path / f"{n}"), trigger={"availableNow": True})
+            assert ran.query.awaitTermination(60)
+        remembered = kept.run_statuses()
+
+    assert len(remembered) <= 1 + 2, "the newest, one that ended, and one whose end may not be heard of yet"
+
+
+def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(CoordinatorUnreachable, match="Hint: start one with `lowmark serve`"):
+        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
+    with pytest.raises(ValueError, match=r"require_coordinator is set, and no coordinator is named\. Hint: "):
+        LowWatermarkService(spark, require_coordinator=True)
+
+    # gRPC's own threads end a moment after their channel.
+    wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before, "its threads ended", seconds=20)
+
+
+def _as_it_is(row: object, time_us: int | None) -> int:
+    assert time_us is not None
+    return time_us
+
+
+def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    """The measurements of ended queries are dropped, and of queries that outlive the service, too."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(_as_it_is)
+    feed.put(("a", 1, 100))
+    with LowWatermarkService(spark) as service:
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")
+        [stream] = service._runs.streams.values()
+        assert isinstance(stream.measure, MappedMeasure)
+        shelf = stream.measure.tracks
+        tracks = shelf._accumulator.value
+        for n in range(2):
+            assert start(df, str(tmp_path / f"{n}"), trigger={"once": True}).query.awaitTermination(60)
+        wait_until(lambda: not tracks, "the tracks of ended queries are dropped")
+        living = start(df, str(tmp_path / "living"))
+        living.settle()
+    for n in range(3):
+        feed.put(("a", 1, 200 + n))
+        living.settle()
+
+    assert len(living.rows) == 4, "the query lives"
+    assert shelf._accumulator.value == {}
+
+
+class Planted(Exception):  # no error of the product
+    """The error that ends a service's loop."""
+
+
+def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_next(
+    spark: SparkSession, feed: Feed, checkpoint: str
+) -> None:
+    def fail() -> None:
+        raise Planted("in the middle")
+
+    [port] = free_ports(1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")  # for events missed by the dead
+    dead = LowWatermarkService(spark, metrics_port=port)
+    df = dead.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy)
+    ran = start(windows(df, "split"), checkpoint)
+    feed.put(("a", 1, 100), ("b", 1, 100))
+    ran.settle()
+    feed.put(("a", 1, 130), ("b", 1, 130), ("new", 1, 110))
+    ran.settle()
+    dead._loop.post(fail)
+    wait_until(lambda: dead.failed is not None, "the loop has ended")
+
+    said = "the thread lowmark-loop was ended by an error: Planted: in the middle"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as scraped:
+        assert "lowmark_loop_failed 1.0" in scraped.read().decode()
+    for command in ("status", "explain", "check"):
+        shown = CliRunner().invoke(app, [command, "--connect", dead.address])
+        assert shown.exit_code == 2
+        assert said in " ".join(shown.output.split())
+    dead.stop()  # at once, although a query runs: it is told
+    with LowWatermarkService(spark):
+        shown = CliRunner().invoke(app, ["status"])
+    assert (shown.exit_code, shown.stderr.count("\n")) == (0, 1)
+    assert shown.stderr.startswith(f"lowmark: the service at {dead.address} has failed: cannot give the status: {said}")
+    feed.put(("a", 1, 500), ("b", 1, 500))
+    with pytest.raises(StreamingQueryException, match="Planted: in the middle"):
+        ran.query.awaitTermination(60)
+    wait_until(lambda: not Path(dead.address.removeprefix("unix:")).exists(), "no query needs its answer")
+
+    with LowWatermarkService(spark, metrics_port=port) as service:
+        assert service is not dead
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy)
+        again = start(windows(df, "split"), checkpoint)
+        again.settle()
+        feed.put(("new", 1, 115))
+        again.settle()
+        feed.put(*((split, 1, 900) for split in ("a", "b", "new")))
+        wait_until(lambda: service.status("orders").low_watermark_us == us(899.999), "all had time to speak")
+        again.settle()
+    assert again.dropped == 0
+    assert {(at, split, n) for at, split, n in [*ran.rows, *again.rows] if split == "new"} == {(110.0, "new", 2)}
+
+
+def test_a_dead_service_is_found_by_nobody(spark: SparkSession) -> None:
+    dead = LowWatermarkService(spark)
+    threads = threading.active_count()
+    dead._loop.post(lambda: 1 / 0)
+    wait_until(lambda: dead.failed is not None, "the loop has ended")
+    began = time.monotonic()
+    with LowWatermarkService(spark) as service:
+        assert service is not dead
+        assert not Path(dead.address.removeprefix("unix:")).exists()
+        with pytest.raises(WorkerDied, match="ZeroDivisionError"):
+            dead.status("orders")
+    assert time.monotonic() - began < 30
+    assert threading.active_count() <= threads
+
+
+def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(
+    spark: SparkSession,
+    feed: Feed,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash of the host may leave the file empty; the query must continue without it."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").readlink().name)
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    for n in range(2):
+        feed.put(("a", 1, 100 + n))
+        with LowWatermarkService(spark) as service:
+            df = service.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
+            assert start(df, checkpoint, trigger={"once": True}).query.awaitTermination(60)
+        [left] = Path(checkpoint, "lowmark").glob("[0-9a-f]*")
+        assert f".{left.name}.lowmark" in synced
+        if n == 0:
+            left.write_bytes(b"")
+
+    warned = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert len(warned) == 1

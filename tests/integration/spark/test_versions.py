@@ -1,0 +1,271 @@
+"""Spark 4.0, 4.1 and 4.3 beside the version of all other tests: wrap, restart, read, runs that end by themselves.
+
+Each version has its own environment, which `make` sets up; `make test SPARK=4.0.5` runs every test on one of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from lowmark.integration.spark.versions import check_session
+from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Measuring
+from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources.spark.versions import NEWEST_TRIED, UnsupportedSpark, check_version, major_minor
+from lowmark.watermark import InvalidStrategy, WatermarkStrategy
+from lowmark.watermark.generator import NoWatermarks
+from lowmark.watermark.splits.events import BatchCounts
+
+from tests.commands.version_table import PINNED, ROOT, environments, tried
+from tests.integration.feed import Feed, Row, us
+from tests.servers.local import require_java, unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OTHERS = [version for version in environments() if version != PINNED]
+STEP = 0.001
+SECONDS = 240  # 25 on two idle cores
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("version", OTHERS)
+def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
+    require_java()
+    if not environments()[version].exists():
+        unavailable(f"the environment of Spark {version}", "run make sparks")
+    came = tried(environments()[version], tmp_path, seconds=SECONDS)
+    assert came["pyspark"] == version
+
+    # The same on every version: the measurements, the moments at which windows come out, no drops.
+    slow, fast = [[at, "slow", 1] for at in (20.0, 30.0, 40.0)], [[at, "fast", 1] for at in (500.0, 510.0, 520.0)]
+    assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 2}
+    assert came["available_now"] == {
+        "ended": True, "rows": slow + fast, "batches": 5, "low": 1000 - 10 - STEP, "rows_measured": 11,
+        "bad": [1, 1, 1],
+    }  # fmt: skip
+    fed = [(20, 21), (31, 33), (301, 41), (310, 50), (320, 315), (600, 325)]
+    once = sorted([at // 10 * 10.0, split, 1] for both in fed for split, at in zip(("fast", "slow"), both, strict=True))
+    assert came["adopted"] == {"rows": once, "dropped": 0, "read_again": 0, "told_how": True}
+    assert came["read"]["emitted"] == {"a": 102, "b": 52}
+    assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
+    assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"
+    assert came["watched"]["late"] == (None if version < "4.2" else {"fast": 0, "slow": 2})
+    counted = [
+        [at, split, 2 if (at, split) == (40.0, "slow") else 1]
+        for at in (10.0, 40.0, 60.0)
+        for split in ("fast", "slow")
+    ]
+    assert came["late"] == {"rows": counted, "dropped": [15], "marked": [15, 45]}
+    cost = [line for line in came["told"] if "pass through Python once" in line]
+    assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
+
+
+# The files that each stay of the queries reads, a file a batch: native on the oldest Spark, then adopted on the newest.
+STAYS: dict[str, list[list[Row]]] = {
+    "native": [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)]],
+    "wrapped": [
+        [("fast", 6, 301), ("slow", 4, 114), ("slow", 7, 121)],
+        [("fast", 8, 311), ("slow", 9, 131)],
+        [("fast", 98, 1000), ("slow", 99, 1000)],
+    ],
+}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(4 * SECONDS)
+def test_timers_of_python_go_on_under_a_newer_spark(tmp_path: Path) -> None:
+    """Timers of transformWithState, timeouts of applyInPandasWithState: the newest Spark fires those of the oldest.
+
+    Python's workers pickle keys and values on their way to the JVM, which stores them as rows of Spark's own.
+    """
+    require_java()
+    found = sorted(environments().items())
+    asked = (found[0], found[-1])
+    for version, python in asked:
+        if not python.exists():
+            unavailable(f"the environment of Spark {version}", "run make sparks")
+    feed = Feed(cast("SparkSession", None), tmp_path / "feed")
+    fired: dict[str, list[Row]] = {"alarmed": [], "timed_out": []}
+    for (version, python), (kind, batches) in zip(asked, STAYS.items(), strict=True):
+        for batch in batches:
+            feed.put(*batch)
+        command = [str(python), "-m", "tests.integration.spark.timers_app", str(tmp_path), kind]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+        assert ran.returncode == 0, ran.stderr[-4_000:]
+        came = json.loads(ran.stdout.splitlines()[-1])
+        assert (came["pyspark"], came["dropped"]) == (version, 0)
+        for name, rows in fired.items():
+            rows += map(tuple, came[name])
+
+    fed = [row for batches in STAYS.values() for batch in batches for row in batch if row[1] < 98]
+    assert sorted(fired["alarmed"]) == sorted((split, us(at + 10) // 1_000) for split, _, at in fed)
+    assert sorted(fired["timed_out"]) == sorted(Counter(v for _, v, _ in fed).items())
+
+
+def test_a_version_outside_is_refused_with_the_range() -> None:
+    for fits in ("4.0.0", "4.0.5", "4.3.0", "4.9.1"):
+        check_version(fits)
+    for outside in ("3.5.7", "5.0.0", "5.0.0.dev1", "nightly"):
+        with pytest.raises(UnsupportedSpark, match=rf"pyspark is version {re.escape(outside)}, .* Spark >=4\.0,<5\. H"):
+            check_version(outside)
+
+
+def test_a_spark_newer_than_the_newest_that_was_tried_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    session: Any = SimpleNamespace(version="4.3.1")
+    check_session(session)
+    assert not caplog.messages, "it was tried"
+    session.version = "4.4.0"
+    for _ in range(2):
+        check_session(session)
+    (said,) = caplog.messages
+    assert said.startswith("Spark 4.4.0 is newer than 4.3, the newest that lowmark was tried with. Hint: ")
+
+
+def test_the_newest_that_was_tried_is_the_newest_that_tests_run_on() -> None:
+    assert max(map(major_minor, environments())) == NEWEST_TRIED
+
+
+@pytest.mark.parametrize(
+    "asked", ["from lowmark.integration import LowWatermarkService", "import lowmark.sources.spark"]
+)
+def test_an_older_spark_is_refused_before_it_lacks_anything(asked: str, tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.7"\n')
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{asked}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pyspark is version 3.5.7, and lowmark works with Spark >=4.0,<5. Hint: " in ran.stderr
+
+
+def test_what_is_declared_is_what_is_checked() -> None:
+    needs = [need for need in importlib.metadata.requires("lowmark") or () if need.startswith("pyspark")]
+    assert needs == ["pyspark<5,>=4.0"]
+
+
+# --- the second transport, without Spark ---
+
+KEY = SplitKey(("topic", "partition"), ("string", "int"))
+SECOND_US = 1_000_000
+NOW_US = 1_700_000_000 * SECOND_US
+
+
+def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
+    """An Arrow batch of (topic, partition, microseconds)."""
+    import pyarrow as pa
+
+    topics, partitions, times = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = [
+        pa.array(topics, pa.string()),
+        pa.array(partitions, pa.int32()),
+        pa.array(times, pa.timestamp("us", tz="Europe/Berlin")),
+    ]
+    return pa.record_batch(columns, names=["topic", "partition", "ts"])
+
+
+def reduced(*batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0) -> BatchTrack:
+    """Return a task's track of Arrow batches of (topic, partition, microseconds)."""
+    job = BatchMap("orders", KEY.columns, "ts", 60 * SECOND_US, None)  # type: ignore[arg-type]  # nothing is sent
+    reduction = _Reduction(job, cell=cell)
+    reduction._future_limit_us = NOW_US
+    for rows in batches:
+        batch = batch_of(*rows)
+        assert reduction.see(batch) is batch
+    return reduction.track()
+
+
+def measured(*tracks: BatchTrack, **options: Any) -> Any:
+    shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
+    for track in tracks:
+        TrackParam().addInPlace(shelf._accumulator.value, {("query", 7): track})
+    strategy = options.pop("strategy", WatermarkStrategy.for_monotonous_timestamps())
+    options = {"max_splits": 16, "detail": True, **options}
+    return MappedMeasure(shelf, "orders", KEY, strategy, **options).report("query", 7, {})
+
+
+class _Accumulator:
+    def __init__(self) -> None:
+        self.value: dict[tuple[str, int], BatchTrack] = {}
+
+
+def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
+    a, b = KEY.split_id(("orders", 0)), KEY.split_id(("orders", 1))
+    first = reduced([("orders", 0, 5_000), ("orders", 1, 9_000)], [], [("orders", 0, 7_000), ("orders", 0, 1_000)])
+    other = reduced([("orders", 1, 4_000)], cell=1)
+    found = measured(first, other)
+
+    assert dict(found.watermarks_us) == {a: 6_000, b: 8_000}
+    assert (found.first_us, found.rows) == ({a: 1_000, b: 4_000}, {a: 3, b: 2})
+    assert found.counts == BatchCounts(rows=5)
+    assert found.names == {a: "orders/0", b: "orders/1"}
+    assert measured(first, other, first, other) == found, "a task that ran again changes nothing"
+
+
+@pytest.mark.parametrize("call", ["mark_idle", "mark_active"])
+def test_a_generator_that_marks_its_split_idle_is_told_what_to_use_instead(call: str) -> None:
+    class Idle(NoWatermarks):
+        def on_event(self, event: object, timestamp_us: int, output: object) -> None:
+            del event, timestamp_us
+            getattr(output, call)()
+
+    job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(Idle), None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidStrategy, match=r"mark_idle\(\) or mark_active\(\)\. Hint: .* with_idleness\(\)"):
+        _Measuring(job, cell=0).measure(batch_of(("orders", 0, 5_000)))
+
+
+def test_rows_that_move_nothing_are_counted_by_what_is_wrong_with_them() -> None:
+    found = measured(
+        reduced([
+            ("orders", 0, 5_000), ("orders", 0, NOW_US + 1), ("orders", 0, None), (None, None, 3_000),
+            (None, 1, None), ("orders", 0, -1), ("orders", 1, NOW_US + 2),
+        ])
+    )  # fmt: skip
+
+    assert found.counts == BatchCounts(7, future_rows=2, null_time_rows=1, null_split_rows=2, before_epoch_rows=1)
+    assert dict(found.watermarks_us)[KEY.split_id(("orders", 0))] == 4_000
+    assert KEY.split_id(("orders", 1)) not in found.watermarks_us, "its only row is ahead of the clock"
+    assert {KEY.split_id(("orders", n)): 1 for n in (0, 1)} == found.future_rows, "whose clocks are wrong"
+    assert found.newest_us == NOW_US + 2
+
+
+def test_more_groups_than_are_kept_are_grouped_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.integration.transport.mapped._MOST_GROUPS", 3)
+    found = measured(reduced(*([("orders", n, 1_000 * at) for n in range(4)] for at in range(1, 6))))
+
+    assert sorted(found.watermarks_us.values()) == [4_000] * 4
+    assert set(found.rows.values()) == {5}
+
+
+def test_more_splits_than_declared_end_the_query() -> None:
+    from lowmark.integration.errors import TooManySplits
+
+    with pytest.raises(TooManySplits, match="17"):
+        measured(reduced([("orders", n, 1_000) for n in range(17)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", 'a"b'), ("string", ""), ("bigint", 2**62), ("date", dt.date(2024, 2, 29)), ("binary", b"\0\xff"),
+        ("boolean", True), ("tinyint", -1),
+    ],
+)  # fmt: skip
+def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> None:
+    from lowmark.integration.transport.mapped import _text
+
+    key = SplitKey(("device", "kind"), (kind, "string"))
+    shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
+    made = MappedMeasure(shelf, "s", key, WatermarkStrategy.for_monotonous_timestamps(), 16, detail=False)
+    assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))

@@ -1,0 +1,48 @@
+"""A broker with a listener of SASL_SSL beside the plain one: own certificate, one user."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers import kafka as kafka_module
+from tests.servers.kafka import Broker, kafka_broker
+from tests.servers.local import LOCALHOST, free_ports
+
+SECURE = """
+listeners=PLAINTEXT://{host}:{{port}},SASL_SSL://{host}:{secure},CONTROLLER://{host}:{{controller_port}}
+advertised.listeners=PLAINTEXT://{host}:{{port}},SASL_SSL://{host}:{secure}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={pem}
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_reader="{password}";
+"""
+PASSWORD = "hunter-2"
+
+
+@contextmanager
+def secure_broker(folder: Path) -> Iterator[tuple[Broker, str, Mapping[str, str]]]:
+    """Yield a broker, the address of its secure listener, and the client options for it."""
+    key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+        "-addext", f"subjectAltName=IP:{LOCALHOST}", "-keyout", str(key), "-out", str(certificate),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    [secure] = free_ports(1)
+    lines = SECURE.format(host=LOCALHOST, secure=secure, pem=both, password=PASSWORD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka_module, "BROKER_PROPERTIES", kafka_module.BROKER_PROPERTIES + lines)  # the last line counts
+        with kafka_broker(folder / "kafka") as broker:
+            login = {
+                "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "reader",
+                "sasl.password": PASSWORD, "ssl.ca.location": str(certificate),
+            }  # fmt: skip
+            yield broker, f"{LOCALHOST}:{secure}", login
