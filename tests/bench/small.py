@@ -72,7 +72,7 @@ def run(
                 "ms",
                 spent["native"],
                 spent["wrapped"],
-                bound=Bound(20, "added"),
+                bound=Bound(10 if observes_splits(spark) else 20, "added"),
                 note=f"{len(spent['native'])} batches each; {_where(batches_of['native'], batches_of['wrapped'])}",
             )
         )
