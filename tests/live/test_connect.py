@@ -24,7 +24,7 @@ from lowmark.integration.transport.told import _folder
 from lowmark.sources.spark.versions import major_minor
 
 from tests.drivers.connect_kafka import Shop
-from tests.integration.feed import Feed
+from tests.integration.feed import Feed, us
 from tests.servers import last_will
 from tests.servers.connect import bare_server, connect_server
 from tests.servers.kafka import kafka_broker
@@ -181,8 +181,12 @@ class Orders:
             at = 7.0 * self.files
             self._put(("fast", 1, at + 100), ("slow", 1, at), ("slow", 1, at + 3))
 
-    def end(self) -> None:
-        self.feed.put(*((split, 1, END + 500) for split in ("fast", "slow")))
+    def put_new(self, at: float) -> None:
+        """Put a row of a split that the stream did not have before, or had only from here."""
+        self._put(("new", 1, at))
+
+    def end(self, *more: str) -> None:
+        self.feed.put(*((split, 1, END + 500) for split in ("fast", "slow", *more)))
 
     def _put(self, *rows: tuple[str, int, float]) -> None:
         self.feed.put(*rows)
@@ -282,10 +286,13 @@ def test_kafka_partitions_and_a_join_of_two_streams_come_out_as_their_rows(port:
 
 @since("4.2", "splits measured in the JVM")
 def test_a_network_that_breaks_holds_the_watermark_until_it_is_back(port: int, tmp_path: Path) -> None:
-    """The query goes on meanwhile; its offsets name the silent client, and the client's status the silent server."""
+    """The query goes on meanwhile; its offsets name the silent client, and the client's status the silent server.
+
+    A split that appears meanwhile holds the watermark afterwards: its second row comes late beside the others' rows.
+    """
     orders = Orders(tmp_path)
     with tcp_proxied(port, tmp_path) as network:
-        client = Client(tmp_path, network.port)
+        client = Client(tmp_path, network.port, "unknown")
         client.starts()
         orders.put(3)
         wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "three batches over")
@@ -295,12 +302,15 @@ def test_a_network_that_breaks_holds_the_watermark_until_it_is_back(port: int, t
         an_hour_passes()
         wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
         before = commits(tmp_path)
+        orders.put_new(at=20)
         orders.put(3)
-        wait_until(lambda: commits(tmp_path) >= before + 3, "three batches without the client")
+        wait_until(lambda: commits(tmp_path) >= before + 4, "four batches without the client")
         assert low_us(tmp_path) == held
         network.start()
         orders.put(2)
-        orders.end()
+        wait_until(lambda: low_us(tmp_path) == us(20) - 1_000, "the new split holds the watermark")
+        orders.put_new(at=25)
+        orders.end("new")
         came = client.ends()
     orders.check(came)
     assert "has not answered" not in came["explain"]

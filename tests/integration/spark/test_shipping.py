@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from lowmark.integration.spark import shipping
-from lowmark.integration.spark.shipping import ShipSource, compiled, package, ship
+from lowmark.integration.spark.shipping import ShipSource, compiled, lend, package, ship
 from pyspark import SparkFiles
 
 from tests.installed import link_packages, site_packages
@@ -154,3 +155,29 @@ def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "['told'] None"
+
+
+def test_a_copy_that_was_killed_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    packages, into = tmp_path / "session" / "packages", tmp_path / "streams"
+    packages.mkdir(parents=True)
+    for name in ("a.py", "b.py"):
+        (packages / name).write_text(name)
+    code = (
+        "import os, shutil, signal, sys\n"
+        "from pathlib import Path\n"
+        "from lowmark.integration.spark.shipping import lend\n"
+        "whole = shutil.copytree\n"
+        "def die(*names):\n"
+        "    shutil.copy2(*names)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "shutil.copytree = lambda source, into: whole(source, into, copy_function=die)\n"
+        "lend(*map(Path, sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, str(packages), str(into)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not (into / "packages").exists()
+    [left] = into.iterdir()
+    assert len([*left.iterdir()]) == 1, "killed between the two files"
+
+    lend(packages, into)
+    assert {path.name: path.read_text() for path in (into / "packages").iterdir()} == {"a.py": "a.py", "b.py": "b.py"}
