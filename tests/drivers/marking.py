@@ -47,6 +47,13 @@ class Config(driven.Config):
 class MarkingQuery(Driven[Config]):
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         self.config.marks.mkdir(exist_ok=True)
+        shown = self.counted(spark, service)
+        return service.mark_done(
+            shown, name=STREAM, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
+        )
+
+    def counted(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
+        """The windows: split, start in microseconds, rows, start."""
         rows = spark.readStream.schema("split string, us long").option("maxFilesPerTrigger", FILES_A_BATCH)
         events = service.wrap(
             rows.json(str(self.config.feed)).select("split", F.timestamp_micros("us").alias("ts")),
@@ -57,10 +64,7 @@ class MarkingQuery(Driven[Config]):
             strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("2 seconds"),
         )
         counted = events.groupBy(F.window("ts", "1 minute").alias("w"), "split").count()
-        shown = counted.select("split", F.unix_micros("w.start").alias("us"), "count", F.col("w.start").alias("at"))
-        return service.mark_done(
-            shown, name=STREAM, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
-        )
+        return counted.select("split", F.unix_micros("w.start").alias("us"), "count", F.col("w.start").alias("at"))
 
     def mark(self, partition: DonePartition) -> None:
         """Keep what a reader of the output sees now."""

@@ -1,4 +1,4 @@
-"""Completion on S3, of tables of Delta Lake and Iceberg, and of a topic of Kafka.
+"""Completion on S3, and of tables of Delta Lake and Iceberg; `test_kafka_sink` has that of a topic.
 
 A checkpoint in a bucket is read without Spark, by Arrow, with the address and the login of S3's own clients.
 """
@@ -11,30 +11,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from lowmark.integration import LowWatermarkService, completion
+from lowmark.integration import completion
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import us_of
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tests.commands.version_table import environments
 from tests.drivers.completion import PROPERTY, SNAPSHOTS
 from tests.integration.cli.test_cli import call
 from tests.integration.feed import us
 from tests.integration.spark.test_completion import Recorded, Written, at, time_of
-from tests.servers.kafka import Broker
 from tests.servers.kinesis import KINESIS_ACCESS
 from tests.servers.local import LOCALHOST, ROOT, require_jars, unavailable
 from tests.servers.s3 import s3
-from tests.worlds.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
 
 pytestmark = pytest.mark.live
 
@@ -131,46 +125,3 @@ def test_windows_in_a_table_can_be_read_once_they_are_complete(
         assert len(told) >= 3
         assert len(stored) >= (3 if name == "batches" else 1)
         assert len(recorded.readable(tmp_path / name)) >= 3
-
-
-@pytest.mark.usefixtures("kafka_jars")
-def test_windows_in_a_topic_can_be_read_once_they_are_complete(
-    spark: SparkSession, kafka: Broker, tmp_path: Path
-) -> None:
-    """The checkpoint is asked all the time; whatever it says, a consumer reads in the topic after that."""
-    log, topic = Log.create(kafka, 2), kafka.create_topic()
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    readable: list[int] = []
-    moments: list[tuple[int | None, int]] = []  # what the checkpoint said, and how many windows were readable
-
-    def look() -> None:
-        until_us = completion(tmp_path / "cp").until_us if list((tmp_path / "cp/offsets").glob("[0-9]*")) else None
-        end = kafka.end_offsets(topic)[0]
-        while len(readable) < end:
-            readable.extend(int(message.value() or b"") for message in consumer.consume(100, 1.0))
-        moments.append((until_us, len(readable)))
-
-    with LowWatermarkService(spark) as service:
-        orders = service.wrap(
-            source(spark, log), name="orders", event_time="ts", split=["topic", "partition"], strategy=bounded()
-        )
-        ends = orders.groupBy(F.window("ts", "1 minute").alias("w")).count().select(F.unix_micros("w.end").alias("us"))
-        writer = ends.select(F.col("us").cast("string").alias("value")).writeStream.format("kafka")
-        writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", topic)
-        query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
-        for minute in range(8):
-            log.produce({p: [T0_US + (minute + p) * MINUTE_US, T0_US + (minute + p) * MINUTE_US + 1] for p in range(2)})
-            with ThreadPoolExecutor(1) as beside:
-                done = beside.submit(query.processAllAvailable)
-                while not done.done():
-                    look()
-        query.stop()
-    consumer.close()
-    said = [until_us for until_us, _ in moments if until_us is not None]
-    for until_us, count in moments:
-        if until_us is not None:
-            missing = {us for us in readable if us <= until_us} - set(readable[:count])
-            assert not missing, f"{format_time_us(until_us)} was said after {count} windows; missing: {missing}"
-    assert len(set(said)) >= 3
-    assert len(readable) >= 5

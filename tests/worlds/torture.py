@@ -201,14 +201,19 @@ class Torture:
         assert self.driver is not None, "started before"
         self.tell(strike(self.driver, config, self.rng, workers=workers))
         check_checkpoint(config)
-        self._remember(config)
+        self.tell(f"complete until {self.remember(config)}")
 
-    def _remember(self, config: Config) -> None:
-        """Keep what the checkpoint says is complete at this kill, and what a reader of the output sees."""
+    def remember(self, config: Config) -> int:
+        """Keep what the checkpoint says is complete, and what a reader of the output sees afterwards, for `drain`.
+
+        Returns:
+            The time until which the checkpoint is complete, microseconds; 0 before there is one.
+        """
         with suppress(CheckpointUnreadable):  # no batch is planned yet, or the query is native
             if (until_us := completion(config.checkpoint).until_us) is not None:
                 self._complete.append((until_us, set(config.emitted())))
-                self.tell(f"complete until {until_us}")
+                return until_us
+        return 0
 
     def drain(self, config: Config, *, whole: bool = True) -> Windows:
         """Let a driver read the rest, and return all emitted windows, each once.
@@ -226,7 +231,7 @@ class Torture:
         assert len(emitted) == len(dict(emitted)), "a window was emitted twice"
         for until_us, readable in self._complete:
             gone = [window for window in emitted if config.end_us(window[0][1]) <= until_us and window not in readable]
-            assert not gone, f"complete until {until_us} at a kill, and these windows could not be read: {gone}"
+            assert not gone, f"complete until {until_us}, and these windows could not be read: {gone}"
         return emitted
 
     def __enter__(self) -> Self:

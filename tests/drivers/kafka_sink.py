@@ -1,0 +1,63 @@
+"""The process that `test_kafka_sink` kills: minute windows of a skewed stream go to a topic by Spark's Kafka sink."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowmark.integration import LowWatermarkService
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.drivers import marking
+from tests.drivers.driven import Windows, main
+from tests.servers.kafka import Broker
+from tests.servers.local import Process, jars, wait_until
+from tests.worlds.kafka_reading import values_of
+
+
+@dataclass(frozen=True)
+class Config(marking.Config):
+    bootstrap: str = ""
+    topic: str = ""
+    last_us: int = 0  # the start of the windows that end the drain
+
+    def emitted(self) -> Windows:
+        """The windows in the topic, each once: a repeated batch writes its windows once more."""
+        broker = Broker(self.bootstrap, Process("Kafka", [], Path(os.devnull)))
+        found = dict[tuple[str, int], int]()
+        for value in values_of(broker, self.topic):
+            row = json.loads(value)
+            rows = found.setdefault((row["split"], row["us"]), row["count"])
+            assert rows == row["count"], f"a window came with two numbers of rows: {row}"
+        return list(found.items())
+
+
+class KafkaSinkQuery(marking.MarkingQuery):
+    config: Config
+
+    def settings(self) -> Mapping[str, str]:
+        return {"spark.jars": ",".join(map(str, jars("spark-kafka")))}
+
+    def begin(self, spark: SparkSession, service: LowWatermarkService, mode: str) -> StreamingQuery:
+        del mode
+        value = F.to_json(F.struct("split", "us", "count")).alias("value")
+        writer = self.counted(spark, service).select(value).writeStream.format("kafka").outputMode("append")
+        writer = writer.option("kafka.bootstrap.servers", self.config.bootstrap).option("topic", self.config.topic)
+        return writer.option("checkpointLocation", str(self.config.checkpoint)).start()
+
+    def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
+        def emitted() -> bool:
+            if not query.isActive:
+                query.awaitTermination()  # which raises
+            return any(us >= self.config.last_us for (_, us), _ in self.config.emitted())
+
+        wait_until(emitted, f"the windows of {self.config.last_us}", seconds=150)
+
+
+if __name__ == "__main__":
+    main(KafkaSinkQuery, Config)
