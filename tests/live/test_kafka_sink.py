@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.kafka_sink import Config
-from tests.live.test_marking import MINUTE_US, Feeder
 from tests.servers.kafka import Broker
 from tests.servers.local import wait_until
 from tests.worlds import torture
+from tests.worlds.skewed_files import MINUTE_US, Feeder
 from tests.worlds.torture import Driver, Torture
 
 pytestmark = torture.MARKS

@@ -15,56 +15,19 @@ import os
 import subprocess
 import sys
 import threading
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.drivers.driven import STREAM, Windows
-from tests.drivers.marking import FILES_A_BATCH, PARTITION_US, Config
+from tests.drivers.marking import PARTITION_US, Config
 from tests.servers.local import ROOT
 from tests.worlds import torture
-from tests.worlds.torture import Torture, newest
+from tests.worlds.skewed_files import Feeder
+from tests.worlds.torture import Torture
 
 pytestmark = torture.MARKS
 
-ZERO_US = int(dt.datetime(2023, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
-MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
-BEHIND_US = 25 * MINUTE_US
-AHEAD = 20  # batches; a feed without this bound grows while drivers start, and the last driver reads for minutes
-BAD_US = int(dt.datetime(2123, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
-
-
-class Feeder(torture.Feeder):
-    """A file each round: two rows of each split, minutes further; at most `AHEAD` batches before the query."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(every_seconds=0.3)
-        self._folder, self._commits, self._round = config.feed, config.checkpoint / "commits", 0
-        self.us = ZERO_US
-        self.fed: Counter[tuple[str, int]] = Counter()
-        """Rows by split and start of the window, without the bad clock's."""
-
-    def put(self, rows: list[tuple[str, int]]) -> None:
-        part = self._folder / ".part"
-        part.write_text("".join(f"{json.dumps({'split': split, 'us': us})}\n" for split, us in rows))
-        part.rename(self._folder / f"{self._round:06}.json")
-        self._round += 1
-        self.fed.update((split, us // MINUTE_US * MINUTE_US) for split, us in rows if us != BAD_US)
-
-    def sums(self, begin_us: int, end_us: int) -> Windows:
-        """The windows of a range of time, as a batch job over all fed rows counts them."""
-        return sorted(window for window in self.fed.items() if begin_us <= window[0][1] < end_us)
-
-    def feed(self) -> None:
-        if self._round > FILES_A_BATCH * (newest(self._commits) + AHEAD):
-            return
-        # Every third partition has no row.
-        if (self.us - ZERO_US) // PARTITION_US % 3 == 2:
-            self.us += PARTITION_US
-        if self._round == 1:
-            self.put([("idle", self.us), ("slow", BAD_US)])
-        self.put([("fast", self.us + BEHIND_US), ("slow", self.us), ("slow", self.us + 7_000_000)])
-        self.us += MINUTE_US
+HOUR_US = 3_600_000_000
 
 
 class Waiting:
