@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import StreamNameTaken
 from pyspark.errors import StreamingQueryException
 
 from tests.integration import feed as feeds
@@ -59,8 +60,7 @@ NOT = {
     "for a grace: a client does not see the report in the checkpoint",
     "test_pitfall_11_the_policy_max_with_two_streams": "a client does not see the policy that the checkpoint keeps",
     "test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first": "below, with the first batch",
-    "test_a_name_is_taken_while_a_query_reads_it_and_free_again_when_it_ended": "a client learns of the streams of a "
-    "query with its first batch",
+    "test_a_name_is_taken_while_a_query_reads_it_and_free_again_when_it_ended": "below, after the first batch",
     "test_a_query_started_after_its_service_was_stopped": "the reader does not ask the service; it names the silence",
     "test_the_report_of_a_batch_is_in_the_next_heartbeat": _LATER,
 }
@@ -124,3 +124,16 @@ def test_other_split_columns_than_in_the_checkpoint_are_refused_with_the_first_b
     told = r'stream "again": its splits are told by \(split string, v int\), and in the checkpoint by \(split string\)'
     with pytest.raises(StreamingQueryException, match=told):
         after.query.awaitTermination(60)
+
+
+def test_a_name_is_taken_once_a_query_has_had_a_batch(
+    service: LowWatermarkService,
+    feed: Feed,  # noqa: F811  # pytest gives the fixture
+    checkpoint: str,
+) -> None:
+    feed.put(("a", 1, 100))
+    reading = start_through_connect(service.wrap(feed.df, **test_refusals.GOOD).select("v"), checkpoint)
+    reading.settle()
+    with pytest.raises(StreamNameTaken, match='"orders": this service already has a stream of that name'):
+        service.wrap(feed.df, **test_refusals.GOOD)
+    reading.query.stop()
