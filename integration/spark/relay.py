@@ -216,8 +216,9 @@ class Relay:
                 # A restart runs a batch again under the offset of the reader before; its own reader comes next.
                 if resumes is not None and resumes.token == end.token and taker.newest() is None:
                     continue
-                reader = self._readers[end.token] = _Reader(stream_id, taker)
+                reader = _Reader(stream_id, taker)
                 self._ask(end.token, reader, begins=end, resumes=resumes)
+                self._readers[end.token] = reader  # last, because after an error its run has to begin yet
         try:
             with self._asking():  # here and not in the service's loop, which no server may hold
                 taker.look()

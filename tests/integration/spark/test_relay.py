@@ -48,6 +48,8 @@ class Client:
 
     def __init__(self, recent: list[Any]) -> None:
         self.told: list[Told] = []
+        self.asked: list[HeartbeatRequest] = []
+        self.failures = 0  # of the next questions
         self.looked = threading.Event()
         running = SimpleNamespace(runId="r", recentProgress=recent)
         spark: Any = SimpleNamespace(streams=SimpleNamespace(get=lambda _: running))
@@ -59,6 +61,10 @@ class Client:
         )
 
     def _answer(self, request: HeartbeatRequest) -> HeartbeatReply:
+        self.asked.append(request)
+        if self.failures:
+            self.failures -= 1
+            raise TimeoutError("the loop is busy")
         return HeartbeatReply(low_watermark_us=None, epoch=1, state="")
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
@@ -95,3 +101,15 @@ def test_batches_of_a_break_are_taken_before_a_later_one_that_the_listener_tells
     client.relay.close()
     assert [progress.batch_id for progress in client.query.history()] == [0, 1, 2]
     assert client.told[-1].batches == 3
+
+
+def test_a_reader_whose_first_question_failed_begins_with_a_later_batch() -> None:
+    """Otherwise the service would not know its run, and would end its query."""
+    client = Client([])
+    client.looked.set()
+    client.failures = 1
+    for number in range(3):
+        client.hear(batch(number))
+    client.relay.close()
+    assert [(asked.first, asked.resumes) for asked in client.asked] == [(True, None), (True, "t"), (False, None)]
+    assert client.told
