@@ -199,8 +199,11 @@ class Relay:
                 self._remove(token, self._readers.pop(token))
 
     def _take_batch(self, progress: Progress, taker: Taker) -> None:
-        if (newest := taker.newest()) is not None and progress.batch_id <= newest.batch_id:
-            return  # after a break both the listener and the history of the query tell of a batch
+        if (newest := taker.newest()) is not None:
+            if progress.batch_id <= newest.batch_id:
+                return  # after a break both the listener and the history of the query tell of a batch
+            if progress.timestamp < newest.timestamp:
+                self._clock = ServerClock()  # the server's clock was set back
         now_us = monotonic_us()
         began_us = us_of(dt.datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")))
         took_us = progress.duration_ms.get("triggerExecution", 0) * 1_000

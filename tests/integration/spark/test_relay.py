@@ -19,13 +19,13 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 FIRST, LATER = HeartbeatOffset("orders"), HeartbeatOffset("orders", token="t")
 
 
-def batch(batch_id: int) -> Any:
-    """A batch, as Spark's client remembers it."""
+def batch(batch_id: int, *, second: int | None = None) -> Any:
+    """A batch that began at a second of the server's clock, as Spark's client remembers it."""
     fields = {
         "id": "q",
         "runId": "r",
         "batchId": batch_id,
-        "timestamp": f"2026-01-01T00:00:{batch_id:02}.000Z",
+        "timestamp": f"2026-01-01T00:00:{batch_id if second is None else second:02}.000Z",
         "durationMs": {"addBatch": 1, "triggerExecution": 1},
         "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
         "stateOperators": [],
@@ -113,3 +113,14 @@ def test_a_reader_whose_first_question_failed_begins_with_a_later_batch() -> Non
     client.relay.close()
     assert [(asked.first, asked.resumes) for asked in client.asked] == [(True, None), (True, "t"), (False, None)]
     assert client.told
+
+
+def test_a_server_whose_clock_is_set_back_makes_no_batch_older_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise all splits would seem to be silent for as long as the clock was set back."""
+    monkeypatch.setattr(relay, "monotonic_us", lambda: 100_000_000)
+    client = Client([])
+    client.looked.set()
+    for number, second in enumerate((50, 20)):
+        client.hear(batch(number, second=second))
+    client.relay.close()
+    assert client.asked[-1].planned_at_us == 100_000_000 - 1_000
