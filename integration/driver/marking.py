@@ -314,7 +314,8 @@ class Marking:
         if done is not None and until_us is not None:  # rows of before this marking
             now_us = time.time_ns() // 1_000
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
-        kept = Kept(-1 if done is None else done, until_us=until_us, unsure=unsure)
+        # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
+        kept = Kept(-1 if done is None or until_us is None else done, until_us=until_us, unsure=unsure)
         query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         return kept
 
