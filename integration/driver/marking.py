@@ -33,7 +33,7 @@ from lowmark.watermark import duration_us
 from lowmark.watermark.moment import datetime_of
 
 from .insist import insist
-from .partitions import Due, Kept, Partitions
+from .partitions import Due, Kept, Partitions, has_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -314,7 +314,8 @@ class Marking:
         if done is not None and until_us is not None:  # rows of before this marking
             now_us = time.time_ns() // 1_000
             unsure = (until_us - self._delay_us) // self._width_us, now_us // self._width_us
-        kept = Kept(-1 if done is None else done, until_us=until_us, unsure=unsure)
+        # Without a time, nothing says how old the rows of before are, as after a crash that took their reports.
+        kept = Kept(-1 if done is None or until_us is None else done, until_us=until_us, unsure=unsure)
         query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         return kept
 
@@ -327,7 +328,14 @@ class Marking:
             self._counts = True
             ids, counts = decode_sketch(sketch, where=f'stream "{self.stream}", batch {batch_id}, partitions')
             counted = dict(zip(ids.tolist(), (int(count) for count in counts.tolist()), strict=True))
-        return {number: counted.get(_KEY.split_id((number,)), 1) for number in numbers}
+        fit = [number for number in numbers if has_times(number, self._width_us)]
+        if len(fit) < len(numbers):
+            log.warning(
+                'stream "%s", batch %d: rows have times before the year 1 or after the year 9999. Their partitions are '
+                "not marked done",
+                self.stream, batch_id,
+            )  # fmt: skip
+        return {number: counted.get(_KEY.split_id((number,)), 1) for number in fit}
 
     def _save(self) -> None:
         if self._writer is not None:

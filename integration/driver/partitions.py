@@ -14,8 +14,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from lowmark.watermark.moment import datetime_of
 
-__all__ = ["Due", "Kept", "Partitions"]
+__all__ = ["Due", "Kept", "Partitions", "has_times"]
+
+
+def has_times(number: int, width_us: int) -> bool:
+    """Return whether a partition has a start and an end as datetimes, which a mark needs.
+
+    >>> has_times(0, 3_600_000_000), has_times(-20_000_000, 3_600_000_000)
+    (True, False)
+    """
+    try:
+        datetime_of(number * width_us)
+        datetime_of((number + 1) * width_us)
+    except OverflowError:
+        return False
+    return True
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -202,10 +202,12 @@ class ConnectSession:
         if running is None or str(running.runId) != query.run_id:
             self._end(query, None)
             return
+        assert self._relay is not None, "the relay calls this"
         newest = query.newest()
         for progress in running.recentProgress:
             if "addBatch" in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
-                self._put("progress", QueryProgressEvent(progress))
+                # At once, because the listener may have told of a later batch already.
+                self._relay.take("progress", ClientEvent(QueryProgressEvent(progress)), query)
 
     def _end(self, query: ConnectQuery, failure: str | None) -> None:
         log.warning("query %s ended while nothing was heard of it", query.query_id)

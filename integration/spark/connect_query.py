@@ -43,6 +43,7 @@ class ClientCheckpoint:
         self.begins: Progress | None = None  # the batch by which a reader shows itself
 
     def write(self, farewell: Farewell) -> None:
+        self._left.pop(farewell.token, None)  # so the newest is the last, also of a run that began long ago
         self._left[farewell.token] = farewell
         for token in [*self._left][:-_REMEMBERED]:
             del self._left[token]

@@ -141,6 +141,13 @@ class Relay:
         """Take an event of the listener, and return at once."""
         self._events.put((kind, event, taker))
 
+    def take(self, kind: str, event: QueryEvent, taker: Taker) -> None:
+        """Take an event before those that wait. Only `look` may call this, on the relay's thread."""
+        try:
+            self._take(kind, event, taker)
+        except Exception:
+            log.exception("could not take an event of a query; the watermark holds until the next batch")
+
     def silent_seconds(self) -> float | None:
         """Return for how long the server has not answered; None: it answers. May be called from any thread."""
         since = self._asked_since
@@ -192,6 +199,11 @@ class Relay:
                 self._remove(token, self._readers.pop(token))
 
     def _take_batch(self, progress: Progress, taker: Taker) -> None:
+        if (newest := taker.newest()) is not None:
+            if progress.batch_id <= newest.batch_id:
+                return  # after a break both the listener and the history of the query tell of a batch
+            if progress.timestamp < newest.timestamp:
+                self._clock = ServerClock()  # the server's clock was set back
         now_us = monotonic_us()
         began_us = us_of(dt.datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")))
         took_us = progress.duration_ms.get("triggerExecution", 0) * 1_000
@@ -207,8 +219,9 @@ class Relay:
                 # A restart runs a batch again under the offset of the reader before; its own reader comes next.
                 if resumes is not None and resumes.token == end.token and taker.newest() is None:
                     continue
-                reader = self._readers[end.token] = _Reader(stream_id, taker)
+                reader = _Reader(stream_id, taker)
                 self._ask(end.token, reader, begins=end, resumes=resumes)
+                self._readers[end.token] = reader  # last, because after an error its run has to begin yet
         try:
             with self._asking():  # here and not in the service's loop, which no server may hold
                 taker.look()

@@ -128,7 +128,8 @@ class LateFileWriter:
 
 def _put(files: FileSystem, path: str, whole: Any) -> None:
     """Write a file that readers see as a whole or not at all."""
-    part = f"{path}.part" if files.type_name in _RENAMES else path
+    folder, _, name = path.rpartition("/")
+    part = f"{folder}/.{name}.part" if files.type_name in _RENAMES else path  # readers of a folder leave out ".names"
     with files.open_output_stream(part) as stream:
         shutil.copyfileobj(whole, stream, 1 << 20)
     if part != path:

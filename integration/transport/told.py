@@ -24,6 +24,7 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -120,8 +121,9 @@ def _take(options: Mapping[str, str]) -> None:
 def _remove_abandoned(folder: Path) -> None:
     before = time.time() - _ABANDONED_SECONDS
     for path in folder.glob("*.told"):
-        if path.stat().st_mtime < before:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another client has just removed it
+            if path.stat().st_mtime < before:
+                path.unlink()
 
 
 class ToldClient:

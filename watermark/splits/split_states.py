@@ -8,6 +8,7 @@ the table of states.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from lowmark.watermark.errors import InvalidSplitId
 from lowmark.watermark.state import SplitId, SplitState, split_order
@@ -71,6 +72,8 @@ class SplitStates:
             self._kind = type(split)
             self._coalescer.assign(split, state=state, watermark_us=watermark_us)
             mark = saved.by_hand.get(split)
+            if mark is not None and mark.since_us > now_us:  # by a clock that was ahead
+                self.by_hand.put(split, replace(mark, since_us=now_us))
             self.records[split] = SplitRecord(
                 now_us, f"{state.value} before the restart" if mark is None else str(mark)
             )

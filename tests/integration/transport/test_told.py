@@ -123,6 +123,14 @@ def test_what_is_no_answer_is_refused_before_a_reader_meets_it(folder: Path, rep
     assert list(folder.iterdir()) == []
 
 
+def test_an_answer_arrives_while_the_answer_of_a_query_that_ends_is_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "glob", lambda *_: [folder / "removed.told"])  # seen, and removed since
+    tell(SECRET, "0" * 32, 5_000)
+    assert [path.suffix for path in folder.iterdir()] == [".told"]
+
+
 @pytest.mark.parametrize("token", ["../../etc/passwd", "", "0" * 31, "0" * 32 + "/x"])
 def test_a_token_is_no_path(folder: Path, token: str) -> None:
     with pytest.raises(ValueError, match="expected a seal and a token of 32 hexadecimal digits"):

@@ -91,6 +91,16 @@ def test_the_first_row_after_the_mark_ends_a_mark_without_a_time() -> None:
     assert (world.state(), dict(world.coordinator.by_hand), world.low_us) == (ACTIVE, {}, 60 * S)
 
 
+def test_the_first_row_ends_a_mark_also_on_another_host_whose_clock_is_behind() -> None:
+    world = World()
+    world.take(SplitsMarkedIdle(("b",), "anna"), 1_000)
+    world.restart(400)
+    world.report(399, b=5 * S)  # planned before the restart
+    assert world.state() is IDLE
+    world.report(401, b=6 * S)
+    assert (world.state(), dict(world.coordinator.by_hand)) == (ACTIVE, {})
+
+
 def test_waiting_rows_do_not_end_a_mark_and_a_claim_about_the_next_row_does() -> None:
     world = World()
     world.take(SplitsMarkedIdle(("b",), "anna"), 2)

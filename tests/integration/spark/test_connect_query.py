@@ -1,0 +1,18 @@
+"""What a client of Spark Connect remembers of its queries; no server here."""
+
+from __future__ import annotations
+
+from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.connect_query import _REMEMBERED, ClientCheckpoint
+
+
+def test_the_last_report_of_a_long_run_outlives_those_of_shorter_runs() -> None:
+    left = ClientCheckpoint({})
+    for number in range(_REMEMBERED):
+        left.write(Farewell(f"run{number}", 1, 1, "state"))
+    left.write(Farewell("run0", 2, 99, "newer"))
+    left.write(Farewell("another", 1, 1, "state"))
+    kept = left.read("run0")
+    assert kept is not None, "it was written last but one"
+    assert kept.batch_id == 99
+    assert left.read("run1") is None, "the memory is bounded, and the oldest report goes"
