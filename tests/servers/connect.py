@@ -115,7 +115,12 @@ class RanThroughConnect(Ran):
             self.query.processAllAvailable()
 
     def _told(self) -> bool:
-        """Whether the server has answers that know all batches of the readers, and that are in an offset already."""
+        """Whether the server has answers that know all batches of the readers, and that are in an offset already.
+
+        Also True if the query has ended: the caller's next call of Spark raises its error.
+        """
+        if not self.query.isActive:
+            return True
         progress = self.progress
         tokens = [end.token for each in progress for _, end in each.heartbeats()]
         for _, end in progress[-1].heartbeats() if progress else []:
