@@ -28,7 +28,7 @@ from tests.integration.feed import Feed, us
 from tests.servers import last_will
 from tests.servers.connect import bare_server, connect_server
 from tests.servers.kafka import kafka_broker
-from tests.servers.local import LOCALHOST, ROOT, Process, require_jars, wait_until
+from tests.servers.local import LOCALHOST, LOWMARK, ROOT, Process, require_jars, wait_until
 from tests.servers.tcp_proxy import tcp_proxied
 from tests.sparks import since
 
@@ -85,7 +85,7 @@ def said(*command: str, **environment: str) -> str:
 
 
 def lowmark(*arguments: str) -> str:
-    return said(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", *arguments)
+    return said(*LOWMARK, *arguments)
 
 
 def newest_offset(folder: Path) -> str:

@@ -13,14 +13,13 @@ import datetime as dt
 import json
 import os
 import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.drivers.driven import STREAM, Windows
 from tests.drivers.marking import PARTITION_US, Config
-from tests.servers.local import ROOT
+from tests.servers.local import LOWMARK, ROOT
 from tests.worlds import torture
 from tests.worlds.skewed_files import Feeder
 from tests.worlds.torture import Torture
@@ -46,8 +45,7 @@ class Waiting:
         past = dt.datetime.fromtimestamp(past_us / 1_000_000, dt.timezone.utc).isoformat()
         where = ["--checkpoint", str(config.checkpoint), "--stream", STREAM]
         command = ["wait", *where, "--past", past, "--every", "0.1 seconds", "--timeout", "10 minutes"]
-        run = "from lowmark.integration.cli.main import main; main()"
-        self._process = subprocess.Popen([sys.executable, "-c", run, *command], cwd=ROOT, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([*LOWMARK, *command], cwd=ROOT, stdout=subprocess.DEVNULL)
         self._thread = threading.Thread(target=self._look, name=f"waiting for {past}", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""What a client of Spark Connect remembers of its queries; no server here."""
+"""A client of Spark Connect remembers the last reports of its queries. These tests need no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay of a Spark Connect client makes of the batches that it hears of; no server here."""
+"""The relay of a Spark Connect client takes the batches of its queries in order. These tests need no server."""
 
 from __future__ import annotations
 
