@@ -34,11 +34,11 @@ from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark
 from lowmark.watermark.strategy import AlignmentParams
 
-from tests.servers.local import wait_until
+from tests.servers.local import LOWMARK, wait_until
 
 from .measure import Bound, Row
 
-SERVE = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "serve", "--json"]
+SERVE = [*LOWMARK, "serve", "--json"]
 MOST_MS = 20  # the limit of the 99th percentile
 WARM_SECONDS = 3
 START_SECONDS = 60

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from lowmark.watermark import WatermarkStrategy
 from tests.commands.audit_example import write
 from tests.integration.feed import Feed
 from tests.servers.chromium import chromium, watched
-from tests.servers.local import ROOT
+from tests.servers.local import LOWMARK, ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -65,7 +64,7 @@ def _time(at: dt.datetime) -> str:
 def audited(browser: Browser, folder: Path) -> None:
     """The two pictures of `lowmark audit files --html`, over the rows of docs/audit.md."""
     html = folder / "audit.html"
-    command = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "audit", "files"]
+    command = [*LOWMARK, "audit", "files"]
     command += [str(write(folder / "bronze")), "--window", "1 minute", "--html", str(html)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     page = browser.new_page(viewport={"width": 1040, "height": 900}, color_scheme="light")

@@ -31,7 +31,7 @@ from lowmark.watermark.tasks.status import SourceStatus
 
 from tests.integration.coordinator.serving import private_folder
 from tests.integration.feed import Feed, us
-from tests.servers.local import wait_until
+from tests.servers.local import LOWMARK, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ class Scene:
 
     def serve(self) -> None:
         command = [
-            *(sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "serve", "--json"),
+            *(*LOWMARK, "serve", "--json"),
             *("--address", self.ahead.coordinator, "--journal", str(self.folder / "journal")),
             *("--lease", f"{LEASE_SECONDS:g} seconds", "--interval", "50 milliseconds"),
         ]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tests.commands.audit_example import write
 from tests.integration.feed import Feed, start
-from tests.servers.local import wait_until
+from tests.servers.local import LOWMARK, wait_until
 from tests.sparks import OBSERVES
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ BLOCK = re.compile(r"<!-- printed by: lowmark audit files -->\n```\n(.*?)```", r
 def printed(folder: Path) -> str:
     """Return the output, whose days are yesterday's; the lead of a bad clock depends on the hour."""
     write(folder / "orders")
-    lowmark = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
     run = subprocess.run(
-        [*lowmark, *COMMAND],
+        [*LOWMARK, *COMMAND],
         cwd=folder,
         env={**os.environ, "COLUMNS": "150"},
         capture_output=True,
