@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration import LowWatermarkService
 
-from .live import data_batches, progress, spent_ms
+from tests.servers.local import wait_until
+
+from .live import Batch, data_batches, progress, spent_ms
 from .measure import Bound, Row
 from .scan import SPLITS, STRATEGY, TIME, write
-from .start import first_end
+from .start import PATIENCE_SECONDS, first_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROWS = 1_000
 
@@ -72,10 +75,20 @@ def _crowd(
     rounds: list[float] = []
     for number in range(1, batches + 1):
         os.link(file, place / f"{number}.parquet")
-        for query in queries:
-            query.processAllAvailable()
-        last = [data_batches(progress(query))[-1] for query in queries]
+        last = [_data_batch(query, number) for query in queries]
         rounds.append(spent_ms(last, "triggerExecution") / crowd)
     for query in queries:
         query.stop()
     return len(ends), (max(ends) - began) * 1_000, rounds
+
+
+def _data_batch(query: StreamingQuery, number: int) -> Batch:
+    """Wait for a query's batch with rows of that number, from 0.
+
+    `processAllAvailable` would wait for the next trigger of each query, one after the other.
+    """
+
+    def found() -> list[Batch]:
+        return data_batches(progress(query))[number:]
+
+    return wait_until(found, f"batch {number} with rows", seconds=PATIENCE_SECONDS)[0]
