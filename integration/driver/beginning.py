@@ -56,6 +56,16 @@ class Beginnings:
         self._runs.keep(run)
         return run
 
+    def end_before(self, run: StreamRun) -> None:
+        """End the run that a run of the same query resumes, once the newer run is in its place in group and job.
+
+        A query that ends in a reader's first batch runs that batch again when it is started again. A client of Spark
+        Connect hears only of the batch, and so begins a run of the reader that is gone.
+        """
+        before = None if run.resumes == run.token else self._runs.get(run.resumes)
+        if before is not None and not before.ended and before.run_id is not None and before.run_id == run.run_id:
+            self._reports.end(before)
+
     def _begins_as(self, stream_id: str) -> str | None:
         """The name, or else the id, of the only query that is about to begin with a stream; None if several are."""
         self._runs.queries.find()

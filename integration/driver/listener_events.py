@@ -66,7 +66,7 @@ class ListenerEvents:
         names = {run.stream.name for run in tied}
         for run in tied:
             if not run.ended:
-                self._end(run, failed=bool(failure), told=told)
+                self._reports.end(run, failed=bool(failure), failure=told)
         if not tied:
             ended = query_id, run_id, None if query is None else query.name
             self._ended_untied = [*self._ended_untied[:1], ended]  # with two, their runs cannot be told apart
@@ -80,13 +80,6 @@ class ListenerEvents:
             self._runs.could_not_begin |= known
             if query is not None:
                 self._keep_failed(query, told, known)
-
-    def _end(self, run: StreamRun, *, failed: bool, told: str | None) -> None:
-        self._reports.leave_last(run)
-        run.ended, run.failed, run.failure = True, failed, told
-        self._runs.cooperation.end(run)
-        if run.query_id is not None and run.last_batch_id is not None:
-            run.stream.measure.forget(run.query_id, run.last_batch_id)
 
     def _keep_failed(self, query: Query, told: str | None, known: Mapping[str, str]) -> None:
         """Keep a failed query for status and metrics, including a query that failed before its heartbeat asked."""

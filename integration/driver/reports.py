@@ -138,6 +138,14 @@ class Reports:
                 failed,
             )
 
+    def end(self, run: StreamRun, *, failed: bool = False, failure: str | None = None) -> None:
+        """End a run whose reader is gone."""
+        self.leave_last(run)
+        run.ended, run.failed, run.failure = True, failed, failure
+        self._runs.cooperation.end(run)
+        if run.query_id is not None and run.last_batch_id is not None:
+            run.stream.measure.forget(run.query_id, run.last_batch_id)
+
     def say_farewells(self) -> None:
         """Leave the last reports in the checkpoints, and log which queries go on without a service."""
         live = [run for run in self._runs if not run.ended]

@@ -156,7 +156,7 @@ class ConnectSession:
                 keep(query)
             relay.put(kind, event, query)
             if kind == "terminated":
-                self._queries.pop(event.run_id)
+                self._queries.pop(event.run_id, None)  # both the listener and the relay may tell of an end
 
         self._put, self._listener = put, _Listener(put)
         self._add_listener()
@@ -184,9 +184,11 @@ class ConnectSession:
             return
         if self._listens:
             return
+        assert self._relay is not None, "the relay calls this"
         try:
-            if not self._add_listener():
-                return  # Spark has warned of the reason, and the next second is another try
+            with self._relay.asking():
+                if not self._add_listener():
+                    return  # Spark has warned of the reason, and the next second is another try
             log.warning("listening to Spark's events again, after a break of the connection to its server")
             for query in self.running():
                 self._catch_up(query)
@@ -198,13 +200,15 @@ class ConnectSession:
                 self._end(query, _SESSION_GONE)
 
     def _catch_up(self, query: ConnectQuery) -> None:
-        running: Any = self._client.streams.get(query.query_id)
+        assert self._relay is not None, "the relay calls this"
+        with self._relay.asking():
+            running: Any = self._client.streams.get(query.query_id)
+            recent = [] if running is None else running.recentProgress
         if running is None or str(running.runId) != query.run_id:
             self._end(query, None)
             return
-        assert self._relay is not None, "the relay calls this"
         newest = query.newest()
-        for progress in running.recentProgress:
+        for progress in recent:
             if "addBatch" in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
                 # At once, because the listener may have told of a later batch already.
                 self._relay.take("progress", ClientEvent(QueryProgressEvent(progress)), query)

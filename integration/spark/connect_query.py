@@ -217,3 +217,9 @@ class ClientEvent:
 
     def progress(self) -> Progress:
         return progress_of(self._event.progress)
+
+    def readers(self) -> list[tuple[str, str]]:
+        """Return (name of the stream, token) of each heartbeat reader, also of a report that cannot be read."""
+        ends = [source.get("endOffset") for source in json.loads(self._event.progress.json)["sources"]]
+        found = [(end.get("lowmark"), end.get("token")) for end in ends if isinstance(end, dict)]
+        return [(name, token) for name, token in found if isinstance(name, str) and isinstance(token, str)]

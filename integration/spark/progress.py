@@ -96,8 +96,18 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
             UnreadableReport: the text is no time.
         """
         text = self.event_time.get("watermark")
-        if text is None:
-            return None
+        return None if text is None else self._utc_us(text)
+
+    @property
+    def began_us(self) -> int:
+        """When the batch began, by the clock of Spark's driver, microseconds.
+
+        Raises:
+            UnreadableReport: the text is no time.
+        """
+        return self._utc_us(self.timestamp)
+
+    def _utc_us(self, text: str) -> int:
         try:
             return us_of(dt.datetime.fromisoformat(text.replace("Z", "+00:00")))
         except (ValueError, TypeError) as wrong:  # TypeError: without a time zone

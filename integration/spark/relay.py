@@ -8,26 +8,27 @@ unchanged answer is told again every few seconds, because the reader takes the c
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import queue
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lowmark.integration.errors import ServiceStopped
+from lowmark.integration.errors import ServiceStopped, UnreadableHeartbeat, UnreadableReport
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import SIGN_SECONDS, Told
 from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import LowmarkError
-from lowmark.watermark.moment import us_of
 
 from .progress import Progress
-from .sessions import Answer, Enqueue, Query, QueryEvent
+from .sessions import Answer, Enqueue, Query
+
+if TYPE_CHECKING:
+    from .connect_query import ClientEvent
 
 __all__ = ["END_SECONDS", "Relay", "Taker", "Tell"]
 
@@ -66,6 +67,9 @@ class _Reader:
     """A heartbeat reader on the server's host.
 
     Attributes:
+        before: the batch before its first one.
+        begun: the service has its run.
+        batches: number of its batches that the service knows.
         answered: the newest answer and the number of batches it knows.
         told: the newest answer that the server has.
         told_at: monotonic time when the server took an answer.
@@ -73,6 +77,8 @@ class _Reader:
 
     stream_id: str
     query: Taker
+    before: int
+    begun: bool = False
     batches: int = 0
     answered: Told | None = None
     told: Told | None = None
@@ -129,7 +135,7 @@ class Relay:
         self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
         self._sign = sign
         self._spoke_at = time.monotonic()
-        self._events: queue.SimpleQueue[tuple[str, QueryEvent, Taker] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, ClientEvent, Taker] | None] = queue.SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
         self._clock = ServerClock()
         self._asked_since: float | None = None  # the first call to the server without an answer
@@ -137,11 +143,11 @@ class Relay:
         self._worker = Worker("lowmark-relay", self._run)
         self._worker.start()
 
-    def put(self, kind: str, event: QueryEvent, taker: Taker) -> None:
+    def put(self, kind: str, event: ClientEvent, taker: Taker) -> None:
         """Take an event of the listener, and return at once."""
         self._events.put((kind, event, taker))
 
-    def take(self, kind: str, event: QueryEvent, taker: Taker) -> None:
+    def take(self, kind: str, event: ClientEvent, taker: Taker) -> None:
         """Take an event before those that wait. Only `look` may call this, on the relay's thread."""
         try:
             self._take(kind, event, taker)
@@ -155,7 +161,7 @@ class Relay:
         return silent if silent >= _LONG_SECONDS else None
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def asking(self) -> Iterator[None]:
         """Note how long a call to the server lasts, because a stopped server never answers and never refuses."""
         if self._asked_since is None:
             self._asked_since = time.monotonic()
@@ -185,18 +191,23 @@ class Relay:
     def _tick(self) -> None:
         self._look()
         for token, reader in self._readers.items():
-            self._ask(token, reader)
+            if reader.begun:
+                self._ask(token, reader)
 
-    def _take(self, kind: str, event: QueryEvent, taker: Taker) -> None:
+    def _take(self, kind: str, event: ClientEvent, taker: Taker) -> None:
         match kind:
             case "progress":
-                self._take_batch(event.progress(), taker)
+                try:
+                    self._take_batch(event.progress(), taker)
+                except (UnreadableReport, UnreadableHeartbeat) as unreadable:
+                    self._refuse(event, taker, unreadable)
+                    return
             case "terminated":
                 taker.end()
         self._enqueue(kind, event)
         if kind == "terminated":
             for token in [token for token, reader in self._readers.items() if reader.query is taker]:
-                self._remove(token, self._readers.pop(token))
+                self._remove(token)
 
     def _take_batch(self, progress: Progress, taker: Taker) -> None:
         if (newest := taker.newest()) is not None:
@@ -205,33 +216,53 @@ class Relay:
             if progress.timestamp < newest.timestamp:
                 self._clock = ServerClock()  # the server's clock was set back
         now_us = monotonic_us()
-        began_us = us_of(dt.datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")))
+        began_us = progress.began_us
         took_us = progress.duration_ms.get("triggerExecution", 0) * 1_000
         self._clock.see(server_us=began_us + took_us, here_us=now_us)
         taker.expect(progress)
-        mine = {self._streams[each]: each for each in taker.streams() if each in self._streams}
-        for index, end in progress.heartbeats():
-            stream_id = mine.get(end.stream)
-            if stream_id is None or end.token is None:
-                continue  # another client's stream
-            if end.token not in self._readers:
-                resumes = HeartbeatOffset.find(progress.sources[index].start_offset)
-                # A restart runs a batch again under the offset of the reader before; its own reader comes next.
-                if resumes is not None and resumes.token == end.token and taker.newest() is None:
-                    continue
-                reader = _Reader(stream_id, taker)
-                self._ask(end.token, reader, begins=end, resumes=resumes)
-                self._readers[end.token] = reader  # last, because after an error its run has to begin yet
+        self._meet_readers(progress, taker)
         try:
-            with self._asking():  # here and not in the service's loop, which no server may hold
+            with self.asking():  # here and not in the service's loop, which no server may hold
                 taker.look()
         except Exception as failed:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
             log.warning("the plan of query %s cannot be read: %s", progress.id, _first_line(failed))
         taker.take(progress)
         for _, end in progress.heartbeats():
             if (known := self._readers.get(end.token or "")) is not None:
-                known.batches += 1
+                known.batches = progress.batch_id - known.before
                 self._ask(str(end.token), known, planned_at_us=self._clock.here(began_us))
+
+    def _meet_readers(self, progress: Progress, taker: Taker) -> None:
+        """Begin the runs of readers that no batch had before."""
+        mine = {self._streams[each]: each for each in taker.streams() if each in self._streams}
+        for index, end in progress.heartbeats():
+            stream_id = mine.get(end.stream)
+            if stream_id is None or end.token is None:
+                continue  # another client's stream
+            resumes = HeartbeatOffset.find(progress.sources[index].start_offset)
+            before = None if resumes is None else resumes.token
+            if end.token not in self._readers:
+                # A restart runs a batch again under the offset of the reader before; its own reader comes next.
+                if before == end.token and taker.newest() is None:
+                    continue
+                self._readers[end.token] = _Reader(stream_id, taker, before=progress.batch_id - 1)
+            reader = self._readers[end.token]
+            if not reader.begun:
+                self._ask(end.token, reader, begins=end, resumes=resumes)
+                reader.begun = True  # last, because after an error its run has to begin yet
+            if before is not None and before != end.token and before in self._readers:
+                self._remove(before)  # that reader is gone: its query was started again in its first batch
+
+    def _refuse(self, event: ClientEvent, taker: Taker, unreadable: LowmarkError) -> None:
+        """End a query, because its next report would be no better, and the watermark would hold for ever."""
+        why = f"the report of batch {event.batch_id} cannot be read. {unreadable}"
+        log.error("query %s: %s", event.query_id, why)
+        mine = {name: stream_id for stream_id, name in tuple(self._streams.items())}
+        for name, token in event.readers():
+            if name in mine:
+                reader = self._readers.setdefault(token, _Reader(mine[name], taker, before=event.batch_id - 1))
+                refused = HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=f'stream "{name}": {why}')
+                reader.answered = Told(refused, event.batch_id - reader.before)
 
     def _ask(
         self,
@@ -242,6 +273,8 @@ class Relay:
         begins: HeartbeatOffset | None = None,
         resumes: HeartbeatOffset | None = None,
     ) -> None:
+        if reader.answered is not None and reader.answered.reply.refusal is not None:
+            return  # the reader ends with this answer
         request = HeartbeatRequest(stream_id=reader.stream_id, token=token, planned_at_us=planned_at_us)
         if begins is not None:
             request = HeartbeatRequest(
@@ -271,7 +304,7 @@ class Relay:
             if reader.answered is None or lives:
                 continue
             try:
-                with self._asking():
+                with self.asking():
                     self._tell(reader.stream_id, token, reader.answered)
             except Exception as failed:  # noqa: BLE001  # gRPC, Spark and the server's Python have no common base class
                 if not self._warned:
@@ -290,16 +323,17 @@ class Relay:
     def _live_on(self) -> None:
         """Speak to the server though there is nothing to tell yet: it ends a silent session, with its queries."""
         try:
-            with self._asking():
+            with self.asking():
                 self._sign()
         except Exception as failed:  # noqa: BLE001  # as above
             log.debug("the server does not answer: %s", failed)
             return
         self._spoke_at = time.monotonic()
 
-    def _remove(self, token: str, reader: _Reader) -> None:
+    def _remove(self, token: str) -> None:
         try:
-            self._tell(reader.stream_id, token, None)
+            with self.asking():
+                self._tell(self._readers.pop(token).stream_id, token, None)
         except Exception as failed:  # noqa: BLE001  # as above; the server removes old answers some day
             log.debug("could not remove an answer on the server's host: %s", failed)
 

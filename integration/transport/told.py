@@ -120,7 +120,7 @@ def _take(options: Mapping[str, str]) -> None:
 
 def _remove_abandoned(folder: Path) -> None:
     before = time.time() - _ABANDONED_SECONDS
-    for path in folder.glob("*.told"):
+    for path in (*folder.glob("*.told"), *folder.glob(".*.part")):  # the second: of tellers that were killed
         with suppress(FileNotFoundError):  # another client has just removed it
             if path.stat().st_mtime < before:
                 path.unlink()
@@ -158,15 +158,20 @@ class ToldClient:
         """
         if request.looks:
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="")  # a client sees no checkpoint
-        if self._known is None or request.first:
+        if request.first:
             # The first offset repeats the checkpoint's under a new token, by which the client learns of this reader.
             self._known = HeartbeatReply(request.low_watermark_us, request.epoch, request.state or "", wake_at_us=0)
+            self._sign = time.time()
             return self._known
         if request.planned_at_us != self._planned_at_us:
             self._batches, self._planned_at_us = self._batches + 1, request.planned_at_us
+            if self._batches == 1:
+                self._sign = time.time()  # only the first batch, which is over now, tells the client of this reader
         told = self._last_word(request.token) if request.available_now else self._newest(request.token)
         if told is not None:
             self._known = msgspec.structs.replace(told.reply, wake_at_us=0)  # time 0 is over, so each poll asks again
+        if self._known is None:  # the reader knows more, and hung up because the file could not be read
+            raise ServiceUnreachable(f"{SCHEME}{self._seal}", "read the answer of the client", "there is none")
         return self._known
 
     def _last_word(self, token: str) -> Told | None:

@@ -5,22 +5,37 @@ from __future__ import annotations
 import json
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark import relay
 from lowmark.integration.spark.connect import ConnectSession
 from lowmark.integration.spark.connect_query import ClientCheckpoint, ClientEvent, ConnectQuery
+from lowmark.integration.spark.sessions import Answer
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import Told
+from lowmark.sources.worker import Worker
 from pyspark.sql.streaming.listener import QueryProgressEvent
+
+from tests.integration.driver.test_cooperation_rules import FakeClient
+from tests.integration.driver.test_runs import stream as wrapped_stream
+from tests.servers.local import wait_until
 
 FIRST, LATER = HeartbeatOffset("orders"), HeartbeatOffset("orders", token="t")
 
 
-def batch(batch_id: int, *, second: int | None = None) -> Any:
+def batch(
+    batch_id: int,
+    *,
+    second: int | None = None,
+    start: HeartbeatOffset | None = None,
+    end: HeartbeatOffset = LATER,
+    end_lacks: str = "",
+) -> Any:
     """A batch that began at a second of the server's clock, as Spark's client remembers it."""
+    begins = start or (LATER if batch_id else FIRST)
     fields = {
         "id": "q",
         "runId": "r",
@@ -32,8 +47,8 @@ def batch(batch_id: int, *, second: int | None = None) -> Any:
         "observedMetrics": {"lowmark:s:heartbeat": {}},
         "sources": [
             {
-                "startOffset": (LATER if batch_id else FIRST).to_json(),
-                "endOffset": LATER.to_json(),
+                "startOffset": begins.to_json(),
+                "endOffset": {name: value for name, value in end.to_json().items() if name != end_lacks},
                 "latestOffset": None,
                 "numInputRows": 1,
             }
@@ -46,8 +61,10 @@ def batch(batch_id: int, *, second: int | None = None) -> Any:
 class Client:
     """A client with one query, and a server that remembers its batches."""
 
-    def __init__(self, recent: list[Any]) -> None:
+    def __init__(self, recent: list[Any], answer: Answer | None = None) -> None:
         self.told: list[Told] = []
+        self.removed: list[str] = []  # tokens
+        self.answer = answer
         self.asked: list[HeartbeatRequest] = []
         self.failures = 0  # of the next questions
         self.looked = threading.Event()
@@ -65,11 +82,15 @@ class Client:
         if self.failures:
             self.failures -= 1
             raise TimeoutError("the loop is busy")
+        if self.answer is not None:
+            return self.answer(request)
         return HeartbeatReply(low_watermark_us=None, epoch=1, state="")
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
-        assert told is not None
-        self.told.append(told)
+        if told is None:
+            self.removed.append(token)
+        else:
+            self.told.append(told)
 
     def _look(self) -> None:
         if not self.looked.is_set():
@@ -80,6 +101,25 @@ class Client:
 
     def hear(self, told: Any) -> None:
         self.relay.put("progress", ClientEvent(QueryProgressEvent(told)), self.query)
+
+
+class Known(list[ConnectQuery]):
+    """The queries that a service knows."""
+
+    def find(self) -> None: ...
+
+    def get(self, run_id: str | None) -> ConnectQuery | None:
+        return next((query for query in self if query.run_id == run_id), None)
+
+
+def served() -> tuple[Desks, Client, FakeClient]:
+    """A service in a job, the client that asks it, and the service's link to the coordinator."""
+    queries, coordinator = Known(), FakeClient()
+    desks = Desks(cast("Any", queries), lambda _: None, cast("Any", coordinator), job="billing")
+    desks.runs.add(wrapped_stream())
+    client = Client([], desks.heartbeats.answer)
+    queries.append(client.query)
+    return desks, client, coordinator
 
 
 def test_a_batch_that_is_told_twice_counts_once() -> None:
@@ -105,14 +145,16 @@ def test_batches_of_a_break_are_taken_before_a_later_one_that_the_listener_tells
 
 def test_a_reader_whose_first_question_failed_begins_with_a_later_batch() -> None:
     """Otherwise the service would not know its run, and would end its query."""
-    client = Client([])
+    desks, client, _ = served()
     client.looked.set()
     client.failures = 1
     for number in range(3):
         client.hear(batch(number))
     client.relay.close()
-    assert [(asked.first, asked.resumes) for asked in client.asked] == [(True, None), (True, "t"), (False, None)]
-    assert client.told
+    begun = [(asked.first, asked.resumes) for asked in client.asked if asked.first]
+    assert begun == [(True, None), (True, "t")]
+    assert [(run.token, run.ended) for run in desks.runs] == [("t", False)]
+    assert client.told[-1].batches == 3, "a query that ends by itself would wait in vain for the answer to its third"
 
 
 def test_a_server_whose_clock_is_set_back_makes_no_batch_older_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +166,76 @@ def test_a_server_whose_clock_is_set_back_makes_no_batch_older_than_it_is(monkey
         client.hear(batch(number, second=second))
     client.relay.close()
     assert client.asked[-1].planned_at_us == 100_000_000 - 1_000
+
+
+def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog: pytest.LogCaptureFixture) -> None:
+    """The new run runs the batch again which the reader before had planned; then the new reader resumes that one."""
+    gone, live = HeartbeatOffset("orders", token="gone"), HeartbeatOffset("orders", token="live")
+    desks, client, coordinator = served()
+    client.looked.set()
+    client.hear(batch(0, end=gone))
+    client.hear(batch(1, start=gone, end=live))
+    client.hear(batch(2, start=live, end=live))
+    client.relay.close()
+    assert [(run.token, run.ended, run.failed) for run in desks.runs] == [("gone", True, False), ("live", False, False)]
+    assert client.removed == ["gone"]
+    assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live"]
+    assert [said[2]["token"] for said in coordinator.said if said[0] == "register"] == ["gone", "live"]
+    assert "deregister" not in [said[0] for said in coordinator.said], "the task goes on under the new reader"
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["the first", "a later one"])
+def test_a_report_that_cannot_be_read_ends_its_query_and_says_why(
+    *, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    client = Client([])
+    if known:
+        client.hear(batch(0))
+    client.hear(batch(1, end_lacks="split"))
+    wait_until(lambda: client.told and client.told[-1].reply.refusal, "the reader is told")
+    client.looked.clear()
+    assert client.looked.wait(5), "the relay asks once a second"
+    client.relay.close()
+    refusal = client.told[-1].reply.refusal
+    assert refusal is not None, "no later answer takes the refusal back"
+    assert refusal.startswith('stream "orders": the report of batch 1 cannot be read. ')
+    assert "expected a text, or null as split, got nothing" in refusal
+
+
+def test_a_batch_that_began_at_no_time_cannot_be_read() -> None:
+    client = Client([])
+    client.hear(batch(0, second=61))
+    client.relay.close()
+    assert "expected a time in UTC, got '2026-01-01T00:00:61.000Z'" in str(client.told[-1].reply.refusal)
+
+
+def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_LONG_SECONDS", 1e-6)
+    hangs, answers = threading.Event(), threading.Event()
+
+    class Streams:
+        _sqlb = SimpleNamespace(_listener_bus=[], _execution_thread=None)
+
+        @property
+        def active(self) -> None:
+            hangs.set()
+            assert answers.wait(30)
+
+        def addListener(self, listener: object) -> None:
+            self._sqlb._listener_bus.append(listener)
+
+    client = Client([])
+    client.looked.set()
+    client.session.spark = cast("Any", SimpleNamespace(streams=Streams(), is_stopped=False))
+    listens = Worker("listens", client.session._listen_again)
+    listens.start()
+    try:
+        assert hangs.wait(30)
+        assert client.relay.silent_seconds() is not None
+    finally:
+        answers.set()
+        listens.join(30)
+    assert client.relay.silent_seconds() is None
+    client.relay.close()

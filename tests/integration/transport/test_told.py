@@ -106,14 +106,52 @@ def test_a_silent_client_is_named_in_the_offset_until_it_speaks_again(
     assert "client_silent_since" not in reader.offset
 
 
-def test_a_client_that_never_spoke_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_spoke_is_named_too_but_not_before_a_batch_told_it_of_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first batch of a backlog, or the one that a restart runs again, may take longer than any silence."""
     now = [1_700_000_000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     reader = Reader()
-    reader.poll()
+    reader.reader.look()  # when the query begins
+    for _ in range(2):  # a batch that a restart runs again, and the reader's own first
+        now[0] += SILENT_SECONDS + 1
+        reader.poll()
+        assert "client_silent_since" not in reader.offset
     now[0] += SILENT_SECONDS + 1
     reader.poll()
-    assert reader.offset["client_silent_since"] == "2023-11-14T22:13:20+00:00"
+    assert reader.offset["client_silent_since"] == "2023-11-14T22:14:02+00:00"
+
+
+def test_an_answer_that_cannot_be_read_holds_the_watermark_and_its_state(folder: Path) -> None:
+    reader = Reader()
+    reader.poll()
+    tell(SECRET, reader.offset["token"], 5_000)
+    reader.poll()
+    known = dict(reader.offset)
+    [answer] = folder.glob("*.told")
+    answer.write_bytes(b"{")
+    for _ in range(3):
+        reader.reader._retry_at_us = None  # a second is over
+        reader.poll()
+        assert reader.offset == known
+    answer.unlink()
+    reader.reader._retry_at_us = 0
+    reader.poll()
+    assert reader.offset == known
+    tell(SECRET, reader.offset["token"], 9_000, epoch=2)
+    reader.reader._retry_at_us = 0
+    assert reader.poll() == 9_000
+
+
+def test_answers_of_clients_that_never_came_back_and_of_killed_tellers_are_removed(folder: Path) -> None:
+    old, young = ["old.told", ".old.part"], ["young.told", ".young.part"]
+    for name in (*old, *young):
+        (folder / name).touch()
+    for name in old:
+        os.utime(folder / name, (0, 0))
+    tell(SECRET, "0" * 32, 5_000)
+    assert {path.name for path in folder.iterdir()} == {*young, f"{seal_of(SECRET)}-{'0' * 32}.told"}
 
 
 @pytest.mark.parametrize("reply", ["", "{}", '{"reply": {"low_watermark_us": "x"}, "batches": 1}'])
