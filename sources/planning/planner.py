@@ -300,8 +300,12 @@ class BatchPlanner(Generic[SplitT]):
         finished = [candidates[name] for name, planned in plan.slices.items() if planned.finished]
         snapshot = present.enumeration.checkpoint(checkpoint, finished)
         slots = present.enumeration.slots
+        handed_out = slots.in_snapshot()
+        # An enumerator that failed since, and was restored, hands out some splits again: a later batch reads these.
+        again = candidates.keys() - present.live.keys() - handed_out.keys()
+        plan = replace(plan, slices={name: cut for name, cut in plan.slices.items() if name not in again})
         # Splits assigned while the batch was planned are no longer in the enumerator's state: live, but unread.
-        candidates = {**slots.in_snapshot(), **candidates}
+        candidates = {**handed_out, **{name: placed for name, placed in candidates.items() if name not in again}}
         live: dict[str, Placed[SplitT]] = {}
         slices: list[Placed[SplitT]] = []
         for split_id, placed in sorted(candidates.items()):
