@@ -670,6 +670,23 @@ def test_a_restart_goes_on_with_new_files(tmp_path: Path) -> None:
     assert Enumerated(source, state).found == ["new.parquet"]
 
 
+def test_no_file_is_read_again_because_a_path_is_added_or_taken_away(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for number, folder in enumerate((one, two, one / "in")):
+        folder.mkdir(exist_ok=True)
+        parquet(folder / f"{number}.parquet", table(0, 5))
+        touch(folder / f"{number}.parquet", 1_000 + number)
+    first = Enumerated(FileSource(str(one), recursive=True))
+    assert first.found == ["0.parquet", "in/2.parquet"]
+    both = Enumerated(FileSource([str(one), str(two)], recursive=True), first.enumerator.snapshot_state(1))
+    assert both.found == ["two/1.parquet"]
+    parquet(one / "new.parquet", table(0, 5))
+    again = Enumerated(FileSource(str(one / "in"), recursive=True), both.enumerator.snapshot_state(2))
+    assert again.found == []
+    one.rename(tmp_path / "moved")
+    assert Enumerated(FileSource(str(tmp_path / "moved/in")), again.enumerator.snapshot_state(3)).found == []
+
+
 def test_max_age_bounds_what_is_remembered(tmp_path: Path) -> None:
     source = FileSource(str(tmp_path), max_age="100 seconds")
     for number, seconds in enumerate([1_000, 1_050, 1_120]):
