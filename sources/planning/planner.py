@@ -319,12 +319,13 @@ class BatchPlanner(Generic[SplitT]):
         finished = [candidates[name] for name, planned in plan.slices.items() if planned.finished]
         snapshot = present.enumeration.checkpoint(checkpoint, finished)
         slots = present.enumeration.slots
+        # Splits assigned while the batch was planned are no longer in the enumerator's state: live, but unread.
         handed_out = slots.in_snapshot()
+        told = {**handed_out, **candidates}
         # An enumerator that failed since, and was restored, hands out some splits again: a later batch reads these.
         again = candidates.keys() - present.live.keys() - handed_out.keys()
         plan = replace(plan, slices={name: cut for name, cut in plan.slices.items() if name not in again})
-        # Splits assigned while the batch was planned are no longer in the enumerator's state: live, but unread.
-        candidates = {**handed_out, **{name: placed for name, placed in candidates.items() if name not in again}}
+        candidates = {name: placed for name, placed in told.items() if name not in again}
         live: dict[str, Placed[SplitT]] = {}
         slices: list[Placed[SplitT]] = []
         for split_id, placed in sorted(candidates.items()):
@@ -338,7 +339,7 @@ class BatchPlanner(Generic[SplitT]):
                 live[split_id] = replace(placed, split=cuts[split_id][1])
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
         end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
-        self._tell(present, checkpoint, candidates, plan, next_us)
+        self._tell(present, checkpoint, told, plan, next_us)
         self._tasks = {checkpoint: slots.take_events()}
         slots.settle(candidates)
         present.at, present.live = end, live

@@ -14,7 +14,7 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 
 from tests.servers.local import wait_until
-from tests.sources.planning.test_batches import Rows, rows_between
+from tests.sources.planning.test_batches import Peer, Rows, rows_between
 
 QUICK = FailoverPolicy(backoff="1 millisecond", max_backoff="1 millisecond")
 
@@ -52,7 +52,12 @@ def test_a_split_whose_assignment_is_forgotten_while_its_batch_is_planned_is_rea
         itertools.count(step=1_000_000),
     )
     planner: BatchPlanner[Any] = BatchPlanner(
-        source, name="rows", options=options, now_us=lambda: 10**12, steady_us=lambda: next(clock)
+        source,
+        name="rows",
+        options=options,
+        now_us=lambda: 10**12,
+        steady_us=lambda: next(clock),
+        peer=(peer := Peer()),
     )
     at, read = planner.initial(), {"file": list[int](), "log": list[int]()}
 
@@ -77,6 +82,7 @@ def test_a_split_whose_assignment_is_forgotten_while_its_batch_is_planned_is_rea
     with closing(planner):
         source.fail = fail
         batch()
+        assert peer.told[-1].splits.keys() == {"file", "log"}, "they are waited for"
         source.times["log"] += range(5, 9)
         batch()
         source.finds.set()
