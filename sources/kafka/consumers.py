@@ -32,7 +32,7 @@ def range_properties(settings: KafkaSettings) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         # How long a new consumer waits for an unknown topic before the consumer says so; a reader asks two consumers.
-        "topic.metadata.propagation.max.ms": 3_000,
+        "topic.metadata.propagation.max.ms": 5_000,
         "isolation.level": "read_committed" if settings.read_committed else "read_uncommitted",
     }
 
