@@ -31,8 +31,6 @@ def range_properties(settings: KafkaSettings) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        # How long a new consumer waits for an unknown topic before the consumer says so; a reader asks two consumers.
-        "topic.metadata.propagation.max.ms": 5_000,
         "isolation.level": "read_committed" if settings.read_committed else "read_uncommitted",
     }
 

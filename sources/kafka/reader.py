@@ -131,7 +131,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._finished: set[str] = set()
         self._ready: deque[SplitRows] = deque()
         self._kept: KeptConsumer | None = None
-        self._unknown: dict[TopicPartitionId, KeptConsumer] = {}  # partitions that this consumer did not know
         self._woken = threading.Event()
         self._moved_seconds = self._renewed_seconds = now_seconds()
         self._patience_seconds = FIRST_PATIENCE_SECONDS
@@ -265,7 +264,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 done.append(key)
             if end > begin:
                 parts.append((each, begin, end))
-                self._unknown.pop(key, None)
                 each.position = int(messages[end - 1].offset() or 0) + 1
         if parts:
             self._convert(messages, parts)
@@ -328,24 +326,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._out_of_range(key, each)
             return True
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
-            return each is None or self._take_unknown(key, each, error.str())
+            if each is not None:
+                self._lost(key, each, None, "the topic or the partition was deleted")
+            return True
         if not may_pass(error):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
         if self._kept is not None:
             self._kept.errors.said = error.str()
         return False
-
-    def _take_unknown(self, key: TopicPartitionId, each: _Range, said: str) -> bool:
-        """Take a partition for deleted if two consumers do not know it; return whether it counts as deleted.
-
-        A broker that has just started does not know all partitions yet, and a consumer believes it at once.
-        """
-        assert self._kept is not None, "a consumer spoke"
-        if self._unknown.setdefault(key, self._kept) is self._kept:
-            self._kept.errors.said = said
-            return False
-        self._lost(key, each, None, "the topic or the partition was deleted")
-        return True
 
     def _out_of_range(self, key: TopicPartitionId, each: _Range) -> None:
         """Handle a position outside the partition: records were deleted, or the partition is shorter now."""
