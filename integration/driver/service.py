@@ -335,7 +335,7 @@ class LowWatermarkService:
             failover: how often a failed enumerator is restored before the query fails; by default three times in ten
                 minutes.
             timeout: a step of the enumerator, or a pause of the source's own `SourceReader`, counts as hung after this
-                time.
+                time; AvailableNow fails if a split gives no answer for this time.
             max_splits: largest number of splits, for prepared rows.
             late: name for an added boolean column, as in `wrap`.
             watermark: name for an added TIMESTAMP column, as in `wrap`.

@@ -4,8 +4,9 @@
     "data/2026-*/part-?.parquet"  a pattern: * ? [ab] {x,y} within a name, ** across folders
     "s3://bucket/data"            a URI of Arrow's file systems, else of fsspec's, if that is installed
 
-As in Spark, names that begin with "." or "_" are left out, and files in folders of such names, because these are files
-still being written, or markers. "_" is fine in a partition's folder ("_day=1").
+As in Spark, names that begin with "." or "_" or end with "._COPYING_" (Hadoop's copies) are left out, and files in
+folders of such names, because these are files still being written, or markers. "_" is fine in a partition's folder
+("_day=1").
 """
 
 from __future__ import annotations
@@ -192,7 +193,10 @@ def _matches(place: _Place, below: str) -> bool:
 
 
 def _hidden(below: str) -> bool:
-    return any(name.startswith(".") or (name.startswith("_") and "=" not in name) for name in below.split("/"))
+    return any(
+        name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+        for name in below.split("/")
+    )
 
 
 def _below(path: str, folder: str) -> str:

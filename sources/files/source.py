@@ -1,7 +1,8 @@
 """Files as a source: one split for each file, with new files found while running, in event-time order by known times.
 
     position     a step of the file: a row group of parquet, 4,096 rows of text (`formats`)
-    split id     the file's path below the root that the paths have in common
+    split id     the file's path below the root that the paths have in common; a path that is added or taken away later
+                 changes the root, and the checkpoint goes along
     event time   parquet: from the row groups' statistics; csv and json: files are read through once, when planned
 
 A file is read once, whole, as it was when it was found: its size and time of modification are in the split. A file
@@ -319,10 +320,11 @@ class FileSource(SimpleSource[FileSplit]):
             self.discover,
             period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
             bounded=self.bounded,
-            known=known,
+            known=None if known is None else _below(self.listing.root, known),
             stamp_of=_modified_us,
             keep=self._max_age_us,
             remember=REMEMBERED_FILES,
+            root=self.listing.root,
             source=repr(self),
         )
 
@@ -423,6 +425,28 @@ def _key(split: FileSplit) -> tuple[str, int, int]:
 
 def _modified_us(split: FileSplit) -> int:
     return split.modified_us
+
+
+def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[FileSplit]:
+    """The state with ids below another root, because a path was added or taken away; not for a folder that was moved.
+
+    Files outside of the new root are forgotten.
+    """
+    now, before = f"{root.rstrip('/')}/", f"{known.root.rstrip('/')}/"
+    if not known.root or not (before.startswith(now) or now.startswith(before)):
+        return known
+
+    files = {name: f"{before}{name}" for name in (*known.assigned, *(split.split_id for split in known.pending))}
+    there = {name: path.removeprefix(now) for name, path in files.items() if path.startswith(now)}
+    kept = [(there[name], stamp) for name, stamp in zip(known.assigned, known.stamps, strict=True) if name in there]
+    return replace(
+        known,
+        assigned=tuple(name for name, _ in kept),
+        stamps=tuple(stamp for _, stamp in kept),
+        pending=tuple(
+            replace(split, split_id=there[split.split_id]) for split in known.pending if split.split_id in there
+        ),
+    )
 
 
 def _described(size_bytes: int, modified_us: int) -> str:

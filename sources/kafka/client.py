@@ -153,12 +153,17 @@ class KafkaClient:
         action: str,
         *,
         patience_seconds: float | None = None,
+        stable: bool = True,
     ) -> list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]]:
-        """Do several `positions` at once, with all requests under way together."""
+        """Do several `positions` at once, with all requests under way together.
+
+        Args:
+            stable: whether "latest" is the last stable offset if only committed records are read.
+        """
         from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        committed = self._settings.read_committed
+        committed = self._settings.read_committed and stable
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         keys = [(which, partition) for which, asked in enumerate(wanted) for partition in asked]
         left = set(keys)

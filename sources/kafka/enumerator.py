@@ -125,7 +125,7 @@ class KafkaEnumeratorState:
 
     Attributes:
         splits: the known splits.
-        topic_ids: topic -> its id when it was first seen; another id means another topic of that name.
+        topic_ids: topic -> its first id, "" while its brokers know no ids; another id means another topic of that name.
     """
 
     splits: DiscoveredSplits[KafkaSplit] = field(default_factory=DiscoveredSplits)
@@ -191,8 +191,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         self._settings, self._subscriber = settings, subscriber
         self._start, self._stop = start, stop
         self._client = client if client is not None else KafkaClient(settings, reached=bool(state.topic_ids))
-        # Set by discovery, on the worker thread, and always as a whole. The first id of a name never changes, so a
-        # snapshot may have it before or after the splits of the topic.
+        # Set by discovery, on the worker thread, and always as a whole. The first id of a name never changes unless it
+        # is "", so a snapshot may have it before or after the splits of the topic.
         self._topic_ids: Mapping[str, str] = dict(state.topic_ids)
         self._discovering = DiscoveringEnumerator(
             context,
@@ -236,7 +236,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
 
     def _discover(self) -> list[KafkaSplit]:
         found = self._topics()
-        first = {topic.name: topic.topic_id for topic in found} | dict(self._topic_ids)
+        # A topic without an id gets one when its brokers are upgraded, and stays the same topic.
+        known = {name: topic_id for name, topic_id in self._topic_ids.items() if topic_id}
+        first = dict(self._topic_ids) | {topic.name: topic.topic_id for topic in found} | known
         self._topic_ids = first
         return [
             KafkaSplit(

@@ -115,12 +115,31 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             doubts -= 1
             self._client.pause(DOUBT_SECONDS)
         self._unanswered.see(len(failed), len(partitions), *self._example(failed))
+        answers = self._with_open_transactions(splits, ends[0], action)
         plan: dict[str, SplitEnd] = {}
         for split in splits:
             key = (split.topic, split.partition)
-            if key not in failed:
-                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), ends[0].get(key))
+            if key not in failed and key in answers:
+                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), answers[key])
         return plan
+
+    def _with_open_transactions(
+        self, splits: Sequence[KafkaSplit], ends: Mapping[TopicPartitionId, int | None], action: str
+    ) -> Mapping[TopicPartitionId, int | None]:
+        """Let a split end at its start if only an open transaction lies before the start.
+
+        A start may come from a query that reads what is not committed. A partition without an answer is left out.
+        """
+        if not self._settings.read_committed:
+            return ends
+        starts = {(split.topic, split.partition): split.start for split in splits}
+        behind = {key: start for key, start in starts.items() if (end := ends.get(key)) is not None and end < start}
+        if not behind:
+            return ends
+        asked = dict.fromkeys(behind, KafkaOffsets.latest())
+        [(found, _)] = self._client.positions_of_each([asked], action, patience_seconds=PATIENCE_SECONDS, stable=False)
+        highs = {key: None if high is None else min(high, behind[key]) for key, high in found.items()}
+        return {key: end for key, end in ends.items() if key not in behind} | highs
 
     def find_time(self, splits: Sequence[KafkaSplit], time_us: int) -> Mapping[str, int | None] | None:
         """Find the first offset with that record timestamp or a later timestamp, in all partitions by one request.

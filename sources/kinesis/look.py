@@ -13,7 +13,7 @@ One file, because exact and estimated knowledge of a shard answer the same quest
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -342,6 +342,16 @@ class ShardLook:
     def first(self) -> Seen | None:
         """The next record, if it was looked at."""
         return self.ahead[0] if self.ahead else None
+
+    def before_next(self, place: str) -> str:
+        """The same place, named by the record that follows, if that record was looked at.
+
+        Only this name shows later whether the record has expired: after an expired record the service goes on with the
+        next record that is there.
+        """
+        kind, _, number = place.partition(" ")
+        follows = bisect_right(self.ahead, int(number), key=_sequence) if kind == "AFTER_SEQUENCE_NUMBER" else None
+        return place if follows is None or follows == len(self.ahead) else at(self.ahead[follows].sequence)
 
     def find_place(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str | None:
         """Return the place at a position, None if no unread record lies before the position."""

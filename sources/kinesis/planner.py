@@ -359,14 +359,16 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             place = look.find_place(self._client, split, stop)
         if place is None or look is None:  # no record lies between
             nothing = replace(split, stop=stop, until=split.cursor, records=0)
-            return nothing, replace(split, start=stop, until="", looked_ms=looked_ms)
+            cursor = split.cursor if look is None else look.before_next(split.cursor)
+            return nothing, replace(split, start=stop, cursor=cursor, until="", looked_ms=looked_ms)
         first = look.first()
         begin = split.cursor if first is None else at(first.sequence)
         part = replace(
             split, stop=stop, cursor=begin, until=place, records=max(1, look.rows_before(stop)), looked_ms=0,
             wait_ms=int(self._client.lend(split.stream, split.shard) * 1_000),
         )  # fmt: skip
-        return part, replace(split, start=stop, cursor=place, until="", records=0, looked_ms=looked_ms)
+        cursor = look.before_next(place)
+        return part, replace(split, start=stop, cursor=cursor, until="", records=0, looked_ms=looked_ms)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -25,6 +25,7 @@ class DiscoveredSplits(Generic[SplitT]):
         oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
             too, and are forgotten. None: nothing was forgotten by number.
         forgotten: how many of those there were at most, when splits were listed last.
+        root: what the ids are relative to, for a source whose ids change with it, such as a folder; else "".
     """
 
     discovered: bool = False
@@ -34,6 +35,7 @@ class DiscoveredSplits(Generic[SplitT]):
     pending: tuple[SplitT, ...] = ()
     oldest_stamp: int | None = None
     forgotten: int = 0
+    root: str = ""
 
 
 class DiscoveredSerializer(Generic[SplitT]):

@@ -88,6 +88,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
         remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
+        root: what the ids are relative to, for the state.
         max_failures: failures in a row that fail the enumerator, 1 or more.
         source: name for errors.
 
@@ -110,6 +111,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         stamp_of: Callable[[SplitT], int] | None = None,
         keep: int | None = None,
         remember: int | None = None,
+        root: str = "",
         max_failures: int = MAX_FAILURES,
         source: str = "source",
     ) -> None:
@@ -123,7 +125,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._assign = self._spread.owner if assign is None else assign
         self._period_seconds, self._bounded = None if bounded else period_seconds, bounded
         self._on_removed, self._stamp_of, self._keep = on_removed, stamp_of, keep
-        self._max_failures, self._source = max_failures, source
+        self._max_failures, self._source, self._root = max_failures, source, root
         self._discovered = state.discovered
         if stamp_of is not None and len(state.stamps) != len(state.assigned):
             raise UnreadableState(
@@ -177,6 +179,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 pending=tuple(self._pending.values()),
                 oldest_stamp=self._oldest_stamp,
                 forgotten=self._forgotten,
+                root=self._root,
             )
         return self._snapshot
 

@@ -68,6 +68,7 @@ class Enumeration(Generic[SplitT]):
     ) -> None:
         self._source, self._name, self._options, self._began_with = source, name, options, bool(live)
         self._requested: Future[None] | None = None
+        self._has_all = False
         self.slots: Slots[SplitT] = Slots()
         self.slots.settle(live)
         self.coordinator: SourceCoordinator[SplitT, Any] = SourceCoordinator(
@@ -96,13 +97,26 @@ class Enumeration(Generic[SplitT]):
             self.coordinator.register_reader(subtask)
         self.coordinator.run("start the enumerator and register its readers", lambda: None)
         self.coordinator.wait(self.ask_for_splits(), "hand out the splits that readers ask for")
+        self._wait(telling, ends=ends)
+
+    def wait_for_all(self, telling: Telling) -> None:
+        """Wait until the enumerator has looked for splits, because a run that ends reads no splits that come later.
+
+        Args:
+            telling: hears of a search in vain.
+
+        Raises:
+            NoSplits: the enumerator has not looked in time.
+        """
+        if not self._has_all:
+            self._wait(telling, ends=True)
+            self._has_all = True
+
+    def _wait(self, telling: Telling, *, ends: bool) -> None:
         began = time.monotonic()
         say_at, until = began + SAY_AGAIN_SECONDS, began + self._options.start_seconds
-        while not self.slots.wait(_LOOK_AGAIN_SECONDS) and not self._began_with and self.coordinator.failure is None:
+        while not self._looked(ends=ends) and self.coordinator.failure is None:
             self.ask_for_splits()
-            # An enumerator that counts its discoveries has found nothing; another enumerator may still be waiting.
-            if self.coordinator.metric_values().get("discoveries", 0) > 0:
-                return
             if time.monotonic() > say_at:
                 if say_at == began + SAY_AGAIN_SECONDS:
                     log.warning(
@@ -118,6 +132,20 @@ class Enumeration(Generic[SplitT]):
                     raise late
                 log.warning("%s", late)
                 return
+        if self.coordinator.failure is None:
+            # The enumerator may still be handing out: it gives the splits of one discovery to slot after slot.
+            self.coordinator.run("hand out the splits that were found", lambda: None)
+
+    def _looked(self, *, ends: bool) -> bool:
+        """Whether enough is known for a first plan: a split, or all splits if the run ends, or that there is none."""
+        # An enumerator that counts its discoveries has found what there is; another enumerator may still be waiting.
+        discoveries = self.coordinator.metric_values().get("discoveries")
+        if discoveries:
+            return True
+        if ends and discoveries is not None:
+            time.sleep(_LOOK_AGAIN_SECONDS)
+            return False
+        return self.slots.wait(_LOOK_AGAIN_SECONDS) or self._began_with
 
     def ask_for_splits(self) -> Future[None]:
         """Let an enumerator that assigns on request (FLIP-27) give all its splits, for this or the next plan."""

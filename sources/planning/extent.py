@@ -44,6 +44,7 @@ class Extent(Generic[SplitT]):
         self.planner: SplitPlanner[SplitT] = source.create_planner()
         self._source, self._options = source, options
         self._targets: dict[str, int] | None = None
+        self._unaimed: set[str] = set()  # the splits of the run that have not answered where they end
         self._previous_time_us = time_us
         self._previous_span_us: int | None = None
         self._induced = InducedBatches(source, name, live) if source.externally_induced else None
@@ -68,8 +69,8 @@ class Extent(Generic[SplitT]):
             now_us: the wall clock, microseconds since the epoch.
             to_present: whether to take only rows that were present at the first plan that says so.
         """
-        if to_present and self._targets is None:
-            self._targets = {split_id: end.position for split_id, end in self.planner.latest(splits).items()}
+        if to_present:
+            self._aim(splits)
         if self._induced is not None:
             rows_before = self.planner.rows_before
             return self._induced.plan(splits, checkpoint, rows_before=rows_before, targets=self._targets), None
@@ -94,6 +95,13 @@ class Extent(Generic[SplitT]):
         # Near the cap: then the found time and the cap differ by whole milliseconds, and compare exactly.
         return plan, self._next_row(splits, limits, limits.read_before_us).wanted_us
 
+    def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
+        """Return the splits without an answer in a plan that this run has to read further, although it ends."""
+        targets = {} if self._targets is None else self._targets
+        silent = {name for name, why in plan.without_rows.items() if why is NoRowsReason.NOT_REACHABLE}
+        silent &= self._unaimed | {split.split_id for split in splits if split.start < targets.get(split.split_id, 0)}
+        return sorted(silent)
+
     def wrote(self, time_us: int | None) -> None:
         """Note that a batch was planned up to an event time."""
         if time_us is not None:
@@ -117,6 +125,15 @@ class Extent(Generic[SplitT]):
         if self._induced is not None:
             self._induced.close()
         self.planner.close()
+
+    def _aim(self, splits: Sequence[SplitT]) -> None:
+        """Let the run end where the present splits end, as soon as each has answered."""
+        if self._targets is None:
+            self._targets, self._unaimed = {}, {split.split_id for split in splits}
+        if self._unaimed:
+            ends = self.planner.latest(splits)
+            self._targets |= {name: end.position for name, end in ends.items() if name in self._unaimed}
+            self._unaimed -= ends.keys()
 
     def _look_ahead(self, splits: Sequence[SplitT], limits: SliceLimits) -> tuple[SlicePlan, int | None]:
         """Plan nothing, but tell where every split goes on, because other members wait for this source, too.

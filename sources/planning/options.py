@@ -25,8 +25,8 @@ class PlanOptions:
         rate: the largest rate of reading; None: no limit.
         start_seconds: how long the search for the first splits may take.
         failover: how often a failed enumerator is restored; None: the coordinator's default.
-        timeout_seconds: how long one action of the enumerator may take, and how long a source's own reader may bring
-            nothing.
+        timeout_seconds: how long one action of the enumerator may take, how long a source's own reader may bring
+            nothing, and how long a run that ends waits for a split that does not answer.
     """
 
     slots: int = 1

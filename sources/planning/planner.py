@@ -112,6 +112,9 @@ class BatchPlanner(Generic[SplitT]):
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._available_now = False
         self._waits = False  # whether alignment or the rate held rows back in the newest plan
+        self._unanswered: list[
+            str
+        ] = []  # splits that a run that ends has to read, without an answer in the newest plan
         self._empty_until_us: int | None = None  # by the steady clock
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._telling = Telling(peer, self._token, now_us)
@@ -138,11 +141,17 @@ class BatchPlanner(Generic[SplitT]):
             UnreadableOffset: `start` is of another source, or broken.
         """
         end = self._plan(start, max_rows)
-        began = said = time.monotonic()
-        while end == start and self._available_now and self._waits:
-            # An empty answer would end this run, although alignment or the rate only holds rows back for now.
-            if time.monotonic() - said > _SAY_AGAIN_SECONDS:
-                said = time.monotonic()
+        began = said = silent_since = time.monotonic()
+        while end == start and self._available_now and (self._waits or self._unanswered):
+            # An empty answer would end this run, although alignment or the rate only holds rows back for now, or a
+            # split only does not answer for now.
+            now = time.monotonic()
+            if self._waits:
+                silent_since = now
+            elif now - silent_since > self._options.timeout_seconds:
+                raise PlanningFailed(self._name, start.checkpoint + 1, self._without_answer())
+            if now - said > _SAY_AGAIN_SECONDS:
+                said = now
                 waited = format_duration_us(int(said - began) * 1_000_000)
                 log.warning(
                     'source "%s": waits for its alignment group, its rate or its checkpoint, for %s by now',
@@ -153,6 +162,13 @@ class BatchPlanner(Generic[SplitT]):
             self._empty_until_us = None
             end = self._plan(start, max_rows)
         return end
+
+    def _without_answer(self) -> str:
+        count, seconds = len(self._unanswered), self._options.timeout_seconds
+        return (
+            f"{count} splits, such as {self._unanswered[0]!r}, gave no answer for {seconds:g} seconds, and the run "
+            "would end without their rows"
+        )
 
     def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
         self._telling.planning()
@@ -165,13 +181,15 @@ class BatchPlanner(Generic[SplitT]):
         guidance = Guidance() if self._peer is None else self._peer.ask(self._token)
         self._available_now |= guidance.available_now
         enumeration = present.enumeration
+        if self._available_now:
+            enumeration.wait_for_all(self._telling)
         enumeration.pass_on(guidance.events)
         enumeration.ask_for_splits()
         candidates = present.live | enumeration.slots.arrived()
         if candidates:
             self._telling.found()
         rated = self._budget.grant(steady_us)
-        self._waits = rated == 0
+        self._waits, self._unanswered = rated == 0, []
         if rated == 0:
             return start
         try:
@@ -192,6 +210,7 @@ class BatchPlanner(Generic[SplitT]):
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         self._budget.take(plan.rows, more=plan.more)
         self._waits = guidance.hold or not _HELD_BACK.isdisjoint(plan.without_rows.values())
+        self._unanswered = present.extent.unanswered(plan, [placed.split for placed in candidates.values()])
         if not self._moves(present, plan, candidates, guidance):
             self._empty_until_us = steady_us + _EMPTY_PLAN_LASTS_US
             self._tell(present, start.checkpoint, candidates, plan, next_us)
@@ -301,7 +320,12 @@ class BatchPlanner(Generic[SplitT]):
         snapshot = present.enumeration.checkpoint(checkpoint, finished)
         slots = present.enumeration.slots
         # Splits assigned while the batch was planned are no longer in the enumerator's state: live, but unread.
-        candidates = {**slots.in_snapshot(), **candidates}
+        handed_out = slots.in_snapshot()
+        told = {**handed_out, **candidates}
+        # An enumerator that failed since, and was restored, hands out some splits again: a later batch reads these.
+        again = candidates.keys() - present.live.keys() - handed_out.keys()
+        plan = replace(plan, slices={name: cut for name, cut in plan.slices.items() if name not in again})
+        candidates = {name: placed for name, placed in told.items() if name not in again}
         live: dict[str, Placed[SplitT]] = {}
         slices: list[Placed[SplitT]] = []
         for split_id, placed in sorted(candidates.items()):
@@ -315,7 +339,7 @@ class BatchPlanner(Generic[SplitT]):
                 live[split_id] = replace(placed, split=cuts[split_id][1])
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
         end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
-        self._tell(present, checkpoint, candidates, plan, next_us)
+        self._tell(present, checkpoint, told, plan, next_us)
         self._tasks = {checkpoint: slots.take_events()}
         slots.settle(candidates)
         present.at, present.live = end, live

@@ -335,6 +335,23 @@ def test_aborted_transactions_are_left_out_and_open_ones_not_planned(
     producer.begin_transaction()  # for the fixture to abort
 
 
+def test_a_start_within_an_open_transaction_is_no_lost_data(
+    kafka: Broker, transactional: tuple[Producer, str], reading: Read
+) -> None:
+    """Spark's own source reads what is not committed, and a query that goes on at its offsets waits for the end."""
+    producer, topic = transactional
+    in_transaction(producer, topic, 0, 1, end=None)
+    query = reading(source_of(kafka, topic, start={(topic, 0): 2}))
+
+    assert query.values() == []
+    assert query.finished == set()
+    producer.commit_transaction(30)
+    kafka.produce(topic, numbers(7))
+    wait_until(lambda: (query.planner.latest(list(query.splits.values()))[f"{topic}/0"].position) > 3, "committed")
+    assert query.values() == ["7"]
+    producer.begin_transaction()  # for the fixture to abort
+
+
 def test_a_range_of_nothing_but_an_aborted_transaction_and_its_marker(
     kafka: Broker, transactional: tuple[Producer, str]
 ) -> None:

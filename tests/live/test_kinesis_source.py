@@ -193,6 +193,27 @@ def test_a_parent_that_expired_while_the_query_was_down_is_told_or_passed(kinesi
     assert sorted(map(int, read.values())) == [*range(taken), *range(20, 40)]
 
 
+def test_unread_records_that_expired_while_the_query_was_down_are_told_or_passed(
+    kinesis: Kinesis, stack: ExitStack
+) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    for _ in range(20):
+        writer.put(1)
+    read = reading(stack, source_of(kinesis, stream), max_rows=10)
+    read.batch()
+    taken = len(read.values())
+    assert 0 < taken < 15
+    read.close()
+    kinesis.expire(stream, "shardId-000000000000", taken + 5)
+    read.restart()
+    with pytest.raises(PlanningFailed, match="that record expired: the first that is there is"):
+        read.batch()
+    read.restart(source_of(kinesis, stream, on_data_loss="go_on"))
+    read.until(15)
+    assert read.values() == writer.sent[:taken] + writer.sent[taken + 5 :]
+
+
 def test_records_that_expired_before_a_planned_batch_is_read_again_are_told(kinesis: Kinesis, stack: ExitStack) -> None:
     stream = kinesis.create_stream(1)
     writer = Writer(kinesis, stream)

@@ -261,7 +261,8 @@ def names(source: FileSource) -> list[str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for index, name in enumerate(["b.csv", "a.csv", "x.txt", "d1/c.csv", "d1/d2/e.csv", "d3/f[1].csv",
-                                  ".hidden.csv", "_SUCCESS", "_tmp/g.csv", "_day=1/h.csv", "d1/.h/i.csv"]):  # fmt: skip
+                                  ".hidden.csv", "_SUCCESS", "_tmp/g.csv", "_day=1/h.csv", "d1/.h/i.csv",
+                                  "j.csv._COPYING_"]):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("id\n1\n")
         touch(tmp_path / name, 1_000 + index)
@@ -667,6 +668,23 @@ def test_a_restart_goes_on_with_new_files(tmp_path: Path) -> None:
     state = Enumerated(source).enumerator.snapshot_state(1)
     parquet(tmp_path / "new.parquet", table(0, 5))
     assert Enumerated(source, state).found == ["new.parquet"]
+
+
+def test_no_file_is_read_again_because_a_path_is_added_or_taken_away(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for number, folder in enumerate((one, two, one / "in")):
+        folder.mkdir(exist_ok=True)
+        parquet(folder / f"{number}.parquet", table(0, 5))
+        touch(folder / f"{number}.parquet", 1_000 + number)
+    first = Enumerated(FileSource(str(one), recursive=True))
+    assert first.found == ["0.parquet", "in/2.parquet"]
+    both = Enumerated(FileSource([str(one), str(two)], recursive=True), first.enumerator.snapshot_state(1))
+    assert both.found == ["two/1.parquet"]
+    parquet(one / "new.parquet", table(0, 5))
+    again = Enumerated(FileSource(str(one / "in"), recursive=True), both.enumerator.snapshot_state(2))
+    assert again.found == []
+    one.rename(tmp_path / "moved")
+    assert Enumerated(FileSource(str(tmp_path / "moved/in")), again.enumerator.snapshot_state(3)).found == []
 
 
 def test_max_age_bounds_what_is_remembered(tmp_path: Path) -> None:

@@ -402,6 +402,7 @@ class ScriptedClient(KafkaClient):
         action: str,
         *,
         patience_seconds: float | None = None,
+        stable: bool = True,
     ) -> Any:
         self.requests += 1
         return [
