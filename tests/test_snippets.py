@@ -97,6 +97,10 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
             "service.wait_until(",
             Unrun("tests/integration/driver/test_mark_done.py and test_completion.py call all three"),
         ),
+        (
+            "lowmark wait --checkpoint webhdfs:",
+            Unrun("tests/live/test_completion_elsewhere.py runs the command, with the address of another HDFS"),
+        ),
         ("orders = service.wrap(", Unrun("tests/integration/driver/test_mark_done.py writes such a table")),
         ("def write(rows, batch_id):", Unrun("tests/drivers/completion.py has this function")),
         ("def write(rows, batch_id):", Unrun("tests/drivers/completion.py has this function, too")),

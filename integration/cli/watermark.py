@@ -19,7 +19,8 @@ def watermark(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A query's checkpointLocation: a folder of this machine, or s3a://..., hdfs://...", show_default=False
+            help="A query's checkpointLocation: a folder of this machine, or s3a://..., webhdfs://...",
+            show_default=False,
         ),
     ],
     *,

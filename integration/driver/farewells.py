@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import TypeAlias
 
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.checkpoint import Farewell
@@ -23,13 +24,15 @@ __all__ = ["Farewells", "find", "lost_report", "warn"]
 log = logging.getLogger("lowmark")
 
 _WRITE_SECONDS = 60.0
+_Unwritten: TypeAlias = tuple[Query, Farewell, str | None]
+"""A query, the farewell of its run, and the token of the run before, whose farewell is then of no use."""
 
 
 class Farewells:
     """Writes farewells on a thread of its own, because a file system may be slow and the loop must not wait for it."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[Query, Farewell, str | None]] = {}  # by token, not written yet
+        self._newest: dict[str, _Unwritten] = {}  # by token
         self._loop: Loop | None = None
 
     def keep(self, query: Query | None, run: StreamRun) -> None:
@@ -47,8 +50,8 @@ class Farewells:
         """
         farewell = _of(run, over=True)
         if query is not None and farewell is not None:
-            self._newest[run.token] = query, farewell, run.resumes
-            self._writer.call(partial(self._write, run.token), "leave the last report", seconds=_WRITE_SECONDS)
+            last = query, farewell, run.resumes
+            self._writer.call(partial(self._write_last, last), "leave the last report", seconds=_WRITE_SECONDS)
 
     def close(self) -> None:
         """Write all pending farewells, and end the thread."""
@@ -61,25 +64,32 @@ class Farewells:
             self._loop = Loop("lowmark-farewells")
         return self._loop
 
-    def _write(self, token: str) -> None:
-        found = self._newest.pop(token, None)
-        if found is None:
-            return  # a newer farewell was written in its place
-        query, farewell, resumed = found
-        query.farewells.write(farewell)
-        if resumed is not None:
-            query.farewells.forget(resumed)
+    def _write_last(self, last: _Unwritten) -> None:
+        _, farewell, _ = last
+        self._newest.pop(farewell.token, None)
+        _write(last)
 
     def _write_or_warn(self, run: StreamRun) -> None:
+        found = self._newest.pop(run.token, None)
+        if found is None:
+            return  # a newer farewell was written in its place
         try:
-            self._write(run.token)
+            _write(found)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
+            self._newest.setdefault(run.token, found)  # the write of a newer farewell, if one waits, is a second try
             log.warning(
                 'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat '
                 "carries it. A query that is killed before holds for a grace when it is started again",
                 run.stream.name,
                 failed,
             )
+
+
+def _write(unwritten: _Unwritten) -> None:
+    query, farewell, resumed = unwritten
+    query.farewells.write(farewell)
+    if resumed is not None:
+        query.farewells.forget(resumed)
 
 
 def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:

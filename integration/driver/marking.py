@@ -9,21 +9,18 @@ thread makes one mark after the other, so the query never waits for a mark.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from lowmark.integration.errors import CheckpointUnwritable, SuccessFileNotWritten, WrapRefused
+from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.loop import Loop
-from lowmark.integration.spark.checkpoint_store import HadoopStore
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.observed import decode_sketch
@@ -32,89 +29,21 @@ from lowmark.sources.worker import Worker
 from lowmark.watermark import duration_us
 from lowmark.watermark.moment import datetime_of
 
+from .done_partition import DonePartition, name_at, poster, success_files_in
 from .insist import insist
 from .partitions import Due, Kept, Partitions, has_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["DonePartition", "Marking", "marking_of"]
+__all__ = ["Marking", "marking_of"]
 
 log = logging.getLogger("lowmark")
 
-_POST_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 _NAMES_SHOWN = 100
 _SKETCH_LG = 12
 _KEY = SplitKey(("partition",), ("bigint",))
-
-
-@dataclass(frozen=True, slots=True)
-class DonePartition:
-    """A partition whose rows are all in the sink.
-
-    Attributes:
-        stream: name of the stream.
-        query: name of the query, else its id.
-        name: the partition, as the layout names it: "dt=2026-11-23/hour=10".
-        start, end: its times, UTC; the end is exclusive.
-        complete_until: the sink is complete until this time.
-        has_rows: False: it may have rows, because a crash took the report of a batch away.
-        empty_before: names of the partitions without rows since the partition before, at most the first 100.
-        empty_count: number of all of them.
-    """
-
-    stream: str
-    query: str
-    name: str
-    start: datetime
-    end: datetime
-    complete_until: datetime
-    has_rows: bool
-    empty_before: tuple[str, ...]
-    empty_count: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it for ``json.dumps``."""
-        times = {"start": self.start, "end": self.end, "complete_until": self.complete_until}
-        return {
-            "stream": self.stream,
-            "query": self.query,
-            "partition": self.name,
-            **{name: at.isoformat() for name, at in times.items()},
-            "has_rows": self.has_rows,
-            "empty_before": list(self.empty_before),
-            "empty_count": self.empty_count,
-        }
-
-
-def _poster(address: str) -> Callable[[DonePartition], None]:
-    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error."""
-
-    def post(partition: DonePartition) -> None:
-        body = json.dumps(partition.to_json()).encode()
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
-        with urllib.request.urlopen(request, timeout=_POST_SECONDS) as answer:  # noqa: S310
-            answer.read()
-
-    return post
-
-
-def _success_files(spark: SparkSession, folder: str) -> Callable[[DonePartition], None]:
-    """Return a function that writes ``_SUCCESS`` into a partition's folder, on any of Hadoop's file systems.
-
-    A partition that may have no rows gets the file only if its folder is there.
-    """
-
-    def write(partition: DonePartition) -> None:
-        store = HadoopStore(spark, folder)
-        if partition.has_rows or store.exists(partition.name):
-            try:
-                store.write(f"{partition.name}/_SUCCESS", "")
-            except CheckpointUnwritable as failed:
-                raise SuccessFileNotWritten(partition.stream, partition.name, folder, failed.cause) from failed
-
-    return write
 
 
 def marking_of(
@@ -135,19 +64,19 @@ def marking_of(
         WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
         InvalidDuration: `partition` or `delay` is no duration.
     """
+    width_us = duration_us(partition, what="partition")
+    if width_us == 0:
+        raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
     acts = [
-        *([] if success_files is None else [_success_files(spark, os.fspath(success_files))]),
+        *([] if success_files is None else [success_files_in(spark, os.fspath(success_files), width_us)]),
         *([] if call is None else [call]),
-        *([] if post is None else [_poster(post)]),
+        *([] if post is None else [poster(post)]),
     ]
     if len(acts) != 1:
         fact = f"mark_done has {len(acts)} ways to mark a partition, expected one"
         raise WrapRefused(stream, fact, "pass success_files=, call= or post=.")
-    width_us = duration_us(partition, what="partition")
-    if width_us == 0:
-        raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
     try:
-        datetime_of(0).strftime(layout)
+        name_at(datetime_of(0), layout)
     except ValueError as unfit:
         fact = f"layout {layout!r:.80} is none that strftime takes ({unfit})"
         raise WrapRefused(stream, fact, 'pass layout="dt=%Y-%m-%d/hour=%H".') from unfit
@@ -182,6 +111,8 @@ class Marking:
         self._counts = False
         self._writer: Loop | None = None
         self._actor: Worker | None = None
+        self._fails = False  # the last try of a mark has failed
+        self._unsaved = False  # a write of the file waits for its turn
 
     @property
     def metric(self) -> str:
@@ -269,22 +200,33 @@ class Marking:
     def name(self, number: int) -> str:
         """Return the name of a partition."""
         try:
-            return datetime_of(number * self._width_us).strftime(self._layout)
+            return name_at(datetime_of(number * self._width_us), self._layout)
         except OverflowError:
             return f"#{number}"
 
     def stop(self) -> None:
-        """Make the marks that are due, a bounded time; what is left is in the checkpoint."""
+        """Make the marks that are due, a bounded time; what is left is in the checkpoint.
+
+        Nothing is waited for once a mark has failed, because it is repeated later than a service should stop. The same
+        holds where a mark itself stops the service.
+        """
         deadline = time.monotonic() + _STOP_SECONDS
         with self._changed:
-            while self._actor is not None and self._partitions.due() is not None and time.monotonic() < deadline:
-                self._changed.wait(max(0.0, deadline - time.monotonic()))
+            while self._marks_soon and (left_seconds := deadline - time.monotonic()) > 0:
+                self._changed.wait(left_seconds)
             self._stopped.set()
             self._changed.notify_all()
         if self._actor is not None:
             self._actor.join(1.0)
         if self._writer is not None:
             self._writer.stop()
+
+    @property
+    def _marks_soon(self) -> bool:
+        """Whether a mark is due, and nothing keeps the thread from it."""
+        if self._actor is None or self._actor.ended or self._actor.is_current or self._fails:
+            return False
+        return self._partitions.due() is not None
 
     def _tie(self, query: Query) -> None:
         """Go on from the file in the checkpoint of a query that is new to this marking."""
@@ -338,12 +280,17 @@ class Marking:
         return {number: counted.get(_KEY.split_id((number,)), 1) for number in fit}
 
     def _save(self) -> None:
-        if self._writer is not None:
+        """Have the file written soon; one write is enough for all marks until its turn."""
+        if self._writer is None:
+            return
+        with self._changed:
+            waits, self._unsaved = self._unsaved, True
+        if not waits:
             self._writer.post(self._write)
 
     def _write(self) -> None:
         with self._changed:
-            kept, query = self._partitions.kept, self._query
+            kept, query, self._unsaved = self._partitions.kept, self._query, False
         if kept is None or query is None:
             return
         try:
@@ -358,8 +305,9 @@ class Marking:
     def _run(self) -> None:
         while (found := self._wait()) is not None:
             partitions, due, partition = found
-            said = f'marking partition {partition.name} of stream "{self.stream}"'
-            if not insist(lambda partition=partition: self._act(partition), said, self._stopped):  # type: ignore[misc]
+            named = partition.name if due.since is None else f"{self.name(due.since)} to {partition.name}"
+            said = f'marking partition {named} of stream "{self.stream}"'
+            if not insist(partial(self._try, partition), said, self._stopped):
                 return
             with self._changed:
                 partitions.mark(due.number)
@@ -367,10 +315,20 @@ class Marking:
             self._save()
             empty = ", ".join(partition.empty_before[:10])
             log.info(
-                'stream "%s": partition %s is done%s%s', self.stream, partition.name,
+                'stream "%s": partition %s is done%s%s', self.stream, named,
                 "" if partition.has_rows else ", its rows are not known",
                 f"; {partition.empty_count} without rows before it: {empty}" if empty else "",
             )  # fmt: skip
+
+    def _try(self, partition: DonePartition) -> None:
+        fails = True
+        try:
+            self._act(partition)
+            fails = False
+        finally:
+            with self._changed:
+                self._fails = fails
+                self._changed.notify_all()
 
     def _wait(self) -> tuple[Partitions, Due, DonePartition] | None:
         """Return the next partition to be marked, of the query's partitions; None when the service stops."""
@@ -390,7 +348,7 @@ class Marking:
             stream=self.stream,
             query=self._named,
             name=self.name(due.number),
-            start=datetime_of(due.number * self._width_us),
+            start=datetime_of((due.number if due.since is None else due.since) * self._width_us),
             end=datetime_of((due.number + 1) * self._width_us),
             complete_until=datetime_of(kept.until_us),
             has_rows=due.has_rows,

@@ -6,7 +6,8 @@ over and named. Rows of a partition below the last marked one are late.
 
 Partitions are counted batch by batch. If batches are missing (a kill between a commit and its report, or a batch
 without a measurement), partitions of that time may have rows that no report names. The mark of
-such a partition says that the rows are not known.
+such a partition says that the rows are not known. A row with a time of 1970 can make all hours since then such
+partitions, so the newest of them are marked one by one, and one mark stands for all before.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from collections.abc import Mapping
 
 import msgspec
 from lowmark.watermark.moment import datetime_of
+from sortedcontainers import SortedSet
 
 __all__ = ["Due", "Kept", "Partitions", "has_times"]
+
+_MOST_ONE_BY_ONE = 10_000
+"""Partitions in a row whose rows are not known; a year of hours, a week of minutes."""
 
 
 def has_times(number: int, width_us: int) -> bool:
@@ -55,11 +60,13 @@ class Due(msgspec.Struct, frozen=True):
 
     Attributes:
         empty: first and last number of the partitions since the mark before, which have none; None: there are none.
+        since: the mark stands for all partitions from this number to `number`, whose rows are not known; None: for one.
     """
 
     number: int
     has_rows: bool
     empty: tuple[int, int] | None = None
+    since: int | None = None
 
 
 class Partitions:
@@ -73,7 +80,7 @@ class Partitions:
     def __init__(self, width_us: int, delay_us: int, kept: Kept | None = None) -> None:
         self._width_us, self._delay_us = width_us, delay_us
         self._batch_id = None if kept is None else kept.batch_id
-        self._open = set() if kept is None else set(kept.open)
+        self._open: SortedSet[int] = SortedSet(() if kept is None else kept.open)
         self._next = None if kept is None else kept.next
         self._unsure = None if kept is None else kept.unsure
         self._until_us = None if kept is None else kept.until_us
@@ -84,7 +91,7 @@ class Partitions:
         """The state to begin again from; None before the first batch."""
         if self._batch_id is None:
             return None
-        return Kept(self._batch_id, tuple(sorted(self._open)), self._next, self._until_us, self._unsure)
+        return Kept(self._batch_id, tuple(self._open), self._next, self._until_us, self._unsure)
 
     def report(
         self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int
@@ -141,16 +148,19 @@ class Partitions:
         passed = self._passed
         if passed is None:
             return None
-        due = [number for number in self._open if number <= passed]
+        number = self._open[0] if self._open and self._open[0] <= passed else None
+        has_rows, since = number is not None, None
         if self._unsure is not None:
             first = self._unsure[0] if self._next is None else max(self._unsure[0], self._next)
-            if first <= min(self._unsure[1], passed):
-                due.append(first)
-        if not due:
+            last = min(self._unsure[1], passed if number is None else number - 1)
+            if first <= last:
+                has_rows, number = False, max(first, last - _MOST_ONE_BY_ONE)
+                since = None if number == first else first
+        if number is None:
             return None
-        self._acting = number = min(due)
-        empty = None if self._next is None or self._next >= number else (self._next, number - 1)
-        return Due(number, number in self._open, empty)
+        self._acting, begin = number, number if since is None else since
+        empty = None if self._next is None or self._next >= begin else (self._next, begin - 1)
+        return Due(number, has_rows, empty, since)
 
     def mark(self, number: int) -> None:
         """Take that a partition is marked."""

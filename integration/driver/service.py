@@ -56,9 +56,10 @@ from . import by_hand, check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .desks import Desks
+from .done_partition import DonePartition
 from .late_rows import LateColumns, LateFiles
 from .listeners import Listeners
-from .marking import DonePartition, Marking
+from .marking import Marking
 from .passing import Wait
 from .running import Running
 from .standing import Standing

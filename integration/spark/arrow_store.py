@@ -1,4 +1,4 @@
-"""The files of a checkpoint on another machine, read without Spark: through the file systems of Arrow."""
+"""The files of a checkpoint on another machine, read without Spark: through the file systems of Arrow, or WebHDFS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process.arrow_files import file_system
 
 from .checkpoint_store import MOST_BYTES, CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
+from .webhdfs_store import WebHdfsStore
 
 __all__ = ["ArrowStore", "checkpoint_files"]
 
@@ -22,6 +23,8 @@ def checkpoint_files(checkpoint: str) -> CheckpointFiles:
     Raises:
         CheckpointUnreadable: the place cannot be reached.
     """
+    if checkpoint.startswith("webhdfs://"):
+        return WebHdfsStore(checkpoint)
     return ArrowStore(checkpoint) if is_elsewhere(checkpoint) else LocalStore(local_path(checkpoint))
 
 
@@ -96,8 +99,9 @@ def _in_one_line(failed: BaseException) -> str:
 def _hint(root: str) -> str:
     if root.startswith(("hdfs:", "viewfs:")):
         return (
-            "HDFS is read by Hadoop's libhdfs: set HADOOP_HOME and ARROW_LIBHDFS_DIR, and CLASSPATH to the output of "
-            "`hadoop classpath --glob`; or call lowmark.completion(..., spark=spark) in a session that reaches it."
+            "pass webhdfs://NAMENODE:9870/PATH, the HTTP address of the name node, which needs no library of Hadoop. "
+            "hdfs:// needs Hadoop's libhdfs: HADOOP_HOME, ARROW_LIBHDFS_DIR, and CLASSPATH with the output of `hadoop "
+            "classpath --glob`. Or call lowmark.completion(..., spark=spark) in a session that reaches it."
         )
     if root.startswith(("s3:", "s3a:", "s3n:")):
         return (

@@ -7,7 +7,13 @@ drops (`late.py` has the watermark), and sends only these to one task. The task 
 
 Each batch has one file, whatever tasks read the source, because the number of tasks may differ when a batch runs again.
 The file is replaced as a whole, and removed if the batch has no late row. So the folder never has a row twice, also if
-a task of a killed driver ends late: that task writes the same rows under the same name.
+a task of a killed driver ends late: that task writes the same rows under the same name. Where a file can be renamed, an
+attempt of a task writes a file of its own, and renames it when it is whole:
+
+    FOLDER/.parts/STREAM-QUERY-BATCH.parquet.ATTEMPT
+
+The files that dead attempts leave there are removed once their query is in a later batch. No attempt of the later batch
+needs them, and an old attempt that is still alive has nothing to add.
 
 Executors import this module.
 """
@@ -17,7 +23,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -38,8 +46,10 @@ UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
 """Columns that the files have beside the user's."""
 
 _MOST_BYTES = 151
-"""Of a stream's name in the name of a file; the id of its query, its batch and the ending take 60 more."""
+"""Of a stream's name in the name of a file; hash, id of its query, batch, ending and attempt take 102 more, of 255."""
 _RENAMES = frozenset({"local", "hdfs"})  # elsewhere a file appears when its stream is closed, as a whole
+_PARTS = ".parts"  # readers of a folder leave out names that begin with a dot
+_BATCH = 10  # digits of a batch in the name of a file
 
 
 def file_name(stream: str, query_id: str, batch_id: int) -> str:
@@ -56,7 +66,7 @@ def file_name(stream: str, query_id: str, batch_id: int) -> str:
     name = quote(stream, safe="")
     if len(name) > _MOST_BYTES:
         name = f"{name[:_MOST_BYTES]}~{hashlib.sha256(stream.encode()).hexdigest()[:12]}"
-    return f"{name}-{query_id}-{batch_id:010}.parquet"
+    return f"{name}-{query_id}-{batch_id:0{_BATCH}}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +139,28 @@ class LateFileWriter:
 def _put(files: FileSystem, path: str, whole: Any) -> None:
     """Write a file that readers see as a whole or not at all."""
     folder, _, name = path.rpartition("/")
-    part = f"{folder}/.{name}.part" if files.type_name in _RENAMES else path  # readers of a folder leave out ".names"
-    with files.open_output_stream(part) as stream:
+    renames = files.type_name in _RENAMES
+    written = f"{folder}/{_PARTS}/{name}.{uuid.uuid4().hex}" if renames else path
+    if renames:
+        files.create_dir(f"{folder}/{_PARTS}")
+    with files.open_output_stream(written) as stream:
         shutil.copyfileobj(whole, stream, 1 << 20)
-    if part != path:
+    if renames:
         if files.type_name == "hdfs":  # its rename does not replace; a batch that is killed here runs again
             _remove(files, path)
-        files.move(part, path)
+        files.move(written, path)
+        with suppress(OSError):  # what is left after an error is removed in a later batch
+            _remove_earlier_parts(files, f"{folder}/{_PARTS}", name)
+
+
+def _remove_earlier_parts(files: FileSystem, parts: str, name: str) -> None:
+    """Remove what dead attempts left of the batches before the batch of a file."""
+    from pyarrow.fs import FileSelector
+
+    of_query = name.removesuffix(".parquet")[:-_BATCH]
+    for found in files.get_file_info(FileSelector(parts)):
+        if found.base_name.startswith(of_query) and found.base_name < name:  # batches have equally many digits
+            files.delete_file(found.path)
 
 
 def _remove(files: FileSystem, path: str) -> None:

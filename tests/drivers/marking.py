@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.driver.marking import DonePartition
+from lowmark.integration.driver.done_partition import DonePartition
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F

@@ -34,8 +34,8 @@ BOTH = pytest.mark.parametrize("place", ["hdfs", pytest.param("bucket", marks=S3
 
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as address:
-        yield address
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server.address
 
 
 @pytest.fixture(scope="module")

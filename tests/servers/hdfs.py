@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import string
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.servers.local import (
     LOCALHOST,
@@ -15,6 +19,7 @@ from tests.servers.local import (
     Process,
     free_ports,
     http_get,
+    opener,
     port_open,
     require_jars,
     require_java,
@@ -30,9 +35,32 @@ def _site(settings: dict[str, object]) -> str:
     return _SITE.format("".join(_PROPERTY.format(name, value) for name, value in settings.items()))
 
 
+@dataclass(frozen=True)
+class Hdfs:
+    """A running HDFS.
+
+    Attributes:
+        address: such as ``hdfs://127.0.0.1:9000``.
+        web: such as ``webhdfs://127.0.0.1:9870``.
+    """
+
+    address: str
+    web: str
+    name_node: Process
+    data_node: Process
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file, over HTTP."""
+        address = f"{self.web.replace('webhdfs', 'http')}/webhdfs/v1{quote(path)}?op=CREATE&noredirect=true"
+        with opener.open(urllib.request.Request(address, method="PUT"), timeout=30) as told:
+            data_node = quote(json.loads(told.read())["Location"], safe=string.punctuation)
+        with opener.open(urllib.request.Request(data_node, content, method="PUT"), timeout=30):
+            pass
+
+
 @contextmanager
-def hdfs_server(folder: Path) -> Iterator[str]:
-    """Start a name node and a data node, and yield the address, such as ``hdfs://127.0.0.1:9000``.
+def hdfs_server(folder: Path) -> Iterator[Hdfs]:
+    """Start a name node and a data node, and yield their addresses.
 
     The other jars of Hadoop's client come with Spark 4.2, in the same version as the servers.
     """
@@ -76,7 +104,7 @@ def hdfs_server(folder: Path) -> Iterator[str]:
     try:
         nodes[0].start(lambda: port_open(rpc) and port_open(http))
         nodes[1].start(has_data_node)
-        yield address
+        yield Hdfs(address, f"webhdfs://{LOCALHOST}:{http}", *nodes)
     finally:
         for node in reversed(nodes):
             node.stop()

@@ -41,10 +41,17 @@ class Checkpoint(FarewellFiles):
     commits: int = -1
     left: dict[str, Farewell] = field(default_factory=dict)
     slow: threading.Event | None = None
+    fails: int = 0  # number of the write that fails
+    writes: int = 0
+    writing: threading.Event = field(default_factory=threading.Event)  # the first write has begun
 
     def write(self, farewell: Farewell) -> None:
+        self.writing.set()
         if self.slow is not None:
             self.slow.wait(30)
+        self.writes += 1
+        if self.writes == self.fails:
+            raise OSError("no space left on device")
         self.left[farewell.token] = farewell
 
     def read(self, token: str) -> Farewell | None:
@@ -286,6 +293,40 @@ def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_w
         driver.hear()  # returns before the report is left
     checkpoint.slow.set()
     wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [4], "the newest is left")
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["of an ended run", "of a running run"])
+def test_a_write_that_fails_takes_no_newer_report_with_it(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """Two reports wait for the file system when the last one comes; the write in the turn of the second fails."""
+    checkpoint.slow, checkpoint.fails = threading.Event(), 2
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.hear()
+    assert checkpoint.writing.wait(20)
+    driver.batch(a=20, new=15)
+    driver.hear()
+    driver.batch(a=30, newer=25)
+    farewells = driver.desks.reports.farewells
+    if last:
+        call = farewells._writer.call
+
+        def free_and_call(*work: Any, **how: Any) -> Any:
+            checkpoint.slow.set()  # type: ignore[union-attr]
+            return call(*work, **how)
+
+        monkeypatch.setattr(farewells._writer, "call", free_and_call)
+        driver.desks.reports.say_farewells()
+    else:
+        driver.hear()
+        checkpoint.slow.set()
+        farewells.close()
+    assert [left.batch_id for left in checkpoint.left.values()] == [2]
+
+    again = Driver(checkpoint)
+    again.ask()
+    assert again.splits() == {"a", "new", "newer"}
 
 
 @pytest.mark.parametrize(

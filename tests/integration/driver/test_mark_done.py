@@ -18,11 +18,13 @@ import pyarrow.dataset as ds
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver import insist as insisting
-from lowmark.integration.driver.marking import DonePartition
+from lowmark.integration.driver.done_partition import DonePartition
+from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.partitions import Kept
 from lowmark.integration.errors import NotComplete, UnknownStream, WrapRefused
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.errors import InvalidTime
+from lowmark.watermark.moment import us_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -261,6 +263,21 @@ def test_late_rows_of_a_marked_partition_are_counted_and_named(
     assert service.late_rows("orders") == {name(0): 2}
     assert re.search(rf": 2 rows in batch \d came to partition {name(0)} after it was marked done", caplog.text)
     assert marks.names == [name(0)]
+
+
+@pytest.mark.parametrize("kind", ["string", "date"])
+def test_partitions_have_the_names_that_spark_gives_their_folders(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Also before the year 1000, where Python's names depend on the C library."""
+    days = [(1, 1, 1), (87, 3, 9), (999, 12, 31), (1582, 10, 10), (1969, 12, 31), (9999, 12, 30)]
+    hours = [dt.datetime(year, month, day, 23, tzinfo=dt.timezone.utc) for year, month, day in days]
+    numbers = [us_of(at) // (HOUR * 1_000_000) for at in hours]
+    marking = Marking("orders", "ts", HOUR * 1_000_000, 0, "dt=%Y-%m-%d/hour=%H", print)
+    times = spark.createDataFrame([(n * HOUR,) for n in numbers], "s long").select(F.timestamp_seconds("s").alias("ts"))
+    hourly(times).withColumn("dt", F.col("dt").cast(kind)).write.partitionBy("dt", "hour").parquet(str(tmp_path / "t"))
+    folders = sorted(str(each.relative_to(tmp_path / "t")) for each in (tmp_path / "t").glob("*/*") if each.is_dir())
+    assert [marking.name(number) for number in numbers] == folders
 
 
 def kept(folder: Path) -> Kept:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from lowmark.integration.driver.marking import DonePartition, Marking
+import msgspec
+import pytest
+from lowmark.integration.driver.done_partition import DonePartition
+from lowmark.integration.driver.marking import Marking
+from lowmark.integration.driver.partitions import Kept
 from lowmark.integration.spark.progress import Progress
 
 HOUR_US = 3_600_000_000
@@ -57,3 +62,59 @@ def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_
     are_marked.wait(2)
     marking.stop()
     assert marked == [("hour=03", True), ("hour=04", False)]
+
+
+@pytest.mark.parametrize("mark", ["fails", "stops the service", "ended with its thread"])
+def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    stopped, is_tried = list[float](), threading.Event()
+
+    def stop() -> None:
+        began = time.monotonic()
+        marking.stop()
+        stopped.append(time.monotonic() - began)
+
+    def act(_: DonePartition) -> None:
+        if mark == "stops the service":
+            stop()
+        is_tried.set()
+        if mark == "fails":
+            raise ZeroDivisionError("on purpose")
+
+    def shown(_: object) -> DonePartition:
+        is_tried.set()
+        raise MemoryError("on purpose")
+
+    marking, query = marking_of(act, (None, None))
+    if mark == "ended with its thread":
+        monkeypatch.setattr(marking, "_shown", shown)
+    marking.begin(query)
+    marking.take(batch(0, 1), query, until_us=5 * HOUR_US, had_rows=True)
+    assert is_tried.wait(5)
+    if mark != "stops the service":
+        stop()
+    assert max(stopped) < 5
+
+
+def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> None:
+    first, free, written, marked = threading.Event(), threading.Event(), list[str](), list[str]()
+
+    def write(_: str, text: str) -> None:
+        written.append(text)
+        if len(written) == 2:  # the first one is that of the beginning
+            first.set()
+            assert free.wait(20)
+
+    def act(partition: DonePartition) -> None:
+        assert first.wait(20)
+        marked.append(partition.name)
+        if len(marked) == 200:
+            free.set()
+
+    marking, query = marking_of(act, (None, None))
+    query.farewells.write_done = write
+    marking.begin(query)
+    marking.take(batch(0, *range(200)), query, until_us=500 * HOUR_US, had_rows=True)
+    marking.stop()
+    assert len(marked) == 200
+    assert len(written) < 10
+    assert msgspec.json.decode(written[-1], type=Kept) == Kept(0, (), 200, 500 * HOUR_US)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from lowmark.integration.driver import partitions as of_driver
 from lowmark.integration.driver.partitions import Due, Kept, Partitions
 
 from tests.worlds.kafka_scenarios import seed
@@ -98,7 +99,33 @@ def test_a_marking_that_is_added_to_a_running_query_begins_where_the_sink_stands
     assert marked(hours) == [Due(2, False), Due(3, True)]
 
 
-def test_random_streams_with_crashes_lose_no_partition() -> None:
+def test_a_row_of_1970_and_a_lost_report_make_one_mark_of_half_a_million_hours() -> None:
+    hours = Partitions(10, 0)
+    hours.report(0, {0: 1}, until_us=None, now_us=5_000_000)
+    hours.report(2, {499_990: 1}, until_us=None, now_us=5_000_000)  # the report of batch 1 was lost
+    hours = Partitions(10, 0, hours.kept)
+    hours.report(3, {}, until_us=6_000_000, now_us=5_000_000)
+    first, many, *newest = marked(hours)
+    assert (first, many) == (Due(0, True), Due(489_989, False, since=1))
+    assert [due.number for due in newest] == [*range(489_990, 500_001)], "the newest are marked one by one"
+    assert [due.number for due in newest if due.has_rows] == [499_990]
+    assert hours.report(4, {489_989: 1}, until_us=6_000_000, now_us=5_000_000) == {489_989: 1}, "it is marked"
+
+
+@pytest.mark.timeout(20)
+def test_a_backfill_that_brings_years_in_one_batch_is_marked_at_a_constant_price_for_each_partition() -> None:
+    hours = Partitions(10, 0)
+    hours.report(0, dict.fromkeys(range(60_000), 1), until_us=600_000, now_us=600_000)
+    assert marked(hours) == [Due(n, True) for n in range(60_000)]
+
+
+@pytest.mark.parametrize("most", [10_000, 2])
+def test_random_streams_with_crashes_lose_no_partition(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(of_driver, "_MOST_ONE_BY_ONE", most)
+
+    def of(due: Due) -> range:
+        return range(due.number if due.since is None else due.since, due.number + 1)
+
     for draw in range(300):
         rng = random.Random(f"{seed()}-{draw}")
         saved: Kept | None = Kept(-1, until_us=0)
@@ -114,7 +141,7 @@ def test_random_streams_with_crashes_lose_no_partition() -> None:
                 continue
             hours.report(batch, rows, until_us=until, now_us=until + 60)
             while (due := hours.due()) is not None:
-                acts.append((batch, due.number))
+                acts += [(batch, number) for number in of(due)]
                 assert (due.number + 1) * 10 <= until, f"early: seed {seed()}-{draw}"
                 if rng.random() < 0.1:
                     break  # killed during the mark
@@ -122,7 +149,7 @@ def test_random_streams_with_crashes_lose_no_partition() -> None:
             if rng.random() < 0.8:
                 saved = hours.kept
         hours.report(40, {}, until_us=until + 1_000, now_us=until + 60)
-        acts += [(40, due.number) for due in marked(hours)]
+        acts += [(40, number) for due in marked(hours) for number in of(due)]
         wanted = set().union(*committed.values())
         missing = wanted - {number for _, number in acts}
         assert not missing, f"never marked: {missing}, seed {seed()}-{draw}"

@@ -11,7 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -25,6 +27,7 @@ from lowmark.integration.process import sockets
 from lowmark.integration.spark.checkpoint import FarewellFiles
 from lowmark.integration.spark.checkpoint_store import LocalStore
 from lowmark.integration.spark.offset_log import OffsetEntry, next_watermark_ms
+from lowmark.integration.spark.webhdfs_store import WebHdfsStore
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, format_time_us
@@ -172,9 +175,49 @@ def test_a_checkpoint_of_another_kind_is_refused_in_words(
     assert why in err
 
 
+def refused(exception: str, message: str) -> bytes:
+    """An answer of WebHDFS."""
+    return json.dumps({"RemoteException": {"exception": exception, "javaClassName": "x", "message": message}}).encode()
+
+
 def test_a_place_that_does_not_answer_is_told() -> None:
-    with pytest.raises(CheckpointUnreadable, match=r"cannot be read.*CLASSPATH"):
+    with pytest.raises(CheckpointUnreadable, match=r"cannot be read.*webhdfs://NAMENODE:9870.*CLASSPATH"):
         completion("hdfs://localhost:1/cp")
+    with pytest.raises(CheckpointUnreadable, match=r"cannot be read.*refused.*pass webhdfs://HOST:PORT"):
+        completion("webhdfs://127.0.0.1:1/cp")
+    with pytest.raises(CheckpointUnreadable, match="the address names no host"):
+        completion("webhdfs:///cp")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (403, refused("StandbyException", "READ is not supported in state standby"), "StandbyException: READ is not"),
+        (401, b"<html>Authentication required</html>", "HTTP Error 401"),
+        (404, b"<html>Not found</html>", "HTTP Error 404"),
+        (200, b"<html>Welcome</html>", "JSON is malformed"),
+        (200, b'{"FileStatuses":{}}', "FileStatus"),
+        (200, None, "ended 90 bytes too early"),
+    ],
+)
+def test_an_answer_that_is_not_of_hdfs_is_never_an_empty_folder(status: int, body: bytes | None, why: str) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(100 if body is None else len(body)))
+            self.end_headers()
+            self.wfile.write(b"0123456789" if body is None else body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        answering = Thread(target=server.serve_forever, daemon=True)
+        answering.start()
+        files = WebHdfsStore(f"webhdfs://127.0.0.1:{server.server_port}/cp")
+        for ask in (files.names, files.read, files.exists, files.age_seconds):
+            with pytest.raises(CheckpointUnreadable, match=why):
+                ask("state")
+        server.shutdown()
 
 
 # -- the commands

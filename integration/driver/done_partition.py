@@ -1,0 +1,115 @@
+"""A partition of a table that is done, its name, and two ways to tell of it: a file ``_SUCCESS``, and HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import CheckpointUnwritable, SuccessFileNotWritten
+from lowmark.integration.spark.checkpoint_store import HadoopStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DonePartition", "name_at", "poster", "success_files_in"]
+
+log = logging.getLogger("lowmark")
+
+_POST_SECONDS = 30.0
+_WITH_YEAR = re.compile("%([%FGY])")
+
+
+@dataclass(frozen=True, slots=True)
+class DonePartition:
+    """A partition whose rows are all in the sink.
+
+    Attributes:
+        stream: name of the stream.
+        query: name of the query, else its id.
+        name: the partition, as the layout names it: "dt=2026-11-23/hour=10".
+        start, end: its times, UTC; the end is exclusive.
+        complete_until: the sink is complete until this time.
+        has_rows: False: it may have rows, because a crash took the report of a batch away. If more than 10,000
+            partitions in a row may have rows, one mark stands for the oldest of them: from the `start` of the first one
+            to the `end` of the last one, whose name it has.
+        empty_before: names of the partitions without rows since the partition before, at most the first 100.
+        empty_count: number of all of them.
+    """
+
+    stream: str
+    query: str
+    name: str
+    start: datetime
+    end: datetime
+    complete_until: datetime
+    has_rows: bool
+    empty_before: tuple[str, ...]
+    empty_count: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for ``json.dumps``."""
+        times = {"start": self.start, "end": self.end, "complete_until": self.complete_until}
+        return {
+            "stream": self.stream,
+            "query": self.query,
+            "partition": self.name,
+            **{name: at.isoformat() for name, at in times.items()},
+            "has_rows": self.has_rows,
+            "empty_before": list(self.empty_before),
+            "empty_count": self.empty_count,
+        }
+
+
+def name_at(time: datetime, layout: str) -> str:
+    """Return the name of a partition that begins at a time; a year has four digits, as Spark writes it.
+
+    The C library of Linux writes years before 1000 with fewer digits.
+
+    >>> name_at(datetime(999, 7, 1, 5), "dt=%Y-%m-%d/hour=%H")
+    'dt=0999-07-01/hour=05'
+    """
+    years = {"Y": f"{time.year:04}", "F": f"{time.year:04}-%m-%d", "G": f"{time.isocalendar().year:04}", "%": "%%"}
+    return time.strftime(_WITH_YEAR.sub(lambda found: years[found[1]], layout))
+
+
+def poster(address: str) -> Callable[[DonePartition], None]:
+    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error."""
+
+    def post(partition: DonePartition) -> None:
+        body = json.dumps(partition.to_json()).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_POST_SECONDS) as answer:  # noqa: S310
+            answer.read()
+
+    return post
+
+
+def success_files_in(spark: SparkSession, folder: str, width_us: int) -> Callable[[DonePartition], None]:
+    """Return a function that writes ``_SUCCESS`` into a partition's folder, on any of Hadoop's file systems.
+
+    A partition that may have no rows gets the file only if its folder is there. A mark of many such partitions writes
+    no file, because the folders would be looked for one by one.
+    """
+
+    def write(partition: DonePartition) -> None:
+        if partition.end - partition.start > timedelta(microseconds=width_us):
+            log.warning(
+                'stream "%s": partitions from %s to %s may have rows, because a crash took the report of a batch away. '
+                'They are too many to look for the folder of each, so none of them gets _SUCCESS in "%s"',
+                partition.stream, partition.start, partition.end, folder,
+            )  # fmt: skip
+            return
+        store = HadoopStore(spark, folder)
+        if partition.has_rows or store.exists(partition.name):
+            try:
+                store.write(f"{partition.name}/_SUCCESS", "")
+            except CheckpointUnwritable as failed:
+                raise SuccessFileNotWritten(partition.stream, partition.name, folder, failed.cause) from failed
+
+    return write
