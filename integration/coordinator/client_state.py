@@ -3,9 +3,10 @@
 Rule 1: one message is under way at a time; later statements go with the next message. Only the newest report of a task
         counts, so the number of tasks bounds what is kept while there is no connection.
 Rule 2: every statement may be sent twice. Statements under way when a connection was lost are sent again on the next.
-Rule 3: on a new connection a registered task renews its lease. Only a task that the coordinator no longer knows
-        registers again, with a new token; a task that another process replaced is given up, so that two never fight
-        over a task.
+Rule 3: on a new connection a registered task renews its lease. A task that the coordinator no longer knows registers
+        again, with a new token. If the coordinator knows another run of the task, the task registers again with its own
+        token, because its registration may not have arrived, or the journal may be older. The coordinator refuses the
+        token of a replaced run, and such a task is given up, so that two never fight over a task.
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator sends.
 Rule 5: a state can be made anew from the application's knowledge (`Holdings`): its registrations, under the tokens from
         `TokenRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
@@ -206,6 +207,7 @@ class ClientState:
         for task, mine in self._tasks.items():
             if mine.phase is _Phase.KNOWN:
                 mine.phase = _Phase.RENEWING
+            mine.cap_version = 0  # the coordinator may have lost its journal, and have an earlier clock
             self._dirty[task] = None
         self._plan_renewal(now_us)
 
@@ -291,9 +293,9 @@ class ClientState:
     @property
     def wake_at_us(self) -> int | None:
         """When to call ``take`` without an event; None while only an event can change anything."""
-        if self._dirty and self._under_way is None and self._next_us is not None:
-            return self._next_us
-        return self._renew_at_us
+        if self._under_way is not None:
+            return None
+        return self._next_us if self._dirty and self._next_us is not None else self._renew_at_us
 
     @property
     def quiet(self) -> bool:
@@ -389,9 +391,12 @@ class ClientState:
 
     def _refused(self, statement: Statement, mine: _Mine, refused: Refused) -> None:
         task = statement.task
-        unknown = refused.error == "UnknownTask"
-        expired = refused.error == "StaleRun" and isinstance(statement, TaskRegistered) and mine.uncertain
-        if (unknown or expired) and not mine.ending:
+        unknown, stale = refused.error == "UnknownTask", refused.error == "StaleRun"
+        if stale and mine.phase is not _Phase.KNOWN and not isinstance(statement, TaskRegistered) and not mine.ending:
+            mine.phase, mine.uncertain = _Phase.NEW, False
+            self._dirty[task] = None
+            return
+        if unknown and not mine.ending:
             # The lease ran out, or the coordinator lost its journal.
             fresh = replace(self._registration(mine), token=uuid.uuid4().hex)
             self._heard.append(TokenRenewed(task, mine.registration.token, fresh.token))

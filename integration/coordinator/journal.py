@@ -5,7 +5,7 @@ Rule 1: a write is one transaction, synced (WAL, synchronous=FULL). So the datab
 Rule 2: one writer: the process that has the database open. SQLite's lock ends with the process in any case. The folder
         belongs to this user, no other user may write in it, and no link in it is followed.
 Rule 3: an unreadable database is an error, and never counts as empty: low watermarks would go back. Each row has a
-        checksum, because SQLite has one in its WAL only.
+        checksum, because SQLite has one in its WAL only. A database that is not at its path any more is an error, too.
 
 The lock is taken before WAL begins, so SQLite needs no memory that processes share (no file ``-shm``), and no further
 descriptor for a write: a coordinator writes while all descriptors are taken.
@@ -127,9 +127,15 @@ class Journal:
                 known[key] = number, of_key = self._last + len(known) + 1, zlib.crc32(text.encode())
                 new.append((number, text, state, zlib.crc32(state.encode(), of_key)))
         changed.sort(key=itemgetter(2))  # in the order of the database's pages
+        if not self._is_in_place():
+            raise JournalRefused(
+                str(self.path),
+                "it was moved, removed or replaced while a coordinator writes it, so the next start would not find "
+                "what is written",
+                "put the file back, with its file -wal if there is one, or begin with what is there, and start "
+                "`lowmark serve` again.",
+            )
         try:
-            if not os.path.samestat(self.path.parent.stat(), os.fstat(self._folder)):
-                raise OSError(errno.ESTALE, "its folder was replaced by another, where the next start looks for it")
             with self._opened as base:  # commits, or rolls back
                 base.execute("BEGIN IMMEDIATE")
                 update = "UPDATE part SET state = ?, checksum = ? WHERE number = ?"
@@ -172,10 +178,18 @@ class Journal:
             base.execute("COMMIT")
             if version != VERSION:
                 raise self.damaged(f"it is of version {version}, this lowmark reads {VERSION}")
+            self._file = self.path.stat()
         except BaseException:
             base.close()
             raise
         return base
+
+    def _is_in_place(self) -> bool:
+        """Whether the path still names the open file. SQLite would go on writing a file that nobody finds."""
+        try:
+            return os.path.samestat(self.path.stat(), self._file)
+        except OSError:
+            return False
 
     def _make(self) -> None:
         """Make a new database in one step: a killed process leaves none, so an empty file is never a new journal."""
@@ -243,6 +257,6 @@ class Journal:
         return JournalRefused(
             str(self.path),
             f"it is no state that can be restored: {why}",
-            "put a good copy in its place, or move it and its file -wal away: then every application registers again "
-            "with the low watermarks it has, and what was published before is not known here any more.",
+            "move it and its file -wal away, and put a good copy in their place, or none: then every application "
+            "registers again with the low watermarks it has, and what was published before is not known here any more.",
         )

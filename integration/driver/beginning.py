@@ -43,9 +43,9 @@ class Beginnings:
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
-        begun_as = self._begins_as(stream.stream_id)
+        begun_as, begun_run_id = self._begins_as(stream.stream_id)
         run = _begin(stream, request, self._runs.queries, ending, now_us)
-        run.begun_as = begun_as
+        run.begun_as, run.begun_run_id = begun_as, begun_run_id
         if before is not None:
             run.complete_until_us = before.complete_until_us  # the sink stays as it is
         if (marking := self._runs.markings.get(stream.name)) is not None:
@@ -66,13 +66,18 @@ class Beginnings:
         if before is not None and not before.ended and before.run_id is not None and before.run_id == run.run_id:
             self._reports.end(before)
 
-    def _begins_as(self, stream_id: str) -> str | None:
-        """The name, or else the id, of the only query that is about to begin with a stream; None if several are."""
+    def _begins_as(self, stream_id: str) -> tuple[str | None, str | None]:
+        """The name, or else the id, of the only query that is about to begin with a stream, and its run.
+
+        None for the name if several queries begin. None for the run also if one query begins again before the news of
+        its end came.
+        """
         self._runs.queries.find()
         tied = {run.run_id for run in self._runs}
         beginning = [q for q in self._runs.queries if q.run_id not in tied and stream_id in q.streams()]
         names = {query.query_id if query.name is None else query.name for query in beginning}
-        return names.pop() if len(names) == 1 else None
+        run_ids = [query.run_id for query in beginning]
+        return names.pop() if len(names) == 1 else None, run_ids[0] if len(run_ids) == 1 else None
 
 
 def _begin(

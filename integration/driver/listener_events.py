@@ -60,7 +60,8 @@ class ListenerEvents:
         query = self._runs.queries.get(run_id)
         told = failures.brief(failure)
         for run in self._runs:
-            if query is not None and run.run_id is None and run.begun_as in (query.query_id, query.name or ""):
+            # By the run and not by the query, because the query may have begun again before this news came.
+            if query is not None and run.run_id is None and run.begun_run_id == run_id:
                 run.tie(query.query_id, run_id, query.name)
         tied = self._runs.of_query(run_id)
         names = {run.stream.name for run in tied}

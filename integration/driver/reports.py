@@ -45,7 +45,7 @@ class Reports:
         query = queries.get(run.run_id)
         if query is None and run.run_id is None:
             queries.find()
-            query = next((q for q in queries if _own_heartbeats(run, q.newest())), None)
+            query = next((q for q in queries if self._own_heartbeats(run, q.newest())), None)
         newest = None if query is None else query.newest(run.last_batch_id)
         if query is None or newest is None:
             return
@@ -55,7 +55,7 @@ class Reports:
 
     def take(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
         """Take the report of one batch if the batch belongs to this run."""
-        own = _own_heartbeats(run, progress)
+        own = self._own_heartbeats(run, progress)
         if not own:
             return
         query = self._query_of(run, progress.run_id)
@@ -156,9 +156,15 @@ class Reports:
             names = ", ".join(sorted(running))
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
 
+    def _own_heartbeats(self, run: StreamRun, progress: Progress | None) -> list[tuple[int, HeartbeatOffset]]:
+        """Return the heartbeats of a run in a batch with their indexes among the sources; none: another run's batch.
 
-def _own_heartbeats(run: StreamRun, progress: Progress | None) -> list[tuple[int, HeartbeatOffset]]:
-    """Return the heartbeats of a run in a batch with their indexes among the sources; none: another run's batch."""
-    if progress is None:
-        return []
-    return [(index, offset) for index, offset in progress.heartbeats() if run.wrote(offset)]
+        A batch of the run that this run resumes is another run's, also if the news of that batch or of the end of its
+        query comes late. Its offset has the same token as the offset of a batch that this run runs again.
+        """
+        if progress is None:
+            return []
+        before = self._runs.get(run.resumes)
+        late = before is not None and before.run_id == progress.run_id
+        found = [(index, offset) for index, offset in progress.heartbeats() if run.wrote(offset)]
+        return [(index, offset) for index, offset in found if not late or offset.token == run.token]

@@ -73,6 +73,7 @@ class StreamRun:
         restored_low_us: the low watermark in the offset that the run started from.
         begun_as: name, or else id, of the query that the run most likely belongs to, until it is tied; None: several
             queries begin together.
+        begun_run_id: Spark's id of the run that this most likely is, until it is tied; None: several are possible.
         failure: why its query failed, in short; None: the query did not fail.
         available_now: its query ends when nothing is new, and Spark has not told the reader so.
         lost_reports: number of committed batches whose report a kill took away.
@@ -108,6 +109,7 @@ class StreamRun:
     lost_reports: int = 0
     complete_until_us: int | None = None
     begun_as: str | None = None
+    begun_run_id: str | None = None
     failure: str | None = None
     shares: bool = False
     shared_since_us: int = 0

@@ -85,8 +85,8 @@ class CapAnnounced:
 
     Attributes:
         version: grows with every announcement of the group; a receiver ignores announcements that are not newer than
-            its last. The version is at least the time of the announcement, so it also grows over a restart from an
-            older snapshot.
+            its last on the same connection. The version is at least the time of the announcement, so it also grows over
+            a restart from an older snapshot, unless the clock went back.
         cap: the whole cap, so that the next announcement makes good a lost announcement.
     """
 

@@ -193,6 +193,15 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
     state.answered([Taken()], 20 * SECOND)
 
 
+def test_nothing_is_due_while_an_answer_is_waited_for() -> None:
+    state = client()
+    state.report(WHO, 1)
+    said(state, 5 * SECOND)
+    assert state.wake_at_us is None  # a moment in the past would keep a processor busy until the answer comes
+    state.answered([Taken()], 12 * SECOND)
+    assert state.wake_at_us == 10 * SECOND
+
+
 # -- over a lost connection
 
 
@@ -244,6 +253,74 @@ def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
     [registration] = said(state, 3 * SECOND)
     assert isinstance(registration, TaskRegistered)
     assert registration.token != "run-0"
+
+
+def talk(state: ClientState, coordinator: LowWatermarkCoordinator, now_us: int) -> list[list[str]]:
+    """Exchange messages until the application has nothing more to say; return the names of the statements."""
+    said_names = []
+    while (message := state.take(now_us)) is not None:
+        answers, _ = exchange(coordinator, message, now_us)
+        state.answered(answers, now_us)
+        said_names.append(names(said_in(message)))
+        now_us += SECOND // 100
+    return said_names
+
+
+def test_a_registration_that_never_arrived_still_takes_the_place_of_the_run_before() -> None:
+    coordinator = LowWatermarkCoordinator()
+    coordinator.handle(TaskRegistered(WHO, "run-before"), 0)  # of the process before, whose lease has not run out
+    state = client(connected=False)
+    state.report(WHO, 77)
+    state.attached(30 * SECOND, 0)
+    assert names(said(state, 0)) == ["TaskRegistered"]
+    state.detached("the message was lost", SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+
+    assert talk(state, coordinator, 2 * SECOND) == [["LeaseRenewed"], ["TaskRegistered"], ["ReplyLowWatermark"]]
+    assert not [heard for heard in state.heard() if not isinstance(heard, NewLow)]
+    [status] = coordinator.status(3 * SECOND).sources[0].tasks
+    assert (status.mark, status.low_watermark_us) == (run_mark("run-0"), 77)
+
+
+def test_a_run_that_was_restarted_after_the_copy_of_the_journal_goes_on_with_the_copy() -> None:
+    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
+    coordinator.handle(TaskRegistered(WHO, "run-before"), 0)
+    copy = coordinator.snapshot()
+    state.attached(30 * SECOND, 0)
+    state.report(WHO, 77)
+    talk(state, coordinator, 0)
+    state.detached("the coordinator ended", SECOND)
+    coordinator = LowWatermarkCoordinator.restore(copy, now_us=2 * SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+    state.report(WHO, 78)
+
+    expected = [["LeaseRenewed", "ReplyLowWatermark"], ["TaskRegistered"], ["ReplyLowWatermark"]]
+    assert talk(state, coordinator, 2 * SECOND) == expected
+    assert not [heard for heard in state.heard() if not isinstance(heard, NewLow)]
+    [status] = coordinator.status(3 * SECOND).sources[0].tasks
+    assert (status.mark, status.low_watermark_us) == (run_mark("run-0"), 78)
+
+
+@pytest.mark.parametrize("arrived", ["with its answer", "without its answer"])
+def test_a_run_that_was_replaced_while_it_was_away_is_given_up_and_takes_no_place_back(arrived: str) -> None:
+    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
+    state.attached(30 * SECOND, 0)
+    message = state.take(0)
+    assert message is not None
+    answers, _ = exchange(coordinator, message, 0)
+    if arrived == "with its answer":
+        state.answered(answers, 0)
+    state.detached("gone", SECOND)
+    coordinator.handle(TaskRegistered(WHO, "run-newer"), SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+
+    assert talk(state, coordinator, 2 * SECOND) == [["LeaseRenewed"], ["TaskRegistered"]]
+    heard, left = state.heard()
+    assert left == Left(WHO, "run-0")
+    assert isinstance(heard, GivenUp)
+    assert "(StaleRun): run 'run-0' of task job/orders/0 is over" in str(heard.error)
+    [status] = coordinator.status(3 * SECOND).sources[0].tasks
+    assert status.mark == run_mark("run-newer")
 
 
 @pytest.mark.parametrize("error", ["StaleRun", "DisagreeingGroup", "InvalidMessage"])
@@ -304,6 +381,17 @@ def test_of_caps_the_newest_version_counts_and_it_may_go_down() -> None:
         state.told([message], SECOND)
         caps.append(state.cap(task(0)))
     assert caps == [Cap.up_to(10)] * 3 + [Cap.up_to(0)] * 2
+
+
+def test_a_cap_of_a_coordinator_that_lost_its_journal_and_has_an_earlier_clock_counts() -> None:
+    state = client()
+    state.told([CapAnnounced("g", WHO, 3_600 * SECOND, Cap.up_to(10))], SECOND)
+    state.detached("gone", 2 * SECOND)
+    assert state.cap(WHO) == Cap.up_to(10)
+    state.attached(30 * SECOND, 3 * SECOND)
+    assert state.cap(WHO) == Cap.up_to(10)
+    state.told([CapAnnounced("g", WHO, 7, Cap.up_to(20))], 4 * SECOND)
+    assert state.cap(WHO) == Cap.up_to(20)
 
 
 def test_what_is_for_nobody_here_is_not_heard() -> None:

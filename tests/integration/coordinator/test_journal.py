@@ -238,14 +238,41 @@ def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int
     Journal(folder / "own" / "j").close()
 
 
-def test_a_folder_that_was_replaced_is_not_written_behind_the_back_of_the_next_start(path: Path) -> None:
+@pytest.mark.parametrize("away", ["folder moved", "folder replaced", "moved", "removed", "replaced"])
+def test_a_file_that_the_next_start_would_not_find_is_not_written(path: Path, away: str) -> None:
     journal = Journal(path)
     journal.write(rows(a="old"))
-    path.parent.rename(path.parent.with_name("gone"))
-    path.parent.mkdir()
-    with pytest.raises(JournalRefused, match="its folder was replaced"):
+    if away.startswith("folder"):
+        path.parent.rename(path.parent.with_name("gone"))
+        if away == "folder replaced":
+            path.parent.mkdir()
+    elif away == "moved":
+        path.rename(path.with_name("gone"))
+    elif away == "removed":
+        path.unlink()
+    else:  # as a restored backup replaces it
+        shutil.copy(path, path.with_name("copy"))
+        path.with_name("copy").replace(path)
+    with pytest.raises(JournalRefused, match="was moved, removed or replaced while a coordinator writes it"):
         journal.write(rows(a="new"))
     journal.close()
+
+
+def test_the_hint_for_a_damaged_one_does_not_mix_a_copy_with_what_came_after_it(path: Path) -> None:
+    with closing(Journal(path)) as journal:
+        journal.write(rows(a="old", b="old"))
+    copy = path.read_bytes()
+    journal = Journal(path)
+    journal.read()
+    journal.write(rows(a="new"))
+    wal = path.with_name("journal-wal").read_bytes()
+    journal.close()
+
+    path.write_bytes(copy)
+    path.with_name("journal-wal").write_bytes(wal)  # which a hint must name, because SQLite takes it into any copy
+    with closing(Journal(path)) as mixed:
+        assert mixed.read() == rows(a="new", b="old")
+        assert "move it and its file -wal away, and put a good copy in their place" in str(mixed.damaged("torn"))
 
 
 def test_a_coordinator_comes_back_from_it(path: Path) -> None:
@@ -288,7 +315,7 @@ def test_a_damaged_one_is_an_error_and_never_an_empty_one(path: Path, damage: st
             restore(damaged, 0)
 
     with pytest.raises(
-        JournalRefused, match="put a good copy in its place, or move it and its file -wal away"
+        JournalRefused, match="move it and its file -wal away, and put a good copy in their place, or none"
     ) as refused:
         read()
     assert str(path) in str(refused.value)

@@ -88,17 +88,25 @@ class Driver:
         self.desks = Desks(cast("Any", self), notify=lambda _: None)
         self.desks.runs.add(self.stream)
         self.asked = False
+        self.running = [self]
+
+    def restarted(self) -> Driver:
+        """The query is started again in this driver, and the service has not heard of its end."""
+        again = Driver(self.farewells)
+        again.stream, again.tracks, again.desks = self.stream, self.tracks, self.desks
+        self.running.append(again)
+        return again
 
     # the interface of Queries
     def find(self) -> None: ...
 
     def get(self, run_id: str | None) -> Any:
-        return self if run_id == self.run_id else None
+        return next((each for each in self.running if each.run_id == run_id), None)
 
     def forget(self, run_id: str) -> None: ...
 
     def __iter__(self) -> Any:
-        return iter([self])
+        return iter(self.running)
 
     # the interface of RunningQuery
     def newest(self, after: int | None = None) -> Progress | None:
@@ -119,6 +127,11 @@ class Driver:
     def trouble(self) -> None: ...
 
     # the events
+    def end(self) -> None:
+        """Spark's listener brings the end of the query."""
+        event = SimpleNamespace(run_id=self.run_id, query_id=self.query_id, failure=None)
+        self.desks.events.take_event("terminated", cast("Any", event))
+
     @property
     def run(self) -> StreamRun:
         return self.desks.runs._runs[self.token]
@@ -532,3 +545,24 @@ def test_a_restart_in_the_same_driver_that_comes_before_the_news_of_the_end_find
 
     assert driver.splits() == {"a", "new"}
     assert (before.last_batch_id, driver.run.lost_reports) == (1, 0)
+
+
+@pytest.mark.parametrize("late", ["the end", "the last batch and the end"])
+def test_a_restart_takes_its_own_reports_though_news_of_the_run_before_come_later(
+    checkpoint: Checkpoint, late: str
+) -> None:
+    before = Driver(checkpoint)
+    before.batch(a=10)
+    before.batch(a=20)
+    if late == "the end":
+        before.hear()
+    after = before.restarted()
+    after.ask()
+    if late != "the end":
+        before.hear()
+    before.end()
+
+    assert [(run.token, run.ended) for run in before.desks.runs] == [(before.token, True), (after.token, False)]
+    after.batch(a=30)
+    assert after.ask().low_watermark_us == 30 * SECOND
+    assert (after.run.run_id, after.run.last_batch_id, before.run.run_id) == (after.run_id, 2, before.run_id)

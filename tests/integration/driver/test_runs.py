@@ -362,6 +362,25 @@ def test_a_run_that_was_never_seen_in_a_batch_is_of_the_one_query_that_ended_and
     assert (run.ended, run.query_id) == (True, whose)
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["seen in a batch", "never seen in a batch"])
+def test_the_news_of_an_end_that_comes_after_the_restart_ends_only_the_run_before(*, seen: bool) -> None:
+    queries: Any = Queries([Query(run_id="r1", query_id="q")])
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.heartbeats.answer(HeartbeatRequest("s", "before", first=True))
+    [before] = desks.runs
+    if seen:
+        before.tie("q", "r1", None)
+    queries.running.append(Query(run_id="r2", query_id="q"))
+    desks.heartbeats.answer(HeartbeatRequest("s", "after", resumes="before", first=True))
+    desks.events.take_event("terminated", terminated(None, "r1"))
+
+    ends = [(run.token, run.ended, run.run_id) for run in desks.runs]
+    assert ends == [("before", True, "r1"), ("after", False, None)]
+    desks.events.take_event("terminated", terminated("away", "r2"))
+    assert [(run.token, run.ended, run.run_id) for run in desks.runs][1:] == [("after", True, "r2")]
+
+
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     queries: Any = Queries([])
     desks = Desks(queries, notify=lambda _: None)
