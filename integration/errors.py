@@ -39,6 +39,7 @@ __all__ = [
     "ServiceStopped",
     "ServiceUnreachable",
     "SessionUnfit",
+    "SettingRefused",
     "SocketsRefused",
     "StreamNameTaken",
     "StreamRunning",
@@ -173,6 +174,15 @@ class NotComplete(LowmarkError, TimeoutError):
 
 class MarkRefused(LowmarkError, ValueError):
     """A split that cannot be left out by hand, or taken back, with the reason and the remedy."""
+
+    stream: str  # the stream's name
+    fact: str  # the fault, one sentence without its full stop
+    hint: str  # the remedy
+    _fact = 'stream "{stream}": {fact}'
+
+
+class SettingRefused(LowmarkError, ValueError):
+    """A delay or an idleness that cannot be set in a running stream, with the reason and the remedy."""
 
     stream: str  # the stream's name
     fact: str  # the fault, one sentence without its full stop

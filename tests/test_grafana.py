@@ -168,6 +168,7 @@ OFF_THE_DASHBOARDS = {
     "lowmark_regressions_total": "a split that goes back in its own order is no fault: most topics do a little",
     "lowmark_late_reports_total": "shown by split",
     "lowmark_loop_calls_total": "the time they take is what counts",
+    "lowmark_set_by_hand_info": "values and persons, which `lowmark status`, `explain` and the page show",
     "lowmark_left_out_by_hand_info": "names and persons, which `lowmark status` shows; their number is on a dashboard",
 }
 

@@ -123,6 +123,10 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
             "lowmark idle orders ",
             "tests/integration/driver/test_by_hand.py::test_the_command_line_marks_and_takes_back",
         ),
+        (
+            "lowmark set orders ",
+            "tests/integration/driver/test_set_by_hand.py::test_the_command_line_sets_and_takes_back",
+        ),
         ("lowmark adopt /path/of/checkpoint", ADOPTS),
     ],
     "page.md": [

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .splits.status import (
         Cause,
         HolderSpell,
+        SetByHand,
         SplitStatus,
         StreamStatus,
         WrongClock,
@@ -72,6 +73,7 @@ __all__ = [
     "LowmarkError",
     "NoWatermarks",
     "NotifyNewLowWatermark",
+    "SetByHand",
     "SplitId",
     "SplitState",
     "SplitStatus",
@@ -127,6 +129,7 @@ __getattr__ = at_first_use(
         "splits.status": (
             "Cause",
             "HolderSpell",
+            "SetByHand",
             "SplitStatus",
             "StreamStatus",
             "WrongClock",

@@ -1,11 +1,11 @@
-"""`lowmark idle` and `lowmark active`: leave splits out of the minimum by hand, and take that back.
+"""`lowmark idle`, `lowmark active` and `lowmark set`: what a person says of a running stream, and takes back.
 
 Only the service's own socket takes such a request, in a folder that only its user can enter.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from lowmark.integration.console import print_json, print_lines
@@ -13,9 +13,14 @@ from lowmark.integration.console import print_json, print_lines
 from .common import Connect, Debug, Json
 
 if TYPE_CHECKING:
-    from lowmark.integration.transport.driver_rpc import MarkRequest
+    from collections.abc import Callable
 
-__all__ = ["active", "idle"]
+    from lowmark.integration.errors import MarkRefused, SettingRefused
+    from lowmark.integration.transport.driver_rpc import Client, MarkRequest
+
+__all__ = ["active", "idle", "set_"]
+
+Reply = TypeVar("Reply")
 
 _Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]
 _Splits = Annotated[
@@ -67,36 +72,82 @@ def active(
     _mark(MarkRequest(name, splits, user(), idle=False), connect, as_json=as_json)
 
 
-def _mark(request: MarkRequest, connect: str | None, *, as_json: bool) -> None:
-    """Mark splits in the only service that has the stream.
+def set_(
+    name: _Stream,
+    *,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="How late a row may be, such as 30s.", show_default=False)
+    ] = None,
+    idleness: Annotated[
+        str | None,
+        typer.Option("--idleness", help="How long a split may be silent, such as 5m, or off.", show_default=False),
+    ] = None,
+    code: Annotated[bool, typer.Option("--code", help="Take back what was set: the code counts again.")] = False,
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Set delay and idleness of a running stream, until the next start of its query.
 
-    Raises:
-        MarkRefused: several services have the stream, or the service refuses.
-        NoService, UnknownStream, ServiceUnreachable: see `ask`.
+    A smaller delay drops rows for good, and the code still says another one: change the code, too. For a larger delay
+    the low watermark stands until event time has caught up. After the next start the code counts.
     """
     import msgspec
-    from lowmark.integration.errors import MarkRefused, NoService
+    from lowmark.integration.errors import SettingRefused
+    from lowmark.integration.transport.driver_rpc import SetRequest
+
+    if code is (delay is not None or idleness is not None):
+        raise typer.BadParameter("pass --delay, --idleness or both; or --code alone, which takes them back.")
+    request = SetRequest.of(name, delay=delay, idleness=idleness, code=code)
+    address, reply = _at_service(name, connect, SettingRefused, lambda client: client.set(request))
+    if as_json:
+        queries = [msgspec.structs.asdict(each) for each in reply.queries]
+        print_json({"address": address, "stream": name, "queries": queries})
+        return
+    for each in reply.queries:
+        now = "; ".join(each.in_force) or "what the code says"
+        print_lines(f"lowmark: from the next batch on {now} (query {each.query})")
+
+
+def _mark(request: MarkRequest, connect: str | None, *, as_json: bool) -> None:
+    """Mark splits in the only service that has the stream; errors as in `_at_service`."""
+    import msgspec
+    from lowmark.integration.errors import MarkRefused
+
+    address, reply = _at_service(request.stream, connect, MarkRefused, lambda client: client.mark(request))
+    if as_json:
+        marked = [msgspec.structs.asdict(each) for each in reply.marked]
+        print_json({"address": address, "stream": request.stream, "marked": marked})
+        return
+    for each in reply.marked:
+        now = "takes part again" if each.why is None else f"is {each.why}"
+        print_lines(f"lowmark: from the next batch on split {each.split} {now} (query {each.query})")
+
+
+def _at_service(
+    stream: str, connect: str | None, refused: type[MarkRefused | SettingRefused], say: Callable[[Client], Reply]
+) -> tuple[str, Reply]:
+    """Tell the only service that has the stream, and return its address and answer.
+
+    Raises:
+        MarkRefused, SettingRefused: several services have the stream, or the service refuses.
+        NoService, UnknownStream, ServiceUnreachable: see `ask`.
+    """
+    from lowmark.integration.errors import NoService
     from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client
 
     from .status import ask
 
-    services, _ = ask(request.stream, connect, limit=0)
+    services, _ = ask(stream, connect, limit=0)
     if not services:
         raise NoService(tuple(map(str, sockets.folders())))
     addresses = [address for address, _ in services]
     if len(addresses) > 1:
         fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"
-        raise MarkRefused(request.stream, fact, "pass --connect with one of them.")
+        raise refused(stream, fact, "pass --connect with one of them.")
     client = Client(addresses[0])
     try:
-        reply = client.mark(request)
+        return addresses[0], say(client)
     finally:
         client.close()
-    if as_json:
-        marked = [msgspec.structs.asdict(each) for each in reply.marked]
-        print_json({"address": addresses[0], "stream": request.stream, "marked": marked})
-        return
-    for each in reply.marked:
-        now = "takes part again" if each.why is None else f"is {each.why}"
-        print_lines(f"lowmark: from the next batch on split {each.split} {now} (query {each.query})")

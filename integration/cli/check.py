@@ -95,7 +95,8 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
     from lowmark.watermark.duration import rough_duration_us
     from lowmark.watermark.printable import printable
 
-    beside = "".join(f"; {printable(each)}" for each in (*_clocks(stream), *_by_hand(stream), *_left_alone(stream)))
+    facts = (*_clocks(stream), *_set_by_hand(stream), *_by_hand(stream), *_left_alone(stream))
+    beside = "".join(f"; {printable(fact)}" for fact in facts)
     if word == "failed":
         return f", {printable(stream['why'])}"
     if word not in ("stuck", "silent", "waiting", "standing"):
@@ -106,8 +107,8 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
         if since is None
         else rough_duration_us((now - datetime.fromisoformat(since)) // timedelta(seconds=1) * 10**6)
     )
-    facts = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
-    return f", {', '.join(fact for fact in facts if fact)}{beside}"
+    told = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
+    return f", {', '.join(fact for fact in told if fact)}{beside}"
 
 
 def _clocks(stream: dict[str, Any]) -> list[str]:
@@ -117,6 +118,14 @@ def _clocks(stream: dict[str, Any]) -> list[str]:
 
     clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
     return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
+
+
+def _set_by_hand(stream: dict[str, Any]) -> list[str]:
+    """What a person set, so that the query differs from the code."""
+    import msgspec
+    from lowmark.watermark import SetByHand
+
+    return [str(each) for each in msgspec.convert(stream.get("set_by_hand", []), list[SetByHand])]
 
 
 def _by_hand(stream: dict[str, Any]) -> list[str]:

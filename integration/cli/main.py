@@ -28,7 +28,7 @@ from lowmark.integration.console import print_lines, show_traceback
 
 from .adopt import adopt, leave
 from .audit import audit
-from .by_hand import active, idle
+from .by_hand import active, idle, set_
 from .check import CHECK_EXIT_CODES, check
 from .common import EXIT_CODES, Commands
 from .demo import demo
@@ -84,11 +84,12 @@ for command, what, exit_codes in (
     (watermark, "Say how far a sink is complete, out of its checkpoint alone.", EXIT_CODES),
     (idle, "Leave splits out of the low watermark by hand.", EXIT_CODES),
     (active, "Take `lowmark idle` back.", EXIT_CODES),
+    (set_, "Set delay and idleness of a running stream.", EXIT_CODES),
     (grafana, "Write the Grafana dashboards and the alert rules into a folder.", EXIT_CODES),
     (serve, "Run a coordinator that several applications share.", EXIT_CODES),
     (forget, "Let a job go on without a query that is gone for good.", EXIT_CODES),
 ):
-    app.command(epilog=exit_codes, short_help=what)(command)
+    app.command(command.__name__.rstrip("_"), epilog=exit_codes, short_help=what)(command)
 app.add_typer(
     audit, name="audit", short_help="Say what native Spark would lose of a topic or of files, and what would help."
 )

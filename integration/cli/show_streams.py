@@ -68,6 +68,7 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
         ("since", "unknown" if seen.since is None else f"{seen.since:%Y-%m-%d %H:%M:%S} UTC"),
         ("next", seen.next),
         *(("clock", str(clock)) for clock in seen.clocks_beside),
+        *(("set", str(each)) for each in seen.set_by_hand),
         ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
         ("rows", _rows(seen)),
     ]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from lowmark.integration.errors import MarkRefused
+from lowmark.integration.errors import MarkRefused, SettingRefused
 from lowmark.integration.run_status import run_json
 from lowmark.integration.transport.driver_rpc import (
     GuideRequest,
@@ -21,6 +21,8 @@ from lowmark.integration.transport.driver_rpc import (
     MarkRequest,
     PlannedReply,
     PlannedRequest,
+    SetReply,
+    SetRequest,
     StatusReply,
     StatusRequest,
 )
@@ -113,3 +115,10 @@ class Answers:
             return MarkReply(self._on_loop(lambda: self._desks.by_hand.take(request), "mark splits by hand"))
         except MarkRefused as refused:
             return MarkReply([], refused.fact, refused.hint)
+
+    def set(self, request: SetRequest) -> SetReply:
+        """Set delay and idleness by hand, or take that back."""
+        try:
+            return SetReply(self._on_loop(lambda: self._desks.by_hand.set(request), "set a strategy by hand"))
+        except SettingRefused as refused:
+            return SetReply([], refused.fact, refused.hint)

@@ -1,17 +1,26 @@
-"""Leaves splits of running queries out by hand, and takes that back, by their names."""
+"""What persons say of running queries: leave splits out, set delay and idleness, or take that back."""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 
-from lowmark.integration.errors import MarkRefused
+from lowmark.integration.errors import MarkRefused, SettingRefused
 from lowmark.integration.process.user import user
-from lowmark.integration.transport.driver_rpc import Marked, MarkRequest
-from lowmark.watermark import SplitId, duration_us, format_duration_us
-from lowmark.watermark.moment import INT64, us_of
+from lowmark.integration.transport.driver_rpc import Marked, MarkRequest, SetOf, SetRequest
+from lowmark.watermark import (
+    InvalidStrategy,
+    SetByHand,
+    SplitId,
+    WatermarkStrategy,
+    duration_us,
+    format_duration_us,
+)
+from lowmark.watermark.moment import INT64, us_of, utc
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.events import SplitsMarkedActive, SplitsMarkedIdle
@@ -20,6 +29,10 @@ from .runs import Runs
 from .stream_run import StreamRun
 
 __all__ = ["ByHand", "request"]
+
+log = logging.getLogger("lowmark")
+
+Refused = type[MarkRefused] | type[SettingRefused]
 
 _NAMES_COMPARED = 10_000
 _NEAREST = 3
@@ -48,7 +61,7 @@ def request(
 
 
 class ByHand:
-    """Takes what persons say about splits. Belongs to the loop of the service."""
+    """Takes what persons say about splits and strategies. Belongs to the loop of the service."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -60,11 +73,9 @@ class ByHand:
             MarkRefused: there is no such query or split, or the time is over.
         """
         name, now_us = request.stream, self._runs.clock.now_us()
-        if (unfit := unfit_character(request.by)) is not None or not request.by:
-            fact = f"the name of the person is {request.by!a}, which holds {unfit or 'nothing'}"
-            raise MarkRefused(name, fact, "pass a name of one line.")
+        _check_person(request.by, name, MarkRefused)
         until_us = self._until_us(request, now_us)
-        runs = self._running(name)
+        runs = self._running(name, MarkRefused)
         places = [self._splits(run, request.splits) for run in runs]
         for split in request.splits:
             if not any(split in place for place in places):
@@ -82,6 +93,28 @@ class ByHand:
             said += [Marked(query, split, None if mark is None else str(mark)) for split, mark in told]
         return said
 
+    def set(self, request: SetRequest) -> list[SetOf]:
+        """Set delay and idleness in every running query on a stream, and return what is in force.
+
+        Raises:
+            SettingRefused: there is no such query, or the strategy does not take a value; nothing was set.
+        """
+        name, now_us = request.stream, self._runs.clock.now_us()
+        _check_person(request.by, name, SettingRefused)
+        runs = self._running(name, SettingRefused)
+        codes = [self._runs.streams[run.stream.stream_id].strategy for run in runs]
+        strategies = [_changed(run.stream.strategy, code, request) for run, code in zip(runs, codes, strict=True)]
+        said = []
+        for run, code, strategy in zip(runs, codes, strategies, strict=True):
+            settings = _settings(strategy, code, request.by, now_us, run.set_by_hand)
+            run.set(strategy, settings, now_us)
+            self._runs.after(run, now_us)
+            query, in_force = "unknown" if run.query is None else run.query, list(map(str, settings))
+            told = "; ".join(in_force) or f"{request.by} took back what was set, and the code counts again"
+            log.warning('stream "%s", query %s: %s', name, query, told)
+            said.append(SetOf(query, in_force))
+        return said
+
     def _until_us(self, request: MarkRequest, now_us: int) -> int | None:
         until_us = request.until_us if request.for_us is None else now_us + request.for_us
         if until_us is not None and not now_us < until_us <= INT64[-1]:
@@ -91,17 +124,17 @@ class ByHand:
             raise MarkRefused(request.stream, f"{fact}{ago}", "pass a time that is still to come.")
         return until_us
 
-    def _running(self, name: str) -> list[StreamRun]:
-        """The running queries on a stream. Raises `MarkRefused` if there is no such stream, or no query runs on it."""
+    def _running(self, name: str, refused: Refused) -> list[StreamRun]:
+        """The running queries on a stream. Raises `refused` if there is no such stream, or no query runs on it."""
         runs = [run for run in self._runs if run.stream.name == name and not run.ended]
         if runs:
             return runs
         names = self._runs.streams.names()
         if name in names:
-            raise MarkRefused(name, "no query runs on it", "start the query first; its splits are marked in the query.")
+            raise refused(name, "no query runs on it", "start the query first; a person acts on a running query.")
         near = get_close_matches(name, names, n=1)
         hint = f'did you mean "{near[0]}"?' if near else "a stream must be wrapped or read under that name."
-        raise MarkRefused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
+        raise refused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
 
     def _splits(self, run: StreamRun, wanted: Sequence[str]) -> dict[str, SplitId]:
         """The wanted splits of a query, by their names, or by the names that a terminal shows."""
@@ -115,3 +148,46 @@ class ByHand:
         near = get_close_matches(split, list(islice(sorted(names), _NAMES_COMPARED)), n=_NEAREST)
         hint = f"did you mean {' or '.join(near)}?" if near else f"`lowmark status {name}` lists its splits."
         return MarkRefused(name, f"no split is named {split!a}, among {len(names):,} known splits", hint)
+
+
+def _check_person(by: str, stream: str, refused: Refused) -> None:
+    if (unfit := unfit_character(by)) is not None or not by:
+        fact = f"the name of the person is {by!a}, which holds {unfit or 'nothing'}"
+        raise refused(stream, fact, "pass a name of one line.")
+
+
+def _changed(present: WatermarkStrategy, code: WatermarkStrategy, request: SetRequest) -> WatermarkStrategy:
+    """The strategy with what a person sets. Raises `SettingRefused` if the strategy has no such value."""
+    strategy = code if request.code else present
+    name, restart = request.stream, "change the strategy in the code, and start the query again."
+    if not strategy.emits:
+        raise SettingRefused(name, "its strategy makes no watermarks", restart)
+    if request.delay_us is not None:
+        if strategy.adaptive is not None:
+            raise SettingRefused(name, "the delay of each split is measured (for_adaptive_out_of_orderness)", restart)
+        if strategy.generator is not None:
+            raise SettingRefused(name, "a generator of the code makes its watermarks, and has its own delay", restart)
+    delay_us = strategy.out_of_orderness_us if request.delay_us is None else request.delay_us
+    idle_us = strategy.idle_timeout_us if request.idle_timeout_us is None else request.idle_timeout_us or None
+    grows = code.progressive if idle_us == code.idle_timeout_us else None
+    try:
+        return replace(strategy, out_of_orderness_us=delay_us, idle_timeout_us=idle_us, progressive=grows)
+    except InvalidStrategy as invalid:
+        raise SettingRefused(name, f"the value does not fit: {invalid}", "pass a length of time.") from invalid
+
+
+def _settings(
+    strategy: WatermarkStrategy, code: WatermarkStrategy, by: str, now_us: int, before: Sequence[SetByHand]
+) -> list[SetByHand]:
+    """What differs from the code; a value that was set before keeps its person and time."""
+    said = {each.what: each for each in before}
+    settings = []
+    for what, us, code_us in (
+        ("delay", strategy.out_of_orderness_us, code.out_of_orderness_us),
+        ("idleness", strategy.idle_timeout_us, code.idle_timeout_us),
+    ):
+        earlier = said.get(what)
+        if us != code_us:
+            new = SetByHand(what, us, code_us, by, utc(now_us))
+            settings.append(new if earlier is None or earlier.us != us else earlier)
+    return settings

@@ -35,7 +35,7 @@ class Desks:
         ending: queries that end when nothing is new.
         plans: answers planners of our own sources.
         reports: takes the progress of finished batches.
-        by_hand: takes what persons say about splits.
+        by_hand: takes what persons say about splits and strategies.
     """
 
     def __init__(

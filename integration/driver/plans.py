@@ -33,7 +33,8 @@ class Plans:
         """Say how far a planner may read. Raises `UnknownStream` if the stream does not belong to this service."""
         planner = self._planner(request.stream_id, request.token)
         run = self._runs.get(planner.run_token)
-        guidance = self._runs.cooperation.guidance(self._runs.streams[request.stream_id], run)
+        stream = self._runs.streams[request.stream_id] if run is None else run.stream
+        guidance = self._runs.cooperation.guidance(stream, run)
         observed_us = {} if run is None else dict(run.splits.observed_us)
         return replace(
             guidance, observed_us=observed_us, events=planner.take_events(), available_now=planner.available_now

@@ -35,7 +35,13 @@ from lowmark.integration.spark import versions
 from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import QueryEvent, Session
-from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, MarkRequest, Server
+from lowmark.integration.transport.driver_rpc import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    MarkRequest,
+    Server,
+    SetRequest,
+)
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.worker import WorkerDied
@@ -201,6 +207,7 @@ class LowWatermarkService:
             planned=answers.planned,
             status=answers.status,
             mark=answers.mark,
+            set_=answers.set,
         )
         self._metrics = None
         self._page: PageServer | None = None
@@ -718,6 +725,44 @@ class LowWatermarkService:
 
     def _mark(self, request: MarkRequest) -> None:
         self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
+
+    def set_strategy(
+        self,
+        name: str,
+        *,
+        delay: str | dt.timedelta | None = None,
+        idleness: str | dt.timedelta | None = None,
+    ) -> None:
+        """Set delay and idleness in every running query on a stream, until the next start of the query.
+
+        They count from the next batch on. For a larger delay the low watermark does not go back; it stands until event
+        time has caught up. For a smaller delay Spark drops rows for good that come later. Only the code changes a
+        strategy for ever.
+
+        Args:
+            name: the stream's name.
+            delay: how late a row may be, such as "30 seconds"; None: as it is.
+            idleness: the timeout of `with_idleness`, which does not grow then; "off": no split becomes idle. None: as
+                it is. Every silence counts anew, and an idle split stays idle until it speaks.
+
+        Raises:
+            SettingRefused: no query runs on such a stream, or its strategy has no such value.
+            InvalidDuration: a value is no length of time.
+            ServiceStopped: the service was stopped.
+        """
+        self._set(SetRequest.of(name, delay=delay, idleness=idleness))
+
+    def reset_strategy(self, name: str) -> None:
+        """Take `set_strategy` back: the strategy of the code counts again.
+
+        Raises:
+            SettingRefused: no query runs on such a stream.
+            ServiceStopped: the service was stopped.
+        """
+        self._set(SetRequest.of(name, code=True))
+
+    def _set(self, request: SetRequest) -> None:
+        self._call(lambda: self._desks.by_hand.set(request), f'set the strategy of "{request.stream}" by hand')
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.

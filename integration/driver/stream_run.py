@@ -28,9 +28,16 @@ from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured, added_up
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import NotifyNewLowWatermark, SplitId, StreamStatus, format_duration_us
+from lowmark.watermark import (
+    NotifyNewLowWatermark,
+    SetByHand,
+    SplitId,
+    StreamStatus,
+    WatermarkStrategy,
+    format_duration_us,
+)
 from lowmark.watermark.moment import utc
-from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
+from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered, StrategySet
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.view import names_of
 
@@ -67,6 +74,7 @@ class StreamRun:
         written: a batch was reported whose offset this run wrote; before that, the checkpoint ends with `resumes`.
         checked: the running query's plan was looked at.
         places: number of a heartbeat in the query -> numbers of its sources; empty until `checked`.
+        set_by_hand: what a person set in this run; `stream` has the strategy that is in force.
         reported_at_us: when the last report was taken.
         rows_at_us: when a report last brought rows.
         seen_at_us: when Spark last showed that the query lives.
@@ -99,6 +107,7 @@ class StreamRun:
     written: bool = False
     checked: bool = False
     places: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    set_by_hand: tuple[SetByHand, ...] = ()
     ended: bool = False
     failed: bool = False
     reported_at_us: int | None = None
@@ -265,6 +274,7 @@ class StreamRun:
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """The status of the stream in this query; `limit` bounds the splits, those that need attention first."""
         status = self._with_late_rows(self.watermarks.status(now_us, self.stream.name_of, limit=limit))
+        status = replace(status, set_by_hand=self.set_by_hand)
         if not self.shares:
             return status
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
@@ -403,6 +413,13 @@ class StreamRun:
         """Take an event as a whole that comes between batches: an empty poll, passed time, a person's mark."""
         if not self.broken:
             self._take_whole(partial(self.handle, event, now_us), what)
+
+    def set(self, strategy: WatermarkStrategy, settings: Sequence[SetByHand], now_us: int) -> None:
+        """Measure later reports and plans by this strategy, until the run ends."""
+        if not self.broken:
+            self.stream, self.set_by_hand = self.stream.under(strategy), tuple(settings)
+            self.splits.stream, self.measure = self.stream, self.stream.measure
+            self.hear(StrategySet(strategy), now_us, "what a person said")
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         """Give the watermarks an event, and log effects that people should know of."""

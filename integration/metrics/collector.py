@@ -302,6 +302,19 @@ def _loop_families(times: LoopTimes) -> Iterator[Metric]:
     )
 
 
+def _set_by_hand(shown: Mapping[Labels, RunStatus]) -> InfoMetricFamily:
+    set_by_hand = InfoMetricFamily(
+        "lowmark_set_by_hand",
+        "What a person set in a running query, so that it differs from the code: delay or idleness, with value, person "
+        "and time.",
+        labels=_QUERY_LABELS,
+    )
+    for labels, run in shown.items():
+        for each in run.status.set_by_hand:
+            set_by_hand.add_metric(labels, {"what": each.what, "why": _text(str(each))})
+    return set_by_hand
+
+
 def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     families = [GaugeMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in GAUGES]
     states = GaugeMetricFamily("lowmark_splits", "Splits by state.", labels=(*_QUERY_LABELS, "state"))
@@ -346,7 +359,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
             cause.add_metric(labels, {"cause": run.status.cause.value, "split": "" if name is None else _text(name)})
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, *alignment, *clocks, states, holder, cause, by_hand, source]
+    return [*families, *alignment, *clocks, states, holder, cause, by_hand, _set_by_hand(shown), source]
 
 
 def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:

@@ -19,8 +19,10 @@ from typing import Any
 
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.integration.verdict import VERDICTS, newest, verdict
+from lowmark.watermark import SetByHand
 from lowmark.watermark.moment import none_first
 from lowmark.watermark.printable import printable
+from msgspec import convert
 
 from .look import Look
 
@@ -215,6 +217,7 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
             for spell in stream["held"][:_LIST_MOST]
         ],
         "cause": stream["cause"],
+        "set_by_hand": [printable(str(each)) for each in convert(stream.get("set_by_hand", []), list[SetByHand])],
         "clocks": [_clock(clock, stream) for clock in stream["wrong_clocks"]],
         "explanation": explanation,
         "run": run,

@@ -9,6 +9,9 @@ socket in a directory that only its user can enter.
     Planned     the planner reports its plan
     Status      the command line asks for the status of every stream
     Mark        the command line leaves splits out by hand, or takes that back
+    Set         the command line sets delay and idleness of a stream, or takes that back
+
+One file, because a message stands beside its method and its two ends.
 """
 
 from __future__ import annotations
@@ -16,16 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import grpc
 import msgspec
-from lowmark.integration.errors import MarkRefused, ServiceFailed, ServiceStopped, ServiceUnreachable
+from lowmark.integration.errors import MarkRefused, ServiceFailed, ServiceStopped, ServiceUnreachable, SettingRefused
 from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.integration.process.sockets import target
+from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.worker import WorkerDied
+from lowmark.watermark import duration_us
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "Client",
@@ -38,6 +47,9 @@ __all__ = [
     "PlannedReply",
     "PlannedRequest",
     "Server",
+    "SetOf",
+    "SetReply",
+    "SetRequest",
     "StatusReply",
     "StatusRequest",
 ]
@@ -194,6 +206,71 @@ class MarkReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hint: str = ""
 
 
+class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A person sets delay and idleness of a stream in its running queries.
+
+    Attributes:
+        delay_us: microseconds; None: as it is.
+        idle_timeout_us: likewise; 0: no split becomes idle.
+        code: what the code says counts again, before the other two.
+    """
+
+    stream: str
+    by: str
+    delay_us: int | None = None
+    idle_timeout_us: int | None = None
+    code: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        stream: str,
+        *,
+        delay: str | timedelta | None = None,
+        idleness: str | timedelta | None = None,
+        code: bool = False,
+    ) -> Self:
+        """Make the request of the person who runs this process; `idleness` may be "off".
+
+        Raises:
+            SettingRefused: there is nothing to set, or an idleness of 0.
+            InvalidDuration: a value is no length of time.
+        """
+        if delay is None and idleness is None and not code:
+            raise SettingRefused(stream, "nothing is to be set", "pass a delay or an idleness.")
+        delay_us = None if delay is None else duration_us(delay, what="delay")
+        if idleness is None or idleness == "off":
+            return cls(stream, user(), delay_us, None if idleness is None else 0, code)
+        idle_us = duration_us(idleness, what="idleness")
+        if idle_us == 0:
+            raise SettingRefused(stream, "an idleness of 0 leaves every split out", 'pass more, or "off" for none.')
+        return cls(stream, user(), delay_us, idle_us, code)
+
+
+class SetOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One query after a `SetRequest`.
+
+    Attributes:
+        query: name or id of the query.
+        in_force: what differs from the code now, a sentence each.
+    """
+
+    query: str
+    in_force: list[str]
+
+
+class SetReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to `SetRequest`.
+
+    Attributes:
+        fact, hint: why nothing was set, and the remedy; empty: all is well.
+    """
+
+    queries: list[SetOf]
+    fact: str = ""
+    hint: str = ""
+
+
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -205,6 +282,7 @@ GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)
 PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply, CODEC)
 STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
 MARK = Method(_SERVICE, "Mark", MarkRequest, MarkReply)
+SET = Method(_SERVICE, "Set", SetRequest, SetReply)
 
 
 class Server:
@@ -213,7 +291,8 @@ class Server:
     Args:
         address: ``unix:/path/of/socket``.
         heartbeat: answers heartbeat requests; may be called from several threads at once.
-        guide, planned, status, mark: answer the other requests, likewise; a server without `mark` has no such method.
+        guide, planned, status, mark, set_: answer the other requests, likewise; a server without `mark` or `set_` has
+            no such method.
     """
 
     def __init__(
@@ -225,6 +304,7 @@ class Server:
         planned: Callable[[PlannedRequest], PlannedReply],
         status: Callable[[StatusRequest], StatusReply],
         mark: Callable[[MarkRequest], MarkReply] | None = None,
+        set_: Callable[[SetRequest], SetReply] | None = None,
     ) -> None:
         self.address = address
         self._server = grpc.server(
@@ -238,6 +318,8 @@ class Server:
         }
         if mark is not None:
             handlers[MARK.name] = _handler(MARK, mark)
+        if set_ is not None:
+            handlers[SET.name] = _handler(SET, set_)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
         self._server.add_insecure_port(target(address))
         self._server.start()
@@ -284,6 +366,17 @@ class Client:
         reply = self._call(MARK, request, f"mark splits of stream {request.stream}")
         if reply.fact:
             raise MarkRefused(request.stream, reply.fact, reply.hint)
+        return reply
+
+    def set(self, request: SetRequest) -> SetReply:
+        """Set delay and idleness by hand.
+
+        Raises:
+            SettingRefused: the service has no such running stream, or its strategy does not take the value.
+        """
+        reply = self._call(SET, request, f"set the strategy of stream {request.stream}")
+        if reply.fact:
+            raise SettingRefused(request.stream, reply.fact, reply.hint)
         return reply
 
     def close(self) -> None:

@@ -61,12 +61,14 @@ def use(folder: Path, port: int, until: float, trigger: str | None) -> None:
 
 
 def _marked(service: LowWatermarkService) -> Iterator[str]:
-    """Yield the state of a split: as it is, marked idle by hand, and with the mark taken back."""
+    """Yield the state of a split: as it is, marked idle by hand, and with the mark taken back; then what is set."""
     yield service.status("orders").splits["slow"].state.value
     service.mark_idle("orders", "slow", until="1 hour")
     yield service.status("orders").splits["slow"].state.value
     service.mark_active("orders", "slow")
     yield service.status("orders").splits["slow"].state.value
+    service.set_strategy("orders", delay="59 minutes")
+    yield str(service.status("orders").set_by_hand[0])
 
 
 def _served(service: LowWatermarkService) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 The definition has no timers and no queue: of every split it knows the last delivery, the reported backlog, the pauses
 and the parents, and of the stream the time up to which it was read, and the microseconds between or shortly before
-deliveries that count as silence of the others; and until when a person leaves a split out. States and the low watermark
-follow.
+deliveries that count as silence of the others; and until when a person leaves a split out, and which idleness a person
+set. States and the low watermark follow.
 
 Three more laws: a repeated event has no effects; the splits of an event commute; a crash at any moment changes no
 published value. The last law holds for strategies without idleness and grace, whose timers begin anew by design; with
@@ -12,7 +12,7 @@ them, the low watermark, the values and the states survive the crash itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +36,7 @@ from lowmark.watermark.splits.events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
+    StrategySet,
     Tick,
 )
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -191,6 +192,16 @@ class Definition:
         if split is not None and split.state is not FINISHED and (until_us is None or until_us > now_us):
             split.by_hand, split.stopped_at_us = (now_us, until_us), None
             split.idle()
+
+    def set_strategy(self, strategy: WatermarkStrategy, now_us: int) -> None:
+        """Count every silence anew if the idleness is another one."""
+        before, self.strategy = self.strategy, strategy
+        if (before.idle_timeout_us, before.progressive) == (strategy.idle_timeout_us, strategy.progressive):
+            return
+        self.flow, self.delivered_us = set(), None
+        for split in self.splits.values():
+            split.silent_since_us, split.pauses = now_us, []
+            split.stopped_at_us = now_us if split.state is PAUSED or split.waits else None
 
     def plan(self, event: BatchPlanned, now_us: int) -> None:
         """Apply a plan: a claim counts as a delivery, every plan updates the backlog, and the batch is not read yet."""
@@ -457,6 +468,12 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         if split is not None and split.by_hand is not None:
             self.definition.wake(split, self.now_us)
         self.handle(SplitsMarkedActive((name,), "bert"))
+
+    @rule(timeout_us=st.sampled_from((None, 3, TIMEOUT_US, 3 * TIMEOUT_US)))
+    def set_idleness(self, timeout_us: int | None) -> None:
+        self.strategy = replace(self.strategy, idle_timeout_us=timeout_us, progressive=None)
+        self.definition.set_strategy(self.strategy, self.now_us)
+        self.handle(StrategySet(self.strategy))
 
     @rule()
     def crash(self) -> None:

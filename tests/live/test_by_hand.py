@@ -1,4 +1,4 @@
-"""A split that a person leaves out stays left out after the driver was killed, and its next row brings it back."""
+"""What a person says of a running query, and what is left of it after the driver was killed."""
 
 from __future__ import annotations
 
@@ -84,5 +84,28 @@ def test_a_dead_split_stays_left_out_over_a_kill_until_it_speaks(tmp_path: Path)
         assert world.status()["by_hand"] == []
         world.feed.put(("a", 1, 120))
         world.await_windows(("a", 0), ("dead", 0), ("a", 30), ("a", 60))  # the low watermark waits at 75 again
+    finally:
+        driver.kill()
+
+
+def test_a_delay_that_a_person_set_counts_until_the_driver_is_started_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.feed.put(("a", 1, 0))
+    driver = world.start()
+    try:
+        wait_until(lambda: world.status()["splits"].get("a", {}).get("state") == "active", "the split", seconds=60)
+        said = world.lowmark("set", "orders", "--delay", "1m")
+        assert "from the next batch on delay 1m, set by " in said
+        assert "the code says 0s" in said
+        world.feed.put(("a", 1, 30))
+        wait_until(lambda: world.status()["counts"]["rows"] == 2, "the second row", seconds=60)
+        assert "delay 1m, set by " in world.lowmark("explain", "orders")
+        assert world.config.emitted() == []
+
+        driver.kill()
+        driver = world.start()
+        world.feed.put(("a", 1, 31))
+        world.await_windows(("a", 0))
+        assert world.status()["set_by_hand"] == []
     finally:
         driver.kill()

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import SplitId, SplitState
+from lowmark.watermark.strategy import WatermarkStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +266,20 @@ class SplitsMarkedActive:
 
 
 @dataclass(frozen=True, slots=True)
+class StrategySet:
+    """A person sets delay and idleness of a running stream: reports and silence count by this strategy from now on.
+
+    The low watermark and the watermarks of splits do not go back for a larger delay. With another idleness all timers
+    of silence begin anew, as after a restart, and a split that is idle stays idle until it speaks.
+
+    Attributes:
+        strategy: differs from the present strategy in delay and idleness only.
+    """
+
+    strategy: WatermarkStrategy
+
+
+@dataclass(frozen=True, slots=True)
 class ReportLost:
     """A batch is over and will never be reported, because its query was killed right after the batch.
 
@@ -292,6 +307,7 @@ Event = (
     | SplitsRemoved
     | SplitsMarkedIdle
     | SplitsMarkedActive
+    | StrategySet
     | ReportLost
     | Tick
 )

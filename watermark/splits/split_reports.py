@@ -74,6 +74,10 @@ class SplitReports:
         self._heard_us[split] = planned_at_us
         return True
 
+    def set_bound(self, out_of_orderness_us: int) -> None:
+        """Count later batches by this bound."""
+        self._out_of_orderness_us = self.tally.bound_us = out_of_orderness_us
+
     def forget(self, split: SplitId) -> None:
         """Forget a split that was removed."""
         self._heard_us.pop(split, None)

@@ -269,6 +269,16 @@ class SplitStates:
 
     # -- time
 
+    def set_idleness(self, strategy: WatermarkStrategy, changes: Changes) -> None:
+        """Time the silence of splits by another idleness. Nothing happens if the idleness is the present one."""
+        self._strategy = strategy
+        if not self.timers.set_idleness(strategy):
+            return
+        for split, record in self.records.items():
+            self.timers.start(split, record, changes.now_us)
+            if record.waits or self.lineage.state(split) is SplitState.PAUSED:
+                self.timers.pause(split, changes.now_us)
+
     def settle(self, changes: Changes) -> None:
         """Apply what time changes by itself, after the event: once, so that the order of splits has no influence."""
         self._end_loss(changes)

@@ -104,6 +104,29 @@ class WrongClock:
 
 
 @dataclass(frozen=True, slots=True)
+class SetByHand:
+    """A part of the strategy that a person set in a running query. The code's value counts again at the next start.
+
+    Attributes:
+        what: "delay" or "idleness".
+        us: the value in force, microseconds; None: no split becomes idle.
+        code_us: the value that the code says, likewise.
+        by: the person.
+        since: when, UTC.
+    """
+
+    what: str
+    us: int | None
+    code_us: int | None
+    by: str
+    since: datetime | None
+
+    def __str__(self) -> str:
+        value, code = ("off" if us is None else format_duration_us(us) for us in (self.us, self.code_us))
+        return f"{self.what} {value}, set by {self.by} at {_moment(self.since)}; the code says {code}"
+
+
+@dataclass(frozen=True, slots=True)
 class HolderSpell:
     """A time in which one split held the low watermark back.
 
@@ -151,6 +174,7 @@ class StreamStatus:
         fastest_us: the largest watermark of a split so far, microseconds since the epoch.
         wrong_clocks: up to ten splits that sent rows beyond the future guard, those with most rows first.
         by_hand: splits that a person left out, by name, each with the person and the end.
+        set_by_hand: what a person set in this query, so that the query differs from the code until its next start.
     """
 
     name: str
@@ -177,6 +201,7 @@ class StreamStatus:
     fastest_us: int | None = None
     wrong_clocks: tuple[WrongClock, ...] = ()
     by_hand: tuple[tuple[str, str], ...] = ()
+    set_by_hand: tuple[SetByHand, ...] = ()  # empty from `view.py`: the driver knows the code
 
     @property
     def clocks_beside(self) -> tuple[WrongClock, ...]:
@@ -353,6 +378,7 @@ def explain(status: StreamStatus) -> str:
         f"  since  {format_time_us(_us(status.since))}",
         f"  next   {status.next}",
         *_clock_lines(status),
+        *(f"  set    {each}" for each in status.set_by_hand),
         *_held_lines(status.held),
         "  splits " + ", ".join(f"{count:,} {state}" for state, count in status.states.items()),
     ]

@@ -48,6 +48,7 @@ from .events import (
     SplitColumn,
     SplitsDiscovered,
     SplitsResharded,
+    StrategySet,
     Tick,
 )
 from .low_watermark import LowWatermark
@@ -126,6 +127,10 @@ class SplitWatermarks:
                 self._states.timers.read(until_us)
             case ReportLost(batch_id):
                 self._states.lose(batch_id, changes)
+            case StrategySet(strategy):
+                self._strategy = strategy
+                self._reports.set_bound(strategy.out_of_orderness_us)
+                self._states.set_idleness(strategy, changes)
             case Tick():
                 pass  # time passed: ``settle`` looks
             case _:

@@ -51,7 +51,7 @@ class Tally:
     """
 
     def __init__(self, bound_us: int) -> None:
-        self._bound_us = bound_us
+        self.bound_us = bound_us
         self.splits: dict[SplitId, SplitTally] = {}
         self.future: dict[SplitId, FutureTally] = {}
         self.newest_us: int | None = None  # the largest event time, rows beyond the future guard included
@@ -127,7 +127,7 @@ class Tally:
 
     def _newest_us(self, watermark_us: int) -> int:
         """The largest event time that a split with this watermark can have shown."""
-        return watermark_us + self._bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
+        return watermark_us + self.bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
 
     def saw(self, watermark_us: int) -> None:
         """Note a split's watermark."""
@@ -143,7 +143,7 @@ class Tally:
         """Note the largest event time of a batch, which moves native Spark because Spark has no future guard."""
         if newest_us is not None:
             self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
-            self._saw_native(bounded_watermark_us(newest_us, self._bound_us))
+            self._saw_native(bounded_watermark_us(newest_us, self.bound_us))
 
     def forget(self, split: SplitId) -> None:
         """Drop the counts of a removed split."""

@@ -114,6 +114,19 @@ class Timers:
             moments.append(silent_us if read_us is None or silent_us > read_us else None)
         return min((us for us in moments if us is not None), default=None)
 
+    def set_idleness(self, strategy: WatermarkStrategy) -> bool:
+        """Forget every silence if the strategy has another idleness; the caller starts the timers of all splits.
+
+        A timeout that grows is at its end at once, because the age of the stream is not kept beside another timeout.
+        """
+        before, self._strategy = self._strategy, strategy
+        same = (before.idle_timeout_us, before.progressive) == (strategy.idle_timeout_us, strategy.progressive)
+        if not same:
+            self.time_each()
+            timeout_us = strategy.idle_timeout_us
+            self._idle = NeverIdle() if timeout_us is None else Idleness(timeout_us, strategy.silence_clock)
+        return not same
+
     # -- the stream was read
 
     def begin(self, at_us: int) -> None:

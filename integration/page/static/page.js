@@ -151,7 +151,8 @@ function stream(run, { now_us: now }) {
     gone: "Its service does not answer any more: the application has ended, or hangs. Shown is what was known last." };
   const clocks = run.clocks.filter(([, , , , , holds]) => !holds).map(([, shown, rows, since, last]) =>
     `The clock of split ${shown} is wrong: ${many(rows, "row")} from ${clock(parsed(since))} to ${clock(parsed(last))} UTC lie further ahead than the future guard allows.`);
-  const notes = [over[run.verdict], ...clocks].filter(Boolean);
+  const set = run.set_by_hand.map((each) => `By hand: ${each}.`);
+  const notes = [over[run.verdict], ...set, ...clocks].filter(Boolean);
   put($("beside"), notes.join(" "));
   $("beside").hidden = notes.length === 0;
   facts(run, now);

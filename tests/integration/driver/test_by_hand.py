@@ -137,7 +137,7 @@ def test_what_cannot_be_marked_is_refused_in_words(service: LowWatermarkService,
         service.mark_idle("orders", "b/5")
 
 
-@pytest.mark.parametrize("path", ["mark", "lowmark.v1.Driver/Mark", "api/mark"])
+@pytest.mark.parametrize("path", ["mark", "lowmark.v1.Driver/Mark", "api/mark", "set", "lowmark.v1.Driver/Set"])
 def test_neither_the_page_nor_the_metrics_port_takes_a_mark(service: LowWatermarkService, path: str) -> None:
     for door in (service.page_address, f"http://127.0.0.1:{service.metrics_port}/"):
         asked = urllib.request.Request(f"{door}{path}", data=b'{"stream": "orders"}', method="POST")

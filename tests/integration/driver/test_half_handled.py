@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -130,6 +131,7 @@ class Fed:
             "batch": self.run.last_batch_id,
             "splits": {name: (split.state, split.watermark_us) for name, split in status.splits.items()},
             "refusal": self.run.refusal,
+            "strategies": (self.run.stream.strategy, self.run.watermarks._strategy, self.run.splits.stream.strategy),
             "gaps": self.run.gaps,
             "events": self.planner.events,
             "reported": self.planner.reported,
@@ -145,6 +147,10 @@ def take(fed: Fed, what: str) -> None:
             fed.plan(3, "a", "b", "c")
         case "poll":
             fed.run.hear(Polled(fed.now_us + 60 * SECOND), fed.now_us)
+        case "set":
+            strategy = replace(STRATEGY, out_of_orderness_us=5 * SECOND, idle_timeout_us=SECOND)
+            fed.run.set(strategy, (), fed.now_us)
+            fed.report(3, a=40, b=41)
 
 
 CASES: list[tuple[Kind, str]] = [
@@ -155,7 +161,7 @@ CASES: list[tuple[Kind, str]] = [
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # a generator that raises while it is closed
-@pytest.mark.parametrize(("kind", "what"), CASES)
+@pytest.mark.parametrize(("kind", "what"), [*CASES, ("read", "set")])
 def test_an_error_at_any_call_changes_nothing_in_the_end(kind: Kind, what: str) -> None:
     whole = Fed(kind)
     with Fault() as counted:

@@ -10,7 +10,7 @@ from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.driver_rpc import GuideRequest
+from lowmark.integration.transport.driver_rpc import GuideRequest, SetRequest
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
@@ -138,6 +138,27 @@ def test_a_split_that_ended_with_a_batch_whose_report_is_missing_ends_with_the_n
     assert fed.run.status(fed.now_us).splits["b"].state is SplitState.FINISHED
     assert isinstance(fed.run.splits, PlannedSplits)
     assert [*fed.run.splits._claimed_us] == [fed.id("a")]
+
+
+def test_claims_and_caps_go_by_the_delay_that_a_person_set() -> None:
+    queries: Any = ()
+    fed, desks = Fed("read"), Desks(queries, notify=lambda _: None)
+    aligned = fed.stream.strategy.with_watermark_alignment("g", "10 seconds")
+    fed.run.stream = fed.run.splits.stream = replace(fed.stream, strategy=aligned)
+    desks.runs.add(fed.run.stream)
+    desks.runs._runs["t"], fed.run.query_id = fed.run, "q"
+    desks.runs.planners.add("planner", fed.planner, lambda _: False)
+    desks.by_hand.set(SetRequest("orders", "anna", delay_us=30 * SECOND))
+    claimed(fed, 4, 100)
+    assert fed.run.low_watermark_us == low(70)
+    fed.report(3, a=101, b=101)
+    assert fed.run.low_watermark_us == low(71)
+
+    desks.runs.cooperation.report(fed.run)
+    guidance = desks.plans.guide(GuideRequest("s", "planner"))
+    assert guidance.read_before_us == 111 * SECOND + 1_000, "a drift of 10 seconds, and a delay of 30"
+    desks.by_hand.set(SetRequest("orders", "anna", code=True))
+    assert (fed.run.stream.strategy, fed.run.set_by_hand) == (aligned, ())
 
 
 # -- the planner of a run
