@@ -25,13 +25,13 @@ def environments() -> dict[str, Path]:
     return dict(sorted({**found, PINNED: ROOT / ".venv" / "bin" / "python"}.items()))
 
 
-def tried(python: Path, folder: Path, *, seconds: float) -> dict[str, Any]:
-    """Return the results of `version_app` under a Python.
+def tried(python: Path, folder: Path, *stay: str, seconds: float) -> dict[str, Any]:
+    """Return the results of `version_app` under a Python; `stay` is for its queries with timers.
 
     Raises:
         AssertionError: it failed, with the end of its stderr.
     """
-    command = [str(python), "-m", "tests.integration.spark.version_app", str(folder)]
+    command = [str(python), "-m", "tests.integration.spark.version_app", str(folder), *stay]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
     assert ran.returncode == 0, ran.stderr[-4_000:]
     came: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.servers.kafka import Broker
 
-__all__ = ["calls_of", "play"]
+__all__ = ["play"]
 
 _OF_THE_DRIVER = (
     "watermark",
@@ -63,7 +63,7 @@ def _played(
         return seen.calls, seen.raised, outcome
 
 
-def calls_of(kind: str, spark: SparkSession, broker: Broker | None) -> Counter[str]:
+def _calls_of(kind: str, spark: SparkSession, broker: Broker | None) -> Counter[str]:
     """Count the calls of each function that may raise, during a query from its start to its end."""
     calls, _, outcome = _played(kind, spark, broker, None, STEPS // 2)
     assert outcome.kind == "exact", outcome
@@ -102,7 +102,7 @@ def main() -> int:
         ExitStack() as on,
     ):
         broker = on.enter_context(kafka_broker(place / "kafka")) if {"read", "planner"} & {*kinds} else None
-        calls = {kind: calls_of(kind, spark, broker) for kind in kinds}
+        calls = {kind: _calls_of(kind, spark, broker) for kind in kinds}
         for kind in kinds:
             print(f"{kind}: {len(calls[kind])} functions, {sum(calls[kind].values())} calls", flush=True)
         seed, until = given.seed, time.monotonic() + 60 * given.minutes

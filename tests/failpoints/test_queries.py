@@ -10,23 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.integration.driver import farewells
+from lowmark.integration.driver.heartbeats import Heartbeats
+from lowmark.integration.driver.reports import Reports
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.sources.coordinator import SourceCoordinator
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kit.discovery import DiscoveringEnumerator
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.low_watermark import LowWatermark
+from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 
 from tests.failpoints import queried
 from tests.failpoints.inject import name_of
-from tests.failpoints.queried import ELSEWHERE, KINDS, World, rows_of
-from tests.failpoints.run import calls_of, play
+from tests.failpoints.queried import ELSEWHERE, KINDS, STEPS, World, rows_of
+from tests.failpoints.run import play
 
 if TYPE_CHECKING:
-    from lowmark.integration.spark.progress import Progress
     from pyspark.sql import SparkSession
 
     from tests.servers.kafka import Broker
@@ -39,10 +44,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-FIRST_SEED = 2_026
-FAULTS = 1  # of each kind; for more, and for other seeds, run make failpoints
+FIRST_SEED = 2_026  # for other seeds, and for a fault in any function, run make failpoints
 
 CERTAIN: dict[str, list[Callable[..., object]]] = {
+    "driver": [
+        *(Heartbeats.answer, Reports.catch_up, Reports.take, Progress.heartbeats, HeartbeatOffset.find),
+        *(StreamRun.report, StreamRun.sources_in, StreamRun.handle, StreamRun.answer, StreamRun._took),
+        *(SplitWatermarks.handle, SplitWatermarks._report, SplitWatermarks.wake_at_us, LowWatermark.follow),
+    ],
     "planner": [
         *(BatchPlanner.plan, BatchPlanner.tasks, ServicePeer.ask, ServicePeer.tell),
         *(SourceCoordinator.checkpoint, DiscoveringEnumerator.handle_split_request, KafkaPlanner.latest),
@@ -55,19 +64,14 @@ CERTAIN: dict[str, list[Callable[..., object]]] = {
 """Functions that such a process surely calls; to count the calls of all its functions takes as long as the test."""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ELSEWHERE])
-def test_a_fault_in_the_driver_costs_no_row(spark: SparkSession, kafka: Broker, kind: str) -> None:
-    calls, first = calls_of(kind, spark, kafka), int(os.environ.get("LOWMARK_SEED", FIRST_SEED))
-    for number in range(first, first + FAULTS):
-        fault, raised, outcome = play(kind, spark, kafka, calls, number)
-        assert outcome.kind != "wrong", f"LOWMARK_SEED={number}: {fault}: {outcome}"
-        assert raised or outcome.kind == "exact", f"LOWMARK_SEED={number}: {fault} was not reached: {outcome}"
-
-
-@pytest.mark.parametrize("kind", ["planner", pytest.param("serve", marks=pytest.mark.torture)])
-def test_a_fault_beside_the_driver_costs_no_row(spark: SparkSession, kafka: Broker, kind: str) -> None:
-    number = int(os.environ.get("LOWMARK_SEED", FIRST_SEED))
-    fault, raised, outcome = play(kind, spark, kafka, Counter({name_of(each): 2 for each in CERTAIN[kind]}), number)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.torture if kind == "serve" else ()) for kind in KINDS]
+)
+def test_a_fault_costs_no_row(spark: SparkSession, kafka: Broker, kind: str) -> None:
+    number = int(os.environ.get("LOWMARK_SEED", FIRST_SEED + KINDS.index(kind)))  # another fault for each kind
+    where, times = (kind, 2) if kind in ELSEWHERE else ("driver", STEPS)  # the driver calls them in every batch
+    calls = Counter({name_of(each): times for each in CERTAIN[where]})
+    fault, raised, outcome = play(kind, spark, kafka, calls, number)
     assert raised, f"LOWMARK_SEED={number}: {fault} was not reached: {outcome}"
     assert outcome.kind != "wrong", f"LOWMARK_SEED={number}: {fault}: {outcome}"
 

@@ -66,7 +66,7 @@ def test_kills_at_random_moments_mark_no_partition_early_and_forget_none(tmp_pat
     config, waiting = Config(str(tmp_path)), list[Waiting]()
     config.feed.mkdir()
     with Torture("marking", tmp_path) as killer, Feeder(config) as feeder, ExitStack() as stack:
-        for _ in range(int(os.environ.get("LOWMARK_KILLS", "3"))):
+        for _ in range(int(os.environ.get("LOWMARK_KILLS", "2"))):
             driver = killer.start(config)
             if not waiting:  # for an hour between the kills, and for an hour after them
                 torture.await_batch(driver, config)

@@ -44,7 +44,7 @@ def packages(python: Path) -> str:
     return str(found)
 
 
-@pytest.fixture(params=[min(environments()), max(environments())])
+@pytest.fixture(scope="module", params=[min(environments()), max(environments())])
 def version(request: pytest.FixtureRequest) -> str:
     version: str = request.param
     if not environments()[version].exists():
@@ -52,12 +52,12 @@ def version(request: pytest.FixtureRequest) -> str:
     return version
 
 
-@pytest.fixture
-def bin_(version: str, wheel: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def bin_(version: str, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the programs of an environment with the wheel and this Spark."""
     sparks = environments()
     lent = [packages(sparks[version]), packages(ROOT / ".venv" / "bin" / "python")]
-    return make_environment(tmp_path / "project" / ".venv", wheel, lent)
+    return make_environment(tmp_path_factory.mktemp("project") / ".venv", wheel, lent)
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -6,13 +6,13 @@ Each version has its own environment, which `make` sets up; `make test SPARK=4.0
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import importlib.metadata
-import json
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +27,7 @@ from lowmark.watermark import InvalidStrategy, WatermarkStrategy
 from lowmark.watermark.generator import NoWatermarks
 from lowmark.watermark.splits.events import BatchCounts
 
-from tests.commands.version_table import PINNED, ROOT, environments, tried
+from tests.commands.version_table import PINNED, environments, tried
 from tests.integration.feed import Feed, Row, us
 from tests.servers.local import require_java, unavailable
 
@@ -36,17 +36,47 @@ if TYPE_CHECKING:
 
 OTHERS = [version for version in environments() if version != PINNED]
 STEP = 0.001
-SECONDS = 240  # 25 on two idle cores
+SECONDS = 240  # 30 on two idle cores
+
+
+# The files that each stay of the queries reads, a file a batch: native on the oldest Spark, then adopted on the newest.
+STAYS: dict[str, list[list[Row]]] = {
+    "native": [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)]],
+    "wrapped": [
+        [("fast", 6, 301), ("slow", 4, 114), ("slow", 7, 121)],
+        [("fast", 8, 311), ("slow", 9, 131)],
+        [("fast", 98, 1000), ("slow", 99, 1000)],
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Runs `version_app` on a version, once for all tests; queries with timers stay on the oldest and the newest."""
+    require_java()
+    timers = tmp_path_factory.mktemp("timers")
+    feed, sparks = Feed(cast("SparkSession", None), timers / "feed"), environments()
+    kinds = dict(zip((min(sparks), max(sparks)), STAYS, strict=True))
+
+    @functools.cache
+    def played(version: str) -> dict[str, Any]:
+        if not sparks[version].exists():
+            unavailable(f"the environment of Spark {version}", "run make sparks")
+        stay: list[str] = []
+        if version in kinds:
+            for batch in STAYS[kinds[version]]:
+                feed.put(*batch)
+            stay = [str(timers), kinds[version]]
+        return tried(sparks[version], tmp_path_factory.mktemp(version), *stay, seconds=SECONDS)
+
+    return played
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("version", OTHERS)
-def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
-    require_java()
-    if not environments()[version].exists():
-        unavailable(f"the environment of Spark {version}", "run make sparks")
-    came = tried(environments()[version], tmp_path, seconds=SECONDS)
+def test_wrap_restart_adopt_and_read(version: str, play: Callable[[str], dict[str, Any]]) -> None:
+    came = play(version)
     assert came["pyspark"] == version
 
     # The same on every version: the measurements, the moments at which windows come out, no drops.
@@ -73,41 +103,18 @@ def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
 
 
-# The files that each stay of the queries reads, a file a batch: native on the oldest Spark, then adopted on the newest.
-STAYS: dict[str, list[list[Row]]] = {
-    "native": [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)]],
-    "wrapped": [
-        [("fast", 6, 301), ("slow", 4, 114), ("slow", 7, 121)],
-        [("fast", 8, 311), ("slow", 9, 131)],
-        [("fast", 98, 1000), ("slow", 99, 1000)],
-    ],
-}
-
-
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(4 * SECONDS)
-def test_timers_of_python_go_on_under_a_newer_spark(tmp_path: Path) -> None:
+def test_timers_of_python_go_on_under_a_newer_spark(play: Callable[[str], dict[str, Any]]) -> None:
     """Timers of transformWithState, timeouts of applyInPandasWithState: the newest Spark fires those of the oldest.
 
     Python's workers pickle keys and values on their way to the JVM, which stores them as rows of Spark's own.
     """
-    require_java()
-    found = sorted(environments().items())
-    asked = (found[0], found[-1])
-    for version, python in asked:
-        if not python.exists():
-            unavailable(f"the environment of Spark {version}", "run make sparks")
-    feed = Feed(cast("SparkSession", None), tmp_path / "feed")
     fired: dict[str, list[Row]] = {"alarmed": [], "timed_out": []}
-    for (version, python), (kind, batches) in zip(asked, STAYS.items(), strict=True):
-        for batch in batches:
-            feed.put(*batch)
-        command = [str(python), "-m", "tests.integration.spark.timers_app", str(tmp_path), kind]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
-        assert ran.returncode == 0, ran.stderr[-4_000:]
-        came = json.loads(ran.stdout.splitlines()[-1])
-        assert (came["pyspark"], came["dropped"]) == (version, 0)
+    for version in (min(environments()), max(environments())):
+        came = play(version)["timers"]
+        assert came["dropped"] == 0
         for name, rows in fired.items():
             rows += map(tuple, came[name])
 

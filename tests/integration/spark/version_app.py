@@ -1,6 +1,8 @@
 """The features of every version of Spark, in one short application; prints the results as JSON.
 
-Usage: python -m tests.integration.spark.version_app FOLDER
+Usage: python -m tests.integration.spark.version_app FOLDER [TIMERS native|wrapped]
+
+The folder TIMERS outlives the application: queries with timers stay on several versions (`timers`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Row, lose_commit, run, start, windows
 from tests.integration.log import Log, LogSource
+from tests.integration.spark import timers
 from tests.servers.local import wait_until
+from tests.sparks import LOCAL_CHECKPOINTS
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 # "slow" is eight minutes behind "fast"; each batch holds both.
@@ -174,16 +178,20 @@ def late(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"rows": rows, "dropped": [v for file in files for v in file["v"].to_pylist()], "marked": sorted(marked)}
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *stay: str) -> None:
     told = Told()
     logging.getLogger("lowmark").addHandler(told)
-    with local_session("lowmark-versions") as (spark, _):
+    # `test_newcomer` has Spark's own manager of checkpoints, on the oldest and the newest version.
+    with local_session("lowmark-versions", settings=LOCAL_CHECKPOINTS) as (spark, _):
         came = {}
         for what in (restarted, available_now, adopted, read, watched, late):
             sys.stderr.write(f"{what.__name__}\n")  # the last line names a run that hangs
             came[what.__name__] = what(spark, folder)
+        if stay:
+            sys.stderr.write("timers\n")
+            came["timers"] = timers.stay(spark, Path(stay[0]), wraps=stay[1] == "wrapped")
     print(json.dumps({"pyspark": pyspark.__version__, "told": told.said, **came}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,26 +1,19 @@
-"""One stay of two queries with a user's timers, on some version of Spark; prints their output as JSON.
-
-Usage: python -m tests.integration.spark.timers_app FOLDER native|wrapped
-"""
+"""One stay of two queries with a user's timers, on some version of Spark (`version_app`)."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.adoption import adopt, leave
-from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.driver.test_stateful import AlarmsInPandas, tallied
 from tests.integration.feed import SCHEMA, start
-from tests.sparks import ROCKSDB, STATE_STORE
+from tests.sparks import ROCKSDB, STATE_STORE, settings
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 
@@ -41,15 +34,15 @@ def timed_out(df: DataFrame) -> DataFrame:
 QUERIES = {"alarmed": alarmed, "timed_out": timed_out}
 
 
-def stay(spark: SparkSession, folder: Path, wraps: bool) -> dict[str, Any]:
-    """Continue from the present checkpoints; read the available files, a file a batch."""
-    came: dict[str, Any] = {"pyspark": pyspark.__version__, "dropped": 0}
+def stay(spark: SparkSession, folder: Path, *, wraps: bool) -> dict[str, Any]:
+    """Continue from the present checkpoints; read the available files of FOLDER/feed, a file a batch."""
+    came: dict[str, Any] = {"dropped": 0}
     for name, query in QUERIES.items():
         checkpoint = str(folder / f"{name}-cp")
         if (folder / f"{name}-cp").exists():
             assert adopt(checkpoint, name, stopped=True).done if wraps else leave(checkpoint, stopped=True).done
         df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "feed"))
-        with LowWatermarkService(spark) as service:
+        with LowWatermarkService(spark) as service, settings(spark, {STATE_STORE: ROCKSDB}):
             df = (
                 service.wrap(
                     df, name=name, event_time="ts", split="split", splits=["fast", "slow"], strategy=TEN_SECONDS
@@ -63,13 +56,3 @@ def stay(spark: SparkSession, folder: Path, wraps: bool) -> dict[str, Any]:
         came[name] = sorted(ran.rows)
         came["dropped"] += ran.dropped
     return came
-
-
-def main(folder: Path, kind: str) -> None:
-    settings = {STATE_STORE: ROCKSDB, "spark.sql.shuffle.partitions": "1"}
-    with local_session("lowmark-timers", settings=settings) as (spark, _):
-        print(json.dumps(stay(spark, folder, kind == "wrapped")))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
