@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
-from lowmark.integration.driver.done_partition import DonePartition
+from lowmark.integration.driver.done_partition import DonePartition, success_files_in
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.partitions import Kept
 from lowmark.integration.spark.progress import Progress
+from lowmark.watermark.moment import datetime_of
 
 HOUR_US = 3_600_000_000
 BEFORE_YEAR_1 = -62_200_000_000_000_000 // HOUR_US
@@ -118,3 +119,24 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
     assert len(marked) == 200
     assert len(written) < 10
     assert msgspec.json.decode(written[-1], type=Kept) == Kept(0, (), 200, 500 * HOUR_US)
+
+
+def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_file(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    marked, is_marked = list[DonePartition](), threading.Event()
+
+    def act(partition: DonePartition) -> None:
+        marked.append(partition)
+        is_marked.set()
+
+    marking, query = marking_of(act, (5, 0))  # complete until 1970, so all hours since then may have rows
+    marking.begin(query)
+    marking.take(batch(6), query, until_us=400_000 * HOUR_US, had_rows=True)
+    assert is_marked.wait(20)
+    marking.stop()
+    first = marked[0]
+    assert (first.start, first.end) == (datetime_of(0), datetime_of(390_000 * HOUR_US))
+    assert not first.has_rows
+    success_files_in(cast("Any", None), "/table", HOUR_US)(first)  # needs no session, because it looks at no file
+    assert f"partitions from {first.start} to {first.end} may have rows" in caplog.text
