@@ -113,7 +113,7 @@ def test_what_was_set_is_taken_back_value_by_value_or_as_a_whole(
 
 
 def test_a_split_becomes_idle_by_the_idleness_that_was_set(service: LowWatermarkService, ran: Ran, feed: Feed) -> None:
-    service.set_strategy("orders", delay="0 seconds", idleness="1 ms")
+    service.set_strategy("orders", delay="0 seconds", idleness="1 millisecond")
 
     def left_out() -> bool:
         feed.put(("a", 1, 35))
