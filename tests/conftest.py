@@ -155,7 +155,7 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
 
 
-# --- servers, shared by the whole run; a test makes its own topic or stream: `kafka.create_topic()` ---
+# --- servers, shared by the whole run or by a file; a test makes its own topic or stream: `kafka.create_topic()` ---
 
 
 @pytest.fixture(scope="session")
@@ -178,9 +178,11 @@ def kafka_jars() -> list[Path]:
     return require_jars("spark-kafka")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pravega(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pravega]:
-    """The shared Pravega; each test has its own streams: `pravega.create_stream()`."""
+    """The Pravega of a file, because an idle one takes a tenth of a core; each test has its own streams:
+    `pravega.create_stream()`.
+    """
     with pravega_server(tmp_path_factory.mktemp("pravega")) as server:
         yield server
 

@@ -83,7 +83,7 @@ def kill(server: Kinesis, folder: Path, *, kills: int, reshardings: int) -> None
 
 
 def test_kills_and_reshardings_lose_nothing(kinesis: Kinesis, tmp_path: Path) -> None:
-    kill(kinesis, tmp_path, kills=3, reshardings=5)
+    kill(kinesis, tmp_path, kills=2, reshardings=5)
 
 
 @pytest.mark.torture

@@ -124,8 +124,8 @@ def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> No
         assert torture.runs(config) > kills // 2, "the runs left no trace"
 
 
-def test_three_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
-    kill(pravega, tmp_path, kills=3)
+def test_two_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
+    kill(pravega, tmp_path, kills=2)
 
 
 @pytest.mark.torture

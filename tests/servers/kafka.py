@@ -201,6 +201,8 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+# by default an idle controller writes a record twice a second, which is half of what an idle broker costs
+metadata.max.idle.interval.ms=0
 # event times of long ago and far ahead are what the tests are about
 log.retention.ms=-1
 log.message.timestamp.before.max.ms=9223372036854775807
