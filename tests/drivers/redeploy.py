@@ -34,6 +34,8 @@ def session(scratch: Path) -> SparkSession:
         "spark.driver.memory": "512m",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
+        # With Spark's 10 ms, each application looks for rows all the time while the test waits: a third of a core.
+        "spark.sql.streaming.pollingDelay": "50ms",
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **LOCAL_CHECKPOINTS,

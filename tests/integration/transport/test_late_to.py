@@ -172,9 +172,7 @@ def test_one_task_and_two_actions_write_each_row_once(service: LowWatermarkServi
     assert [row["v"] for row in late_rows(tmp_path / "late")] == [5, 6]
 
 
-@pytest.mark.parametrize(
-    "name", ["or\"d`e\\rs ' 2", "größe/\U0001f600", "long" * 100], ids=["quotes", "letters", "long"]
-)
+@pytest.mark.parametrize("name", ["or\"d`e\\rs ' 2 größe/\U0001f600", "long" * 100], ids=["characters", "long"])
 def test_every_name_of_a_stream_names_files(
     service: LowWatermarkService, feed: Feed, tmp_path: Path, name: str
 ) -> None:
