@@ -50,7 +50,7 @@ def use(folder: Path, port: int, until: float, trigger: str | None) -> None:
             query.awaitTermination(90)
         else:
             service.when_passed("orders", _text(until), lambda _: passed.set())
-            service.wait_until("orders", _text(until), timeout="90 seconds")
+            service.wait_until("orders", _text(until), timeout="150 seconds")
         said: dict[str, Any] = {"explain": str(service.explain("orders"))}
         if trigger != "available":
             said |= {"passed": passed.wait(30), "states": [*_marked(service)], "served": [*_served(service)]}

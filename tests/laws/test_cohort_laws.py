@@ -35,6 +35,7 @@ from lowmark.watermark.splits.events import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
+    StrategySet,
     Tick,
 )
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -90,6 +91,7 @@ others = st.one_of(
     st.builds(SplitsMarkedIdle, ones, st.just("anna"), st.sampled_from((None, 3, 3 * TIMEOUT_US))),
     st.builds(SplitsMarkedActive, ones, st.just("bert")),
     st.just(SplitsResharded((3,), (2**64 - 1,))),
+    st.sampled_from((None, 2, 3 * TIMEOUT_US)).map(lambda us: StrategySet(WatermarkStrategy(idle_timeout_us=us))),
     st.builds(Polled, st.integers(0, 3)),
     st.just(Tick()),
 )
@@ -139,6 +141,8 @@ def test_columns_and_mappings_tell_the_same(
             event = replace(event, planned_at_us=now_us - event.planned_at_us)
         elif isinstance(event, Polled):
             event = Polled(now_us - event.until_us)
+        elif isinstance(event, StrategySet):
+            event = StrategySet(replace(strategy, idle_timeout_us=event.strategy.idle_timeout_us, progressive=None))
 
         assert mapped.handle(event, now_us) == columnar.handle(as_columns(event, bits), now_us)
         assert mapped.status(now_us) == columnar.status(now_us)

@@ -276,7 +276,7 @@ class SplitStates:
             return
         for split, record in self.records.items():
             self.timers.start(split, record, changes.now_us)
-            if record.waits or self.lineage.state(split) is SplitState.PAUSED:
+            if self.lineage.state(split) is SplitState.PAUSED:
                 self.timers.pause(split, changes.now_us)
 
     def settle(self, changes: Changes) -> None:

@@ -210,6 +210,28 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
     assert written == []
 
 
+def test_what_a_person_set_outlives_an_error_after_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, fed = Fed("read"), Fed("read")
+    failures = [MemoryError("no room")]
+
+    def fail_once(self: SplitStates, changes: Changes) -> None:
+        if failures:
+            raise failures.pop()
+        settle(self, changes)
+
+    settle = SplitStates.settle
+    for each in (whole, fed):
+        take(each, "set")
+        each.run.tell()
+        each.run.answer(each.now_us)
+        if each is fed:
+            monkeypatch.setattr(SplitStates, "settle", fail_once)
+        each.report(4, a=60, b=61)
+    assert failures == []
+    assert fed.picture() == whole.picture()
+    assert fed.run.watermarks._strategy.out_of_orderness_us == 5 * SECOND
+
+
 def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,11 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lowmark.watermark import SplitState, WatermarkStrategy
-from lowmark.watermark.splits.events import BatchReported, Effect, Polled, SplitColumn, SplitsPaused, StrategySet
+from lowmark.watermark.splits.events import (
+    BatchReported,
+    Effect,
+    Polled,
+    SplitColumn,
+    SplitsPaused,
+    SplitsResharded,
+    SplitsResumed,
+    StrategySet,
+)
 from lowmark.watermark.splits.stream import SplitWatermarks
 
 S = 1_000_000
-ACTIVE, PAUSED, IDLE = SplitState.ACTIVE, SplitState.PAUSED, SplitState.IDLE
+ACTIVE, PAUSED, IDLE, PENDING = SplitState.ACTIVE, SplitState.PAUSED, SplitState.IDLE, SplitState.PENDING
 
 
 class World:
@@ -101,6 +110,16 @@ def test_a_silence_counts_anew_from_the_moment_at_which_a_person_set_the_idlenes
     assert world.states(500) == [ACTIVE, ACTIVE], "no split becomes idle any more"
 
 
+def test_splits_that_go_on_reporting_together_stay_active() -> None:
+    world = World()
+    for now_s in range(4):
+        world.report(now_s, 100 + now_s, 100)
+    world.set(4, idle_s=5)
+    for now_s in range(5, 30):
+        world.report(now_s, 100 + now_s, 100)
+    assert world.states(30) == [ACTIVE, ACTIVE]
+
+
 def test_a_split_that_alignment_holds_back_is_not_timed_by_a_new_idleness() -> None:
     world = World()
     world.report(1, 100, 100)
@@ -109,6 +128,23 @@ def test_a_split_that_alignment_holds_back_is_not_timed_by_a_new_idleness() -> N
     for now_s in range(4, 40):
         world.report(now_s, 100 + now_s, None)
     assert world.states(40) == [ACTIVE, PAUSED]
+    world.watermarks.handle(SplitsResumed((1,)), 40 * S)
+    for now_s in range(40, 44):
+        world.report(now_s, 100 + now_s, None)
+    assert world.states(43) == [ACTIVE, ACTIVE]
+    for now_s in range(44, 60):
+        world.report(now_s, 100 + now_s, None)
+    assert world.states(60) == [ACTIVE, IDLE]
+
+
+def test_a_child_whose_parent_may_still_deliver_is_not_timed_by_a_new_idleness() -> None:
+    world = World()
+    world.report(1, 100)
+    world.watermarks.handle(SplitsResharded((0,), (1,)), 2 * S)
+    world.set(3, idle_s=5)
+    for now_s in range(4, 40):
+        world.report(now_s, 100 + now_s)
+    assert world.states(40) == [ACTIVE, PENDING]
 
 
 def test_the_same_idleness_lets_a_silence_go_on() -> None:
