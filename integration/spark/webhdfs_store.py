@@ -1,8 +1,8 @@
 """The files of a checkpoint on HDFS, read without Spark and without Hadoop's libraries: over HTTP, by WebHDFS.
 
-Each name node answers at its HTTP address, and sends a reader of a file on to a data node. HttpFS and Knox speak the
-same. An answer other than "there is no such file" is an error and never an empty folder, because a query whose folder
-``state`` seems empty would be complete too early.
+A name node answers at its HTTP address, and sends a reader of a file on to a data node. An answer other than "there is
+no such file" is an error and never an empty folder, because a query whose folder ``state`` seems empty would be
+complete too early.
 """
 
 from __future__ import annotations

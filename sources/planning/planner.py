@@ -112,9 +112,7 @@ class BatchPlanner(Generic[SplitT]):
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._available_now = False
         self._waits = False  # whether alignment or the rate held rows back in the newest plan
-        self._unanswered: list[
-            str
-        ] = []  # splits that a run that ends has to read, without an answer in the newest plan
+        self._unanswered: list[str] = []  # splits without an answer that a run that ends has to read
         self._empty_until_us: int | None = None  # by the steady clock
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._telling = Telling(peer, self._token, now_us)
