@@ -173,7 +173,7 @@ def late(spark: SparkSession, folder: Path) -> dict[str, Any]:
         marked.update(*(progress.observed_metrics.get("judged", {}).get("late", []) for progress in ran.progress))
         if part[0] is batches[0]:
             lose_commit(checkpoint)
-    files = [pq.read_table(file) for file in (folder / "late-rows").iterdir()]
+    files = [pq.read_table(file) for file in (folder / "late-rows").glob("*.parquet")]
     rows = sorted(row for rows in emitted.values() for row in rows)
     return {"rows": rows, "dropped": [v for file in files for v in file["v"].to_pylist()], "marked": sorted(marked)}
 
