@@ -121,7 +121,7 @@ def _clocks(stream: dict[str, Any]) -> list[str]:
 
 
 def _set_by_hand(stream: dict[str, Any]) -> list[str]:
-    """What a person set, so that the query differs from the code."""
+    """The settings that a person changed in the query."""
     import msgspec
     from lowmark.watermark import SetByHand
 

@@ -138,7 +138,7 @@ class Enumeration(Generic[SplitT]):
 
     def _looked(self, *, ends: bool) -> bool:
         """Whether enough is known for a first plan: a split, or all splits if the run ends, or that there is none."""
-        # An enumerator that counts its discoveries has found what there is; another enumerator may still be waiting.
+        # An enumerator with a count of discoveries has found all splits. Another enumerator may still be waiting.
         discoveries = self.coordinator.metric_values().get("discoveries")
         if discoveries:
             return True

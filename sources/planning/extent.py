@@ -127,7 +127,7 @@ class Extent(Generic[SplitT]):
         self.planner.close()
 
     def _aim(self, splits: Sequence[SplitT]) -> None:
-        """Let the run end where the present splits end, as soon as each has answered."""
+        """End the run at the present ends of the splits. A split that does not answer yet gets its end later."""
         if self._targets is None:
             self._targets, self._unaimed = {}, {split.split_id for split in splits}
         if self._unaimed:

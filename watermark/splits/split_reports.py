@@ -50,7 +50,6 @@ class SplitReports:
         self.cohort: Cohort | None = None
         """The splits that report together, with their numbers; None: each split has its numbers here."""
         self._heard_us: dict[SplitId, int] = {}  # without the splits of the cohort
-        self._out_of_orderness_us = out_of_orderness_us
         self._last_column: SplitColumn | None = None  # the newest column, perhaps the first of a cohort
 
     # -- of a split
@@ -73,10 +72,6 @@ class SplitReports:
             return False
         self._heard_us[split] = planned_at_us
         return True
-
-    def set_bound(self, out_of_orderness_us: int) -> None:
-        """Count later batches by this bound."""
-        self._out_of_orderness_us = self.tally.bound_us = out_of_orderness_us
 
     def forget(self, split: SplitId) -> None:
         """Forget a split that was removed."""
@@ -148,9 +143,7 @@ class SplitReports:
         self.planned_us = self.filled_us = event.planned_at_us
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event, now_us)
-        late_reports, native_late_rows = cohort.count_late(
-            event, in_force_us, tally.native_of(event), self._out_of_orderness_us
-        )
+        late_reports, native_late_rows = cohort.count_late(event, in_force_us, tally.native_of(event), tally.bound_us)
         tally.late_reports += late_reports
         top_us = column.values_of.max().item()
         tally.count_native_late(event, native_late_rows, top_us)

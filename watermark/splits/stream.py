@@ -129,7 +129,7 @@ class SplitWatermarks:
                 self._states.lose(batch_id, changes)
             case StrategySet(strategy):
                 self._strategy = strategy
-                self._reports.set_bound(strategy.out_of_orderness_us)
+                self._reports.tally.bound_us = strategy.out_of_orderness_us
                 self._states.set_idleness(strategy, changes)
             case Tick():
                 pass  # time passed: ``settle`` looks
