@@ -66,8 +66,8 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
         lambda *given: start.run(*given, pairs=1),
     ),
     "crowd": (
-        lambda *given: crowd.run(*given, crowds=(1, 20, 50), batches=10),
-        lambda *given: crowd.run(*given, crowds=(2,), batches=2),
+        lambda *given: crowd.run(*given, crowds={1: 1, 20: 10, 50: 1}, batches=10),
+        lambda *given: crowd.run(*given, crowds={2: 2}, batches=2),
     ),
     "many": (
         lambda *given: many.run(*given, batches=20, tasks=1_000, rounds=3),

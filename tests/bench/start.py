@@ -79,14 +79,14 @@ def _starts(spark: SparkSession, defines: Mapping[str, Define], folder: Path, se
     processes: dict[str, list[tuple[float, float]]] = {side: [] for side in defines}
     for turn in range(pairs + 1):  # the first turn warms up, and starts what a session starts once
         for side, define in defines.items():
-            df, before = define(f"start {side}"), _runners(jvm)
+            df, before = define(f"start {side}"), runners(jvm)
             began = time.time()
             query = _start(df, folder)
             first = first_end(query)
             assert first is not None, query.exception()
             if turn:
                 took[side].append((first - began) * 1000)
-                processes[side] += [_cost(pid) for pid in _runners(jvm) - before]
+                processes[side] += [_cost(pid) for pid in runners(jvm) - before]
             query.stop()
     rows = [
         Row.pairs(section, f"{side}: start() to the end of the first batch", "ms", took["native"], took[side],
@@ -123,7 +123,7 @@ def first_end(query: StreamingQuery) -> float | None:
     return began.timestamp() + spent_ms([first], "triggerExecution") / 1000
 
 
-def _runners(jvm: int) -> set[int]:
+def runners(jvm: int) -> set[int]:
     """The readers' processes that a JVM started."""
     found = set[int]()
     for place in Path("/proc").glob("[0-9]*"):
@@ -138,9 +138,11 @@ def _runners(jvm: int) -> set[int]:
 
 def _cost(pid: int) -> tuple[float, float]:
     """Processor time in seconds and private memory in MB."""
-    place = Path("/proc") / str(pid)
-    spent = (place / "stat").read_text().rsplit(")", 1)[1].split()
-    private = [
-        int(line.split()[1]) for line in (place / "smaps_rollup").read_text().splitlines() if line.startswith("Private")
-    ]
-    return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK"), sum(private) / 1024
+    lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
+    private = [int(line.split()[1]) for line in lines if line.startswith("Private")]
+    return processor_seconds(pid), sum(private) / 1024
+
+
+def processor_seconds(pid: int) -> float:
+    spent = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
+    return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
