@@ -53,8 +53,9 @@ class CoordinatorClient:
         token_file: file with the coordinator's token; needed with ``host:port``.
         tls_cert, tls_key: PEM files, the application's own certificate and key, if the coordinator asks for them.
         on_low: called with a task and the new low watermark of its source, microseconds; the low watermark never falls.
-        on_given_up: called with a task that cannot go on, and the reason: the coordinator refuses the task for good
-            (another process replaced its run, or its group has other parameters), or errors have ended the link.
+        on_given_up: called with the token of a run that cannot go on, as `register` returned the token, and with the
+            reason: the coordinator refuses the run for good (another process replaced the run, or its group has other
+            parameters), or errors have ended the link. Another run of the task may have begun meanwhile.
         deadline_seconds: how long a call may take before the connection counts as lost.
         random: varies the waits between attempts, so that applications do not come in step.
 
@@ -73,7 +74,7 @@ class CoordinatorClient:
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
         on_low: Callable[[TaskId, int], None] | None = None,
-        on_given_up: Callable[[TaskId, LowmarkError], None] | None = None,
+        on_given_up: Callable[[str, LowmarkError], None] | None = None,
         deadline_seconds: float = 5.0,
         random: Random | None = None,
         now_us: Callable[[], int] | None = None,
@@ -95,7 +96,8 @@ class CoordinatorClient:
         self._attach_by_us = 0
         self._answer_by_us: int | None = None  # deadline of the message under way
         self._closing = threading.Event()
-        self._quiet = threading.Event()
+        self._finishing = threading.Event()  # `close` has queued the last work; set by the thread
+        self._quiet = threading.Event()  # all of it was sent and answered
         self._tried = threading.Event()
         self._died_us: int | None = None
         self._worker = Worker("lowmark-client", self._run, died=self._die)
@@ -117,7 +119,7 @@ class CoordinatorClient:
         """Begin a run of a task; see `TaskRegistered`. Returns at once.
 
         Returns:
-            The run's token: the given token or a new one. It is replaced if the coordinator has forgotten the task.
+            The run's token: the given token or a new one. `on_given_up` names the run by it.
 
         Raises:
             InvalidMessage: a value is impossible.
@@ -204,8 +206,7 @@ class CoordinatorClient:
         """
         if not self._closing.is_set():
             if self.connected:
-                self._quiet.clear()
-                self._hand_over(lambda: None)
+                self._hand_over(self._finishing.set)
                 self._quiet.wait(seconds)
             self._closing.set()
             self._hand_over(lambda: None)
@@ -319,10 +320,12 @@ class CoordinatorClient:
             self._link.close()
 
     def _give_up(self, task: TaskId) -> None:
+        token = self._holdings.token(task)
         try:
             self._worker.check(f"share the low watermark of task {task}")
         except WorkerDied as died:
-            self._call_back(GivenUp(task, died))
+            if token is not None:  # otherwise the run has ended meanwhile
+                self._call_back(GivenUp(task, token, died))
 
     def _wait_seconds(self) -> float | None:
         if self._link is None:
@@ -351,7 +354,7 @@ class CoordinatorClient:
         if say is not None and self._link is not None:
             self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
             self._link.say(say)
-        if state.quiet:
+        if self._finishing.is_set() and state.quiet:
             self._quiet.set()
 
     def _overdue(self, now_us: int) -> bool:
@@ -366,7 +369,7 @@ class CoordinatorClient:
                 case GivenUp():
                     _log.error("%s", heard.error)
                     if self._on_given_up is not None:
-                        self._on_given_up(heard.task, heard.error)
+                        self._on_given_up(heard.token, heard.error)
         except Exception:  # noqa: BLE001  # an error of the application; the connection goes on
             _log.exception("a callback of the application raised; the connection goes on")
 

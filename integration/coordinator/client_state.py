@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
+from threading import Lock
 
 from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
@@ -56,9 +57,14 @@ class NewLow:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The coordinator refuses the task for good, so asking again would not help."""
+    """The coordinator refuses a run of the task for good, so asking again would not help.
+
+    Attributes:
+        token: the token under which the application registered the run. A newer run of the task is not given up.
+    """
 
     task: TaskId
+    token: str
     error: LowmarkError
 
 
@@ -115,9 +121,15 @@ class _Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Mine:
-    """One task of this application."""
+    """One task of this application.
+
+    Attributes:
+        registration: what the application said.
+        token: the token under which the coordinator knows the run, or will know it (`TokenRenewed`).
+    """
 
     registration: TaskRegistered
+    token: str
     phase: _Phase = _Phase.NEW
     uncertain: bool = False  # a registration was sent, and its arrival is unknown
     reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
@@ -166,11 +178,11 @@ class ClientState:
     def register(self, registration: TaskRegistered) -> None:
         """Begin a run of a task in place of the run before."""
         before = self._tasks.get(registration.task)
-        self._add(_Mine(registration, low_us=None if before is None else before.low_us))
+        self._add(_Mine(registration, registration.token, low_us=None if before is None else before.low_us))
 
-    def resume(self, registration: TaskRegistered, low_us: int | None) -> None:
-        """Continue a run of an earlier life; ``low_us`` is the low watermark that the task has heard."""
-        self._add(_Mine(registration, uncertain=True, low_us=low_us))
+    def resume(self, registration: TaskRegistered, token: str, low_us: int | None) -> None:
+        """Continue a run of an earlier life under its newest token; the task has heard the low watermark ``low_us``."""
+        self._add(_Mine(registration, token, uncertain=True, low_us=low_us))
 
     def report(
         self,
@@ -222,6 +234,7 @@ class ClientState:
             if mine is not None:
                 mine.uncertain |= isinstance(statement, TaskRegistered)
                 mine.unsaid |= isinstance(statement, ReplyLowWatermark)
+                self._dirty[statement.task] = None
         self._under_way = None
 
     def told(self, messages: Iterable[News], now_us: int) -> None:  # noqa: ARG002  # all events have a time
@@ -323,7 +336,7 @@ class ClientState:
         task = mine.registration.task
         del self._tasks[task]
         self._dirty.pop(task, None)
-        self._heard.append(Left(task, mine.registration.token))
+        self._heard.append(Left(task, mine.token))
 
     def _waits(self, now_us: int) -> bool:
         """Whether statements for the next message are still gathered. A clock that goes back adds no wait."""
@@ -331,11 +344,11 @@ class ClientState:
 
     def _of(self, statement: Statement) -> _Mine | None:
         mine = self._tasks.get(statement.task)
-        return mine if mine is not None and mine.registration.token == statement.token else None
+        return mine if mine is not None and mine.token == statement.token else None
 
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
         """A task's statements for the next message."""
-        task, token = mine.registration.task, mine.registration.token
+        task, token = mine.registration.task, mine.token
         if mine.phase is _Phase.NEW:
             if mine.ending:
                 if mine.uncertain:
@@ -365,11 +378,11 @@ class ClientState:
         return said
 
     def _registration(self, mine: _Mine) -> TaskRegistered:
-        """The application's registration, with the newest reported low watermark if there is one."""
+        """The application's registration, with the newest token and the newest low watermark."""
         low_us = mine.reported[0]
         if low_us is None:
-            return mine.registration
-        return replace(mine.registration, low_watermark_us=low_us)
+            low_us = mine.registration.low_watermark_us
+        return replace(mine.registration, token=mine.token, low_watermark_us=low_us)
 
     def _taken(self, statement: Statement, mine: _Mine, answer: Taken) -> None:
         task = statement.task
@@ -398,13 +411,14 @@ class ClientState:
             return
         if unknown and not mine.ending:
             # The lease ran out, or the coordinator lost its journal.
-            fresh = replace(self._registration(mine), token=uuid.uuid4().hex)
-            self._heard.append(TokenRenewed(task, mine.registration.token, fresh.token))
-            mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
+            fresh = uuid.uuid4().hex
+            self._heard.append(TokenRenewed(task, mine.token, fresh))
+            mine.token, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
         if not unknown:  # an unknown task that ends has ended
-            self._heard.append(GivenUp(task, RefusedByCoordinator(str(task), refused.error, refused.text)))
+            error = RefusedByCoordinator(str(task), refused.error, refused.text)
+            self._heard.append(GivenUp(task, mine.registration.token, error))
         self._leave(mine)
 
     def _hear_low(self, task: TaskId, mine: _Mine, low_us: int) -> None:
@@ -432,11 +446,14 @@ class _Held:
     """The application's knowledge of one task.
 
     Attributes:
+        registration: what the application said.
+        token: the newest token of the run (`TokenRenewed`).
         ending: the run is over, and the coordinator may not know it yet.
         refused: the coordinator refuses the task, so the application sends no further statement about the task.
     """
 
     registration: TaskRegistered
+    token: str
     report: Callable[[ClientState], None] | None = None
     low_us: int | None = None
     ending: bool = False
@@ -451,10 +468,12 @@ class Holdings:
 
     def __init__(self) -> None:
         self._tasks: dict[TaskId, _Held] = {}
+        self._lock = Lock()  # a run may end while it is refused, and then a newer run may begin
 
     def register(self, registration: TaskRegistered) -> None:
         """See `ClientState.register`."""
-        self._tasks[registration.task] = _Held(registration)
+        with self._lock:
+            self._tasks[registration.task] = _Held(registration, registration.token)
 
     def report(self, task: TaskId, report: Callable[[ClientState], None]) -> None:
         """Keep the newest report of a task; `token` must know the task."""
@@ -462,13 +481,14 @@ class Holdings:
 
     def end(self, task: TaskId) -> None:
         """See `ClientState.end`; `token` must know the task."""
-        held = self._tasks[task]
-        held.ending = True
-        if held.refused:
-            del self._tasks[task]
+        with self._lock:
+            held = self._tasks[task]
+            held.ending = True
+            if held.refused:
+                del self._tasks[task]
 
     def token(self, task: TaskId) -> str | None:
-        """The token of a registered task that has not ended; None for others."""
+        """The token under which the application registered a task that has not ended; None for others."""
         held = self._tasks.get(task)
         return None if held is None or held.ending else held.registration.token
 
@@ -479,18 +499,19 @@ class Holdings:
 
     def hear(self, heard: Heard) -> None:
         """Take a state's news before the state sends anything because of it."""
-        held = self._tasks.get(heard.task)
-        if held is None:
-            return
-        match heard:
-            case NewLow():
-                held.low_us = heard.low_us
-            case TokenRenewed() if held.registration.token == heard.before:
-                held.registration = replace(held.registration, token=heard.token)
-            case Left() if held.registration.token == heard.token:
-                held.refused = True
-                if held.ending:
-                    del self._tasks[heard.task]
+        with self._lock:
+            held = self._tasks.get(heard.task)
+            if held is None:
+                return
+            match heard:
+                case NewLow():
+                    held.low_us = heard.low_us
+                case TokenRenewed() if held.token == heard.before:
+                    held.token = heard.token
+                case Left() if held.token == heard.token:
+                    held.refused = True
+                    if held.ending:
+                        del self._tasks[heard.task]
 
     def resume(self, application: str, random: Random, *, life: int) -> ClientState:
         """Return a new state in place of a possibly half changed one."""
@@ -498,7 +519,7 @@ class Holdings:
         for task, held in tuple(self._tasks.items()):
             if held.refused:
                 continue
-            state.resume(held.registration, held.low_us)
+            state.resume(held.registration, held.token, held.low_us)
             if held.report is not None:
                 held.report(state)
             if held.ending:

@@ -213,6 +213,7 @@ class CoordinatorServer:
         self._telling: asyncio.Handle | None = None
         self._questions: dict[TaskId, RetrieveLowWatermark] = {}  # questions to ask, in order
         self._asking: asyncio.TimerHandle | None = None
+        self._at_once = 0  # questions in one step, until all are asked
         self._plan()
 
     # -- for applications
@@ -400,7 +401,7 @@ class CoordinatorServer:
             if question is not None and statement.timestamp >= question.timestamp:
                 del self._questions[task]  # the question is answered already
         if isinstance(statement, TaskDeregistered):
-            self._forget(task)
+            self._forget_if_away(task)
         elif watcher is not None and self._watcher_of.get(task) is not watcher:
             self._forget(task)
             self._watcher_of[task] = watcher
@@ -412,6 +413,11 @@ class CoordinatorServer:
         task = statement.task
         low_us = self._coordinator.low_watermark_us(task.job_id, task.source_id)
         return Taken(low_us, None if watcher is None else watcher.caps.get(task))
+
+    def _forget_if_away(self, task: TaskId) -> None:
+        """Forget who hears the news of a task, unless another run of the task lives: its application hears them."""
+        if not self._coordinator.lives(task):
+            self._forget(task)
 
     def _forget(self, task: TaskId) -> None:
         watcher = self._watcher_of.pop(task, None)
@@ -516,14 +522,16 @@ class CoordinatorServer:
                 self._tell(self._untold.popleft())
             if self._untold:
                 self._telling = self._loop.call_soon(self._tell_some)
-            elif self._questions and self._asking is None:
+            elif self._questions:
                 steps = max(int(self._calm_seconds / _STEP_SECONDS), 1)
-                self._ask(max(-(-len(self._questions) // steps), _LEAST_AT_ONCE))
+                self._at_once = max(self._at_once, -(-len(self._questions) // steps), _LEAST_AT_ONCE)
+                if self._asking is None:
+                    self._ask()
 
     def _tell(self, effect: CoordinatorEffect) -> None:
         if isinstance(effect, TaskLost):
             _log.warning("task %s was lost: %s", effect.task, effect.why)
-            self._forget(effect.task)
+            self._forget_if_away(effect.task)
             return
         if isinstance(effect, TaskReturnedLate):
             late = "task %s came in %s below the low watermark, so its rows in between are late: %s"
@@ -540,16 +548,18 @@ class CoordinatorServer:
             watcher.caps[task] = effect
         watcher.tell(effect)
 
-    def _ask(self, at_once: int) -> None:
+    def _ask(self) -> None:
         """Ask some questions now, and the others a little later."""
         with self._sound():
             self._asking = None
-            for task in list(islice(self._questions, at_once)):
+            for task in list(islice(self._questions, self._at_once)):
                 question, watcher = self._questions.pop(task), self._watcher_of.get(task)
                 if watcher is not None:
                     watcher.tell(question)
             if self._questions:
-                self._asking = self._loop.call_later(_STEP_SECONDS, self._ask, at_once)
+                self._asking = self._loop.call_later(_STEP_SECONDS, self._ask)
+            else:
+                self._at_once = 0
 
     def _plan(self) -> None:
         now_us = self._now_us()

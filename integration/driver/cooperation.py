@@ -164,10 +164,6 @@ class Cooperation:
         """Return the groups that are kept in this driver, by name."""
         return self._kept_here.statuses()
 
-    def is_task(self, run: StreamRun, task: TaskId) -> bool:
-        """Whether this run is that task."""
-        return self._tasks.get(run.token) == task
-
     def link(self, run: StreamRun) -> CoordinatorLink | None:
         """Return the link of this run to a coordinator elsewhere, None without a link."""
         there = self._kept_there

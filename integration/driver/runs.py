@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
-from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark
 
 from .cooperation import Cooperation
 from .known_planner import Planners
@@ -109,8 +109,8 @@ class Runs:
         if run.refusal is None and self.cooperation.report(run) and (low_us := run.low_watermark_us) is not None:
             self._notify(NotifyNewLowWatermark(run.stream.stream_id, run.stream.name, run.token, now_us, low_us))
 
-    def refuse(self, task: TaskId, refused: LowmarkError) -> None:
-        """End the query of a task that the coordinator refused; otherwise its low watermark would hold for ever."""
-        for run in self:
-            if not run.ended and self.cooperation.is_task(run, task):
-                run.refusal = f'stream "{run.stream.name}": {refused}'
+    def refuse(self, token: str, refused: LowmarkError) -> None:
+        """End the query of a run that the coordinator refused; otherwise its low watermark would hold for ever."""
+        run = self.get(token)
+        if run is not None and not run.ended:
+            run.refusal = f'stream "{run.stream.name}": {refused}'

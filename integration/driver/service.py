@@ -49,7 +49,6 @@ from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
     StreamStatus,
-    TaskId,
     WatermarkStrategy,
     duration_us,
     format_time_us,
@@ -868,8 +867,8 @@ class LowWatermarkService:
         if self._stopping and self.failed is None:
             raise ServiceStopped(action)
 
-    def _enqueue_refusal(self, task: TaskId, refused: LowmarkError) -> None:
-        self._loop.post(lambda: self._runs.refuse(task, refused))
+    def _enqueue_refusal(self, token: str, refused: LowmarkError) -> None:
+        self._loop.post(lambda: self._runs.refuse(token, refused))
 
     def _enqueue_event(self, kind: str, event: QueryEvent) -> None:
         self._loop.post(lambda: self._take_event(kind, event))

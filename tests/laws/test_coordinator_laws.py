@@ -179,7 +179,7 @@ class Definition:
         """Whether a task is left out at the end of this round."""
         if task.gone:
             return task.excused or len(self.live) >= self.expected
-        return task.left_out is not None and not (self.waits(task) and not task.out)
+        return task.confirmed and task.left_out is not None and not (self.waits(task) and not task.out)
 
     def end_round(self) -> None:
         self.asked_us, self.unanswered = None, set()
@@ -190,6 +190,7 @@ class Definition:
         if len(self.tasks) < self.expected:
             return
         for task in self.tasks.values():
+            task.out = task.out and (task.confirmed or task.gone)
             silent = not task.gone and task.left_out is LeftOut.IDLE
             task.passed = task.passed and task.left_out is LeftOut.IDLE
             task.out = task.out and not (silent and not task.passed)

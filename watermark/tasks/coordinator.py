@@ -161,6 +161,10 @@ class LowWatermarkCoordinator:
         rounds = self._sources.find(job_id, source_id)
         return None if rounds is None else rounds.low_us
 
+    def lives(self, task: TaskId) -> bool:
+        """Whether a run of the task is registered."""
+        return task in self._leases
+
     @property
     def epoch(self) -> int:
         """Grows when a write is due: a low watermark, a task, its run or its state has changed."""

@@ -23,7 +23,8 @@ Rule 5: A source expects a number of tasks: the largest number given by a live t
         is let go, too, and is not missed.
 Rule 6: A restart may lose the newest report of a task, and an older message may arrive after the restart. So, until a
         task has answered a question asked since the restart, its low watermark counts, but its wish to be left out
-        does not; and while this applies to a task that was left out, no quorum ends a round.
+        does not; and while this applies to a task that was left out, no quorum ends a round, and a deadline lets the
+        task take part again.
 Rule 7: A task that reports idleness and a patience leaves once other tasks delivered for longer than the patience
         since the task last had rows (``silence.py``). Until then the task counts, even if it was left out before
         without splits. So when the rows of all tasks stay away, the first task with new rows passes no other task.
@@ -373,7 +374,9 @@ class SourceRounds:
         if self.missing:
             return []
         self._count_those_with_splits_again()
-        leaving = {task_id for task_id in self._leaving if not self.waits_for_flow(task_id)}
+        for task_id in self._doubtful:  # only at a deadline
+            self._count(task_id)
+        leaving = {t for t in self._leaving - self._doubtful if not self.waits_for_flow(t)}
         complete = self._live >= self.expected
         over = {task_id for task_id in away if complete or self._answers[task_id].excused}
         self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})

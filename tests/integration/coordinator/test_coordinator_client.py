@@ -318,6 +318,7 @@ def test_a_run_that_was_replaced_while_it_was_away_is_given_up_and_takes_no_plac
     heard, left = state.heard()
     assert left == Left(WHO, "run-0")
     assert isinstance(heard, GivenUp)
+    assert heard.token == "run-0"
     assert "(StaleRun): run 'run-0' of task job/orders/0 is over" in str(heard.error)
     [status] = coordinator.status(3 * SECOND).sources[0].tasks
     assert status.mark == run_mark("run-newer")
@@ -339,6 +340,47 @@ def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error
     assert [each.task.task_id for each in said(state, 2 * SECOND)] == ["1"]
 
 
+def test_a_run_that_is_given_up_is_named_by_the_token_that_the_application_knows() -> None:
+    holdings = Holdings()
+    holdings.register(TaskRegistered(WHO, "run-0"))
+    state = holdings.resume("app", Random(7), life=1)
+    state.attached(30 * SECOND, 0)
+    said(state, 0)
+    state.answered([refused("UnknownTask")], 0)  # it registers again, under a token that no application has seen
+    for news in state.heard():
+        holdings.hear(news)
+    for state_now in (state, holdings.resume("app", Random(7), life=2)):
+        state_now.attached(30 * SECOND, SECOND)
+        [statement] = said(state_now, SECOND)
+        assert statement.token != "run-0"
+        state_now.answered([refused("TooManyTasks")], SECOND)
+        given_up, left = state_now.heard()
+        assert isinstance(given_up, GivenUp)
+        assert (given_up.token, left) == ("run-0", Left(WHO, statement.token))
+
+
+def test_a_run_may_end_at_the_moment_at_which_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    holdings = Holdings()
+    holdings.register(TaskRegistered(WHO, "run-0"))
+    refusing = threading.Thread(target=holdings.hear, args=(Left(WHO, "run-0"),))
+
+    class Slow:
+        """A task that is refused between the two steps of its end."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            self.__dict__[name] = value
+            if name == "ending":
+                refusing.start()
+                refusing.join(0.2)
+
+    held = Slow()
+    held.__dict__.update(registration=TaskRegistered(WHO, "run-0"), token="run-0", ending=False, refused=False)
+    monkeypatch.setitem(holdings._tasks, WHO, held)
+    holdings.end(WHO)
+    refusing.join(20)
+    assert holdings._tasks == {}
+
+
 def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
     state = client()
     state.report(task(0), 1)
@@ -356,6 +398,18 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
     state.end(task(0))
     state.attached(30 * SECOND, 2 * SECOND)
     assert names(said(state, 2 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark", "TaskDeregistered"]
+
+
+def test_who_lost_the_connection_with_its_last_message_has_not_said_everything() -> None:
+    state = client()
+    state.end(WHO)
+    assert names(said(state, SECOND)) == ["TaskDeregistered"]
+    state.detached("gone", 2 * SECOND)
+    assert not state.quiet
+    state.attached(30 * SECOND, 3 * SECOND)
+    assert names(said(state, 3 * SECOND)) == ["LeaseRenewed", "TaskDeregistered"]
+    state.answered([Taken(), Taken()], 3 * SECOND)
+    assert state.quiet
 
 
 # -- the messages that it gets
@@ -646,15 +700,15 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
 
 
 def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
-    given_up: list[TaskId] = []
+    given_up: list[str] = []
     with (
         serving(
             Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
         ) as address,  # a client renews after a third of the lease
-        CoordinatorClient(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
+        CoordinatorClient(address, on_given_up=lambda token, _error: given_up.append(token)) as old,
         CoordinatorClient(address) as new,
     ):
-        old.register(task(0))
+        token = old.register(task(0))
         old.report(task(0), 1)
         wait_until(lambda: old.low_us(task(0)) == 1, "the first")
         new.register(task(0))
@@ -662,7 +716,7 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
         wait_until(lambda: given_up, "the first is told that it was replaced")
         wait_until(lambda: new.low_us(task(0)) == 5, "the second")
         old.report(task(0), 9)
-    assert given_up == [task(0)]
+    assert given_up == [token]
 
 
 def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
@@ -760,6 +814,34 @@ def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
         wait_until(lambda: one.low_us(task(0)) == 20, "the other one holds nothing")
 
 
+def test_what_is_said_while_the_thread_is_busy_arrives_before_the_close(folder: Path) -> None:
+    busy, closing = threading.Event(), list[threading.Event]()
+
+    class Told(threading.Event):
+        """Lets `close` act on the news before the thread does anything more."""
+
+        def set(self) -> None:
+            super().set()
+            closing[0].wait(5)
+
+    def hear(_task: TaskId, low_us: int) -> None:
+        if low_us == 2:  # the thread has taken all work that was there
+            one._quiet = Told()
+            busy.set()
+            wait_until(lambda: one._work.qsize() >= 2, "the end of the run and of the link")
+
+    with serving(Door(f"unix:{folder}/c.sock"), interval_us=SECOND // 50) as address:
+        one = CoordinatorClient(address, on_low=hear)
+        closing.append(one._closing)
+        one.register(task(0))
+        one.report(task(0), 2)
+        assert busy.wait(20)
+        one.deregister(task(0))
+        one.close(seconds=20)
+        [source] = ask_status(address).coordinator.sources
+        assert [each.task for each in source.tasks if each.away_since_us is None] == []
+
+
 # -- an error in its threads
 
 
@@ -824,12 +906,12 @@ def test_a_link_begins_again_with_what_the_application_said(
 def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given_up: dict[TaskId, LowmarkError] = {}
+    given_up: dict[str, LowmarkError] = {}
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
         CoordinatorClient(address, on_given_up=given_up.__setitem__) as one,
     ):
-        one.register(task(0))
+        token = one.register(task(0))
         one.reach()
 
         def wrong(*_arguments: Any) -> Any:
@@ -837,17 +919,17 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
 
         monkeypatch.setattr(ClientState, "take", wrong)
         one.report(task(0), 1)
-        wait_until(lambda: task(0) in given_up, "its tasks are given up", seconds=10)
-        assert isinstance(given_up[task(0)], WorkerDied)
-        assert "KeyError: 'a bug'" in str(given_up[task(0)])
+        wait_until(lambda: token in given_up, "its tasks are given up", seconds=10)
+        assert isinstance(given_up[token], WorkerDied)
+        assert "KeyError: 'a bug'" in str(given_up[token])
         assert not one.connected
         assert one.why == "the thread of this link was ended by an error: KeyError: 'a bug'"
         assert one.since_us is not None
         assert isinstance(one.failed, KeyError)
         with pytest.raises(WorkerDied, match="a bug"):
             one.reach()
-        one.register(task(1))  # a query that begins later
-        assert set(given_up) == {task(0), task(1)}
+        later = one.register(task(1))
+        assert set(given_up) == {token, later}
 
 
 def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> None:

@@ -202,6 +202,52 @@ def test_a_round_of_many_is_asked_in_portions_and_who_answers_before_is_not_aske
     play(script)
 
 
+def test_a_large_round_is_asked_as_fast_as_it_needs_while_a_small_one_is_being_asked() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.say("a", *(TaskRegistered(who(n), "r") for n in range(1_000)))
+        await scene.say("a", *(TaskRegistered(who(n, "clicks"), "r") for n in range(20)))
+        scene.pass_time(SECOND // 2)  # the beat of the small source comes first
+        heard = await scene.hear("a")
+        assert len(heard) < 20  # the others are asked a moment later
+        scene.pass_time(SECOND // 2)
+        steps = 0
+        while len({each.task for each in heard}) < 1_020:
+            heard += await scene.hear("a")
+            steps += 1
+        assert steps <= 6
+
+    play(script)
+
+
+@pytest.mark.parametrize("end", ["is lost", "has left, says the application of before"])
+def test_who_comes_back_under_another_run_hears_although_the_run_before_ends_later(tmp_path: Path, end: str) -> None:
+    journal = SlowJournal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        journal.go.release()
+        await scene.say("a", TaskRegistered(who(0), "r"))
+        await until(journal.begun)
+        if end == "is lost":
+            for _ in range(60):
+                scene.pass_time(SECOND)
+            await until(journal.begun)  # the loss is not in the journal, so not told either
+        coming = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "newer")))
+        if end == "is lost":
+            await a_turn()
+        for _ in range(3):
+            journal.go.release()
+        await coming
+        if end != "is lost":
+            assert await scene.say("b", TaskDeregistered(who(0), "r")) == [Taken()]
+        scene.pass_time(60 * SECOND)
+        assert asked(who(0), scene.now_us) in await scene.hear("a")
+
+    play(script, journal)
+    journal.close()
+
+
 def test_what_many_are_told_at_once_is_put_in_in_portions_with_others_let_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

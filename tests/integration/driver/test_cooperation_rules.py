@@ -9,8 +9,11 @@ import pytest
 from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
+from lowmark.integration.driver.runs import Runs
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.errors import RefusedByCoordinator
+from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
@@ -19,8 +22,11 @@ from lowmark.watermark.protocol import LeftOut
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
 from lowmark.watermark.tasks.cap import Cap
 
+from tests.integration.driver.reported import NoQueries
+
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
+    from lowmark.integration.spark.queries import Queries
 
 S = 1_000_000
 KEY = SplitKey(("s",), ("int",))
@@ -278,13 +284,25 @@ def test_a_run_that_takes_the_place_of_another_is_not_ended_with_it() -> None:
     world.cooperation.report(old)
     world.cooperation.report(new)
     assert [said[2]["token"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
-    assert world.cooperation.is_task(new, JOB_TASK)
 
     world.cooperation.end(old)
     assert world.said() == []
-    assert not world.cooperation.is_task(old, JOB_TASK)
     world.cooperation.end(new)
     assert world.said() == [("deregister", JOB_TASK)]
+
+
+def test_old_news_of_a_refusal_does_not_end_the_run_that_took_the_place() -> None:
+    world = World("billing")
+    runs = Runs(cast("Queries", NoQueries()), SteadyClock(), world.cooperation, lambda _: None)
+    old, new = world.run(), world.run(token="run-2")
+    for run in (old, new):
+        runs.keep(run)
+        world.cooperation.report(run)
+
+    runs.refuse("run-1", RefusedByCoordinator(str(JOB_TASK), "StaleRun", "run 'run-1' is over"))
+    assert old.refusal is not None
+    assert new.refusal is None
+    runs.refuse("unknown", RefusedByCoordinator(str(JOB_TASK), "StaleRun", "run 'run-1' is over"))
 
 
 @pytest.mark.parametrize("wake_us", [None, 7 * S + 1, 60 * S])

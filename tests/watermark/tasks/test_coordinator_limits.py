@@ -85,6 +85,24 @@ def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out
     assert world.low_us == 11
 
 
+def test_a_deadline_after_a_restart_does_not_pass_who_was_left_out_and_has_not_answered_since() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(A, 10, LeftOut.IDLE)
+    world.reply(B, 20)
+    assert world.low_us == 20
+    world.restart()  # and A returned at 21 after the journal's last write
+    for _ in range(3 * LEASE_US // S):
+        world.reply(B, 100, at_us=world.source.round_since_us)
+        world.handle(LeaseRenewed(A, "1"))
+        world.tick()
+    assert world.low_us == 20
+    asked_us = world.source.round_since_us
+    for task, low_us in ((B, 100), (A, 21)):
+        world.reply(task, low_us, at_us=asked_us)
+    assert world.low_us == 21
+
+
 def test_members_at_both_ends_of_time_can_be_shown() -> None:
     world, params = World(), AlignmentParams("g", 10, S)
     world.handle(TaskRegistered(A, "1", -(2**63), params))
