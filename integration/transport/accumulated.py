@@ -206,7 +206,13 @@ class TrackedMeasure:
 class AccumulatedMeasure(TrackedMeasure):
     """Measures a stream whose strategy is written in Python: see `Measure`."""
 
-    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+    def report(
+        self,
+        query_id: str,
+        batch_id: int,
+        metrics: Mapping[str, Any],  # noqa: ARG002
+        strategy: WatermarkStrategy,  # noqa: ARG002
+    ) -> Measured | None:
         track = self.tracks.take(query_id, batch_id)
         if track is None:
             return None
