@@ -16,6 +16,7 @@ __all__ = [
     "AddressRefused",
     "AdoptionRefused",
     "AuditImpossible",
+    "ByHandRefused",
     "CheckpointUnreadable",
     "CheckpointUnwritable",
     "CoordinatorUnreachable",
@@ -25,7 +26,6 @@ __all__ = [
     "JournalRefused",
     "LateRowsNotWritten",
     "MalformedMessage",
-    "MarkRefused",
     "MetricsUnavailable",
     "NoEventTime",
     "NoService",
@@ -39,7 +39,6 @@ __all__ = [
     "ServiceStopped",
     "ServiceUnreachable",
     "SessionUnfit",
-    "SettingRefused",
     "SocketsRefused",
     "StreamNameTaken",
     "StreamRunning",
@@ -172,17 +171,8 @@ class NotComplete(LowmarkError, TimeoutError):
     _hint = "wait longer; what is said above would move it."
 
 
-class MarkRefused(LowmarkError, ValueError):
-    """A split that cannot be left out by hand, or taken back, with the reason and the remedy."""
-
-    stream: str  # the stream's name
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
-    _fact = 'stream "{stream}": {fact}'
-
-
-class SettingRefused(LowmarkError, ValueError):
-    """A delay or an idleness that cannot be set in a running stream, with the reason and the remedy."""
+class ByHandRefused(LowmarkError, ValueError):
+    """A split that no person can mark, or a strategy that no person can set, in a running stream; with the remedy."""
 
     stream: str  # the stream's name
     fact: str  # the fault, one sentence without its full stop

@@ -708,7 +708,7 @@ class LowWatermarkService:
                 is planned after this call.
 
         Raises:
-            MarkRefused: no query runs on such a stream, no split has that name, or the time is over or has no zone.
+            ByHandRefused: no query runs on such a stream, no split has that name, or the time is over or has no zone.
             InvalidDuration: `until` is no length of time.
             ServiceStopped: the service was stopped.
         """
@@ -718,7 +718,7 @@ class LowWatermarkService:
         """Take `mark_idle` back: the low watermark waits for the split again. A split without a mark stays as it is.
 
         Raises:
-            MarkRefused: no query runs on such a stream, or no split has that name.
+            ByHandRefused: no query runs on such a stream, or no split has that name.
             ServiceStopped: the service was stopped.
         """
         self._mark(by_hand.request(name, split, idle=False))
@@ -746,7 +746,7 @@ class LowWatermarkService:
                 it is. Every silence counts anew, and an idle split stays idle until it speaks.
 
         Raises:
-            SettingRefused: no query runs on such a stream, or its strategy has no such value.
+            ByHandRefused: no query runs on such a stream, or its strategy has no such value.
             InvalidDuration: a value is no length of time.
             ServiceStopped: the service was stopped.
         """
@@ -756,7 +756,7 @@ class LowWatermarkService:
         """Take `set_strategy` back: the strategy of the code counts again.
 
         Raises:
-            SettingRefused: no query runs on such a stream.
+            ByHandRefused: no query runs on such a stream.
             ServiceStopped: the service was stopped.
         """
         self._set(SetRequest.of(name, code=True))
