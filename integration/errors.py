@@ -12,47 +12,6 @@ from difflib import get_close_matches
 
 from lowmark.watermark import LowmarkError
 
-__all__ = [
-    "AddressRefused",
-    "AdoptionRefused",
-    "AuditImpossible",
-    "ByHandRefused",
-    "CheckpointUnreadable",
-    "CheckpointUnwritable",
-    "CoordinatorUnreachable",
-    "DemoImpossible",
-    "ExtraMissing",
-    "FolderRefused",
-    "JournalRefused",
-    "LateRowsNotWritten",
-    "MalformedMessage",
-    "MetricsUnavailable",
-    "NoEventTime",
-    "NoService",
-    "NotComplete",
-    "PageUnavailable",
-    "QueryRefused",
-    "RefusedByCoordinator",
-    "ServiceDiffers",
-    "ServiceFailed",
-    "ServiceRefused",
-    "ServiceStopped",
-    "ServiceUnreachable",
-    "SessionUnfit",
-    "SocketsRefused",
-    "StreamNameTaken",
-    "StreamRunning",
-    "SuccessFileNotWritten",
-    "TokenRefused",
-    "TooManySplits",
-    "UnknownFormat",
-    "UnknownStream",
-    "UnreadableHeartbeat",
-    "UnreadableReport",
-    "WorkersUnfit",
-    "WrapRefused",
-]
-
 
 class ServiceRefused(LowmarkError, ValueError):
     """Arguments that no service can be made with."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from lowmark.integration.transport.driver_rpc import Client, MarkRequest
 
-__all__ = ["active", "idle", "set_"]
-
 Said = TypeVar("Said")
 
 _Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]

@@ -34,8 +34,6 @@ from lowmark.sources.worker import WorkerDied
 from .desks import Desks
 from .standing import Standing, in_words
 
-__all__ = ["Answers", "OnLoop"]
-
 Result = TypeVar("Result")
 Said = TypeVar("Said", Marked, SetOf)
 

@@ -28,8 +28,6 @@ from lowmark.watermark.splits.events import SplitsMarkedActive, SplitsMarkedIdle
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["ByHand", "request"]
-
 log = logging.getLogger("lowmark")
 
 _NAMES_COMPARED = 10_000

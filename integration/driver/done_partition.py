@@ -17,8 +17,6 @@ from lowmark.integration.spark.checkpoint_store import HadoopStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DonePartition", "name_at", "poster", "success_files_in"]
-
 log = logging.getLogger("lowmark")
 
 _POST_SECONDS = 30.0

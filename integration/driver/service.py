@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
-__all__ = ["LowWatermarkService"]
-
 log = logging.getLogger("lowmark")
 
 Result = TypeVar("Result")

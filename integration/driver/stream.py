@@ -17,8 +17,6 @@ from .late_rows import LateColumns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Stream", "metric_of"]
-
 
 def metric_of(stream_id: str) -> str:
     """Return the name of the metric that a stream is observed by."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from lowmark.integration.spark.sessions import InputPlan
     from pyspark.sql import SparkSession
 
-__all__ = ["audited", "read", "wrapped"]
-
 
 def wrapped(
     df: DataFrame,

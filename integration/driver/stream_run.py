@@ -50,8 +50,6 @@ from .stream import Stream
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["StreamRun"]
-
 log = logging.getLogger("lowmark")
 
 _SINCE_KEPT = 16

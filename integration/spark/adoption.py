@@ -42,8 +42,6 @@ from .offset_log import OffsetEntry, ahead_of_clock, next_watermark_ms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QUIET_SECONDS", "Adoption", "adopt", "leave"]
-
 log = logging.getLogger("lowmark")
 
 Streams = str | Sequence[str] | Mapping[str, Sequence[int] | None]

@@ -14,8 +14,6 @@ from lowmark.integration.process.arrow_files import file_system
 from .checkpoint_store import MOST_BYTES, CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
 from .webhdfs_store import WebHdfsStore
 
-__all__ = ["ArrowStore", "checkpoint_files"]
-
 
 def checkpoint_files(checkpoint: str) -> CheckpointFiles:
     """Return the files of a checkpoint at any place, without a session of Spark.

@@ -28,8 +28,6 @@ from .offset_log import OffsetEntry, json_object
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CHANGES", "Farewell", "FarewellFiles", "initial_offset", "kafka_starting_offsets", "last_offsets"]
-
 CHANGES = "lowmark/changes"  # the records of `adopt` and `leave`, beside the farewells
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "MOST_BYTES",
-    "CheckpointFiles",
-    "CheckpointStore",
-    "HadoopStore",
-    "LocalStore",
-    "batches",
-    "check_size",
-    "is_elsewhere",
-    "local_path",
-]
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end

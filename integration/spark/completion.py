@@ -32,8 +32,6 @@ from .offset_log import OffsetEntry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Completion", "complete_until", "completion", "completions", "least_us", "of_files"]
-
 
 @dataclass(frozen=True, slots=True)
 class Completion:

@@ -22,8 +22,6 @@ from lowmark.integration.errors import CheckpointUnreadable
 
 from .checkpoint_store import MOST_BYTES, check_size
 
-__all__ = ["WebHdfsStore"]
-
 _PORT = 9870  # of a name node's HTTP address, unless dfs.namenode.http-address has another
 _ANSWER_SECONDS = 30.0
 _HINT = (

@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 
     from .split_key import SplitKey
 
-__all__ = [
-    "AccumulatedMeasure",
-    "Assigner",
-    "BatchTrack",
-    "EventTimeMap",
-    "TrackParam",
-    "TrackShelf",
-    "TrackedMeasure",
-    "Tracks",
-    "assigned_us",
-    "map_in_arrow",
-]
-
 
 @dataclass(slots=True)
 class BatchTrack:

@@ -36,23 +36,6 @@ from lowmark.watermark import duration_us
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "ByHandReply",
-    "Client",
-    "GuideRequest",
-    "HeartbeatReply",
-    "HeartbeatRequest",
-    "MarkRequest",
-    "Marked",
-    "PlannedReply",
-    "PlannedRequest",
-    "Server",
-    "SetOf",
-    "SetRequest",
-    "StatusReply",
-    "StatusRequest",
-]
-
 _SERVICE = "lowmark.v1.Driver"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]

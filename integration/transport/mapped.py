@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from .split_key import SplitKey
 
-__all__ = ["BatchMap", "MappedMeasure"]
-
 _TIME = "time"
 # Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 Name = TypeVar("Name", bound=Hashable)
 Number = TypeVar("Number", int, float)
 
-__all__ = ["Measure", "Measured", "added_up"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

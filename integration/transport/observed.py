@@ -57,8 +57,6 @@ from .split_key import SplitKey, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Measurement", "Observation", "ObservedMeasure", "decode_sketch"]
-
 Ids = npt.NDArray[np.uint64]
 Micros = npt.NDArray[np.int64]
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
 
-__all__ = ["SPLIT_TYPE", "AccumulatorRecorder", "EventWithoutFormat", "RecordedMeasure"]
-
 SPLIT_TYPE = "string"
 
 

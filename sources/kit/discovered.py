@@ -9,8 +9,6 @@ from lowmark.sources.api import SplitT
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.watermark.packed import pack, unpack
 
-__all__ = ["DiscoveredSerializer", "DiscoveredSplits"]
-
 
 @dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
 class DiscoveredSplits(Generic[SplitT]):

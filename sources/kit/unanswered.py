@@ -12,8 +12,6 @@ from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import format_time_us
 from lowmark.watermark.errors import without_login
 
-__all__ = ["SAY_AGAIN_SECONDS", "SourceUnavailable", "Unanswered"]
-
 log = logging.getLogger("lowmark")
 
 SAY_AGAIN_SECONDS = 10.0

@@ -15,8 +15,6 @@ from .events import HEADER_BYTES, NotAnEvent, ends_of_events
 from .segment import PravegaSplit
 from .segment_bytes import SegmentBytes
 
-__all__ = ["CHUNK_BYTES", "Chunk", "chunks"]
-
 CHUNK_BYTES = 1 << 20
 
 

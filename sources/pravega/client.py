@@ -36,15 +36,6 @@ from .segment import segment_name
 from .segment_bytes import Gone, SegmentBytes
 from .settings import PravegaSettings
 
-__all__ = [
-    "OPENED_TOGETHER",
-    "PravegaClient",
-    "SegmentState",
-    "StreamCut",
-    "client_of",
-    "positions_of",
-]
-
 Answer = TypeVar("Answer")
 
 OPENED_TOGETHER = 16

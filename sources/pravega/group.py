@@ -24,8 +24,6 @@ from .errors import PravegaGroupTaken, PravegaStreamMissing
 from .java_error import JavaError, cause_of
 from .jvm import java_class, leave_java
 
-__all__ = ["GroupReset", "PravegaGroup"]
-
 log = logging.getLogger("lowmark")
 
 REFRESH_MS = 200
