@@ -21,7 +21,7 @@ import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
 from . import completion
-from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, batches, is_elsewhere, local_path
+from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
 from .kafka_offsets import kafka_positions
 from .offset_log import OffsetEntry, json_object
 
@@ -63,7 +63,7 @@ class FarewellFiles:
 
     @functools.cached_property
     def _store(self) -> CheckpointStore:
-        return HadoopStore(self._spark, self._checkpoint)
+        return open_store(self._spark, self._checkpoint)
 
     def write(self, farewell: Farewell) -> None:
         """Write a farewell as a whole or not at all. Raises `CheckpointUnwritable` if the file could not be written."""
