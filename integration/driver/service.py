@@ -126,6 +126,8 @@ class LowWatermarkService:
         CoordinatorUnreachable: the coordinator does not answer, and `require_coordinator` is set.
         MetricsUnavailable, PageUnavailable: no server can listen at the port.
 
+    Once the service is stopped, every call but `stop` raises `ServiceStopped`.
+
     Use it as a context manager around the queries::
 
         with LowWatermarkService(spark) as service:
@@ -276,7 +278,6 @@ class LowWatermarkService:
             DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
             WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
                 remedy.
-            ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
@@ -357,7 +358,6 @@ class LowWatermarkService:
             DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
             WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
                 remedy.
-            ServiceStopped: the service was stopped.
         """
         self._session.require_driver(f'read("{name}"), which tells the times of a batch before it is read,')
         strategy = self._begin("read", name, strategy, max_splits)
@@ -426,7 +426,6 @@ class LowWatermarkService:
         Raises:
             WrapRefused: df cannot be observed; the text gives the reason and the remedy.
             StreamNameTaken: a query is read or audited under that name.
-            ServiceStopped: the service was stopped.
         """
         self._session.require_driver(f'audit("{name}")')
         self._begin("audit", name, None, max_splits)
@@ -470,7 +469,6 @@ class LowWatermarkService:
         Raises:
             UnknownStream: nothing was wrapped under that name.
             StreamRunning: a query reads it.
-            ServiceStopped: the service was stopped.
         """
         self._check_open(f'release stream "{name}"')
 
@@ -492,7 +490,6 @@ class LowWatermarkService:
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         return self._call(lambda: self._standing.status_of(name, query), f'give the status of "{name}"')
 
@@ -516,7 +513,6 @@ class LowWatermarkService:
 
         Raises:
             TimeoutError: the loop was busy for longer.
-            ServiceStopped: the service was stopped.
         """
         what = "give the status of all runs"
         return self._call(lambda: self._standing.run_statuses(without, limit), what, seconds=seconds)
@@ -551,7 +547,6 @@ class LowWatermarkService:
             NotComplete: the time is not passed at the time-out; the text explains who holds the low watermark.
             InvalidTime: the time is no time, or has no zone.
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         past_us = time_us(time, what="time")
         deadline = monotonic() + duration_us(timeout, what="timeout") / 1_000_000
@@ -588,7 +583,6 @@ class LowWatermarkService:
         Raises:
             InvalidTime: the time is no time, or has no zone.
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         wait = Wait(name, query, time_us(time, what="time"), lambda until_us: call(datetime_of(until_us)))
 
@@ -613,7 +607,6 @@ class LowWatermarkService:
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         until_us = self._call(lambda: self._complete_until(name, query), f'ask how far stream "{name}" is complete')
         return None if until_us is None else datetime_of(until_us)
@@ -661,7 +654,6 @@ class LowWatermarkService:
         Raises:
             WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         self._check_open(f'mark partitions of stream "{name}"')
         self._session.require_driver(f'mark_done("{name}")')
@@ -708,7 +700,6 @@ class LowWatermarkService:
         Raises:
             ByHandRefused: no query runs on such a stream, no split has that name, or the time is over or has no zone.
             InvalidDuration: `until` is no length of time.
-            ServiceStopped: the service was stopped.
         """
         self._mark(by_hand.request(name, split, idle=True, until=until))
 
@@ -717,7 +708,6 @@ class LowWatermarkService:
 
         Raises:
             ByHandRefused: no query runs on such a stream, or no split has that name.
-            ServiceStopped: the service was stopped.
         """
         self._mark(by_hand.request(name, split, idle=False))
 
@@ -746,7 +736,6 @@ class LowWatermarkService:
         Raises:
             ByHandRefused: no query runs on such a stream, or its strategy has no such value.
             InvalidDuration: a value is no length of time.
-            ServiceStopped: the service was stopped.
         """
         self._set(SetRequest.of(name, delay=delay, idleness=idleness))
 
@@ -755,7 +744,6 @@ class LowWatermarkService:
 
         Raises:
             ByHandRefused: no query runs on such a stream.
-            ServiceStopped: the service was stopped.
         """
         self._set(SetRequest.of(name, code=True))
 
