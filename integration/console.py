@@ -24,17 +24,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-__all__ = [
-    "EscapingConsole",
-    "Sheet",
-    "ago",
-    "one_below_the_other",
-    "print_error",
-    "print_json",
-    "print_lines",
-    "show_traceback",
-]
-
 _READABLE_WIDTH = 12  # of a column whose cells may be broken into lines
 _NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 

@@ -12,48 +12,6 @@ from difflib import get_close_matches
 
 from lowmark.watermark import LowmarkError
 
-__all__ = [
-    "AddressRefused",
-    "AdoptionRefused",
-    "AuditImpossible",
-    "CheckpointUnreadable",
-    "CheckpointUnwritable",
-    "CoordinatorUnreachable",
-    "DemoImpossible",
-    "ExtraMissing",
-    "FolderRefused",
-    "JournalRefused",
-    "LateRowsNotWritten",
-    "MalformedMessage",
-    "MarkRefused",
-    "MetricsUnavailable",
-    "NoEventTime",
-    "NoService",
-    "NotComplete",
-    "PageUnavailable",
-    "QueryRefused",
-    "RefusedByCoordinator",
-    "ServiceDiffers",
-    "ServiceFailed",
-    "ServiceRefused",
-    "ServiceStopped",
-    "ServiceUnreachable",
-    "SessionUnfit",
-    "SettingRefused",
-    "SocketsRefused",
-    "StreamNameTaken",
-    "StreamRunning",
-    "SuccessFileNotWritten",
-    "TokenRefused",
-    "TooManySplits",
-    "UnknownFormat",
-    "UnknownStream",
-    "UnreadableHeartbeat",
-    "UnreadableReport",
-    "WorkersUnfit",
-    "WrapRefused",
-]
-
 
 class ServiceRefused(LowmarkError, ValueError):
     """Arguments that no service can be made with."""
@@ -172,17 +130,8 @@ class NotComplete(LowmarkError, TimeoutError):
     _hint = "wait longer; what is said above would move it."
 
 
-class MarkRefused(LowmarkError, ValueError):
-    """A split that cannot be left out by hand, or taken back, with the reason and the remedy."""
-
-    stream: str  # the stream's name
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
-    _fact = 'stream "{stream}": {fact}'
-
-
-class SettingRefused(LowmarkError, ValueError):
-    """A delay or an idleness that cannot be set in a running stream, with the reason and the remedy."""
+class ByHandRefused(LowmarkError, ValueError):
+    """A split that no person can mark, or a strategy that no person can set, in a running stream; with the remedy."""
 
     stream: str  # the stream's name
     fact: str  # the fault, one sentence without its full stop

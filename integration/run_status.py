@@ -11,8 +11,6 @@ from lowmark.watermark.moment import utc
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.status import run_mark
 
-__all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "CoordinatorLink", "ReportGaps", "RunStatus", "run_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class Alignment:

@@ -22,8 +22,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "newest", "told_at", "verdict"]
-
 PATIENCE = timedelta(minutes=5)
 """How long a low watermark may stand before waiting rows make it stuck."""
 

@@ -35,33 +35,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from .metric_group import MetricGroup
 
-__all__ = [
-    "EARLIEST_US",
-    "Boundedness",
-    "ExternallyInducedSourceReader",
-    "Fetched",
-    "Fetching",
-    "InputStatus",
-    "ReaderInfo",
-    "ReaderOutput",
-    "Source",
-    "SourceEvent",
-    "SourceReader",
-    "SourceReaderContext",
-    "SourceSplit",
-    "SplitChange",
-    "SplitEnd",
-    "SplitEnumerator",
-    "SplitEnumeratorContext",
-    "SplitPlanner",
-    "SplitReader",
-    "SplitRows",
-    "SplitsAddition",
-    "SplitsAssignment",
-    "SplitsRemoval",
-    "VersionedSerializer",
-]
-
 
 EARLIEST_US = -(2**53)
 """A time before all rows, in the year 1684: a claim of this time claims nothing."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Counter", "MetricGroup"]
-
 
 class Counter:
     """A number that only grows."""

@@ -7,8 +7,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from lowmark.watermark import LowmarkError
 
-__all__ = ["DataclassSerializer", "UnreadableState"]
-
 ValueT = TypeVar("ValueT")
 
 

@@ -16,8 +16,6 @@ from typing import TypeVar
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["Worker", "WorkerDied", "described"]
-
 _log = logging.getLogger("lowmark")
 _LOOK_SECONDS = 0.1  # how soon a waiting caller hears that the thread has ended
 

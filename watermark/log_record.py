@@ -14,8 +14,6 @@ from typing import Any, Literal, Protocol
 
 from .printable import printable
 
-__all__ = ["Lines", "escape_record"]
-
 _INDENT = "    "
 
 

@@ -6,20 +6,6 @@ from datetime import datetime, timedelta, timezone
 
 from .errors import InvalidTime, shown
 
-__all__ = [
-    "INT64",
-    "LEAST_US",
-    "MILLISECOND_US",
-    "MOST_US",
-    "datetime_of",
-    "first_ms_from",
-    "format_time_us",
-    "none_first",
-    "time_us",
-    "us_of",
-    "utc",
-]
-
 INT64 = range(-(2**63), 2**63)
 """For values of type `int` alone: `in` walks through the range where a value is a numpy integer."""
 

@@ -16,8 +16,6 @@ from lowmark.watermark.strategy import FUTURE_GUARD_US
 from .cuts import Cut
 from .event_time import EventTimes
 
-__all__ = ["DELAYS_US", "IDLE_TIMEOUT_US", "Audit", "Question"]
-
 Numbers = npt.NDArray[np.int64]
 
 _SECOND_US = 1_000_000

@@ -19,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.replay.replay import Batches
 
-__all__ = ["AsRead", "ByRows", "ByTime", "Cut", "Proportional", "spark_shares"]
-
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

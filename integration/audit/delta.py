@@ -10,8 +10,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
 
-__all__ = ["LiveFile", "is_table", "live_files"]
-
 _UNREAD = {
     "columnMapping": "its files name columns otherwise than the table",
     "deletionVectors": "some rows of its files may be deleted, which stands beside the files",

@@ -25,18 +25,6 @@ import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.moment import us_of
 
-__all__ = [
-    "EventTimes",
-    "Header",
-    "JsonPath",
-    "TimeReader",
-    "Unit",
-    "field_values",
-    "json_path",
-    "record_place",
-    "shown_place",
-]
-
 Micros = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

@@ -36,8 +36,6 @@ from .cuts import AsRead
 from .event_time import EventTimes, TimeReader, field_values, json_path
 from .kafka_range import Wanted
 
-__all__ = ["FilesAudit"]
-
 PARQUET, CSV, JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
 GZIP = ".gz"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -36,8 +36,6 @@ from .schema import Schema, schema_id, unframed
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["KafkaAudit"]
-
 Numbers = npt.NDArray[np.int64]
 
 TRIGGER_US = 10_000_000

@@ -14,8 +14,6 @@ from lowmark.sources.kafka.errors import KafkaTopicMissing
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
 
-__all__ = ["ROWS", "TopicRange", "Topics", "Wanted"]
-
 ROWS = 1_000_000
 """The default number of rows to read."""
 

@@ -17,8 +17,6 @@ from lowmark.watermark.replay.report import AuditReport, SplitReport
 
 from .text import by_loss, lost_line
 
-__all__ = ["page"]
-
 SPLITS_SHOWN = 200
 LINES_SHOWN = 24
 _LONGEST_NAME = 120

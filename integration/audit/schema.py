@@ -22,8 +22,6 @@ from lowmark.watermark.moment import datetime_of
 
 from .event_time import JsonPath
 
-__all__ = ["Schema", "schema_id", "unframed"]
-
 _HEAD = struct.Struct(">bI")
 _JSON = b"{["
 

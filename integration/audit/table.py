@@ -32,8 +32,6 @@ from .text import show
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Audited", "audit_table"]
-
 Duration = str | timedelta
 
 _MOST_SPLITS = 20_000

@@ -10,8 +10,6 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
 from lowmark.watermark.replay.report import AuditReport, Outcome, SplitReport
 
-__all__ = ["by_loss", "lost_line", "show"]
-
 _NAMES_SHOWN = 4
 
 

@@ -14,8 +14,6 @@ from .common import Debug, Json
 if TYPE_CHECKING:
     from lowmark.integration.spark.adoption import Adoption
 
-__all__ = ["adopt", "leave"]
-
 Checkpoint = Annotated[
     str, typer.Argument(help="The stopped query's checkpointLocation, on this machine.", show_default=False)
 ]

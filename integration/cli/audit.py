@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from typing_extensions import Self
 
-__all__ = ["audit"]
-
 audit = typer.Typer(
     cls=Commands,
     no_args_is_help=True,

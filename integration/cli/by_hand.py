@@ -15,12 +15,9 @@ from .common import Connect, Debug, Json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lowmark.integration.errors import MarkRefused, SettingRefused
     from lowmark.integration.transport.driver_rpc import Client, MarkRequest
 
-__all__ = ["active", "idle", "set_"]
-
-Reply = TypeVar("Reply")
+Said = TypeVar("Said")
 
 _Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]
 _Splits = Annotated[
@@ -93,18 +90,17 @@ def set_(
     the low watermark stands until event time has caught up. After the next start the code counts.
     """
     import msgspec
-    from lowmark.integration.errors import SettingRefused
     from lowmark.integration.transport.driver_rpc import SetRequest
 
     if code is (delay is not None or idleness is not None):
         raise typer.BadParameter("pass --delay, --idleness or both; or --code alone, which takes them back.")
     request = SetRequest.of(name, delay=delay, idleness=idleness, code=code)
-    address, reply = _at_service(name, connect, SettingRefused, lambda client: client.set(request))
+    address, said = _at_service(name, connect, lambda client: client.set(request))
     if as_json:
-        queries = [msgspec.structs.asdict(each) for each in reply.queries]
+        queries = [msgspec.structs.asdict(each) for each in said]
         print_json({"address": address, "stream": name, "queries": queries})
         return
-    for each in reply.queries:
+    for each in said:
         now = "; ".join(each.in_force) or "what the code says"
         print_lines(f"lowmark: from the next batch on {now} (query {each.query})")
 
@@ -112,28 +108,25 @@ def set_(
 def _mark(request: MarkRequest, connect: str | None, *, as_json: bool) -> None:
     """Mark splits in the only service that has the stream; errors as in `_at_service`."""
     import msgspec
-    from lowmark.integration.errors import MarkRefused
 
-    address, reply = _at_service(request.stream, connect, MarkRefused, lambda client: client.mark(request))
+    address, said = _at_service(request.stream, connect, lambda client: client.mark(request))
     if as_json:
-        marked = [msgspec.structs.asdict(each) for each in reply.marked]
+        marked = [msgspec.structs.asdict(each) for each in said]
         print_json({"address": address, "stream": request.stream, "marked": marked})
         return
-    for each in reply.marked:
+    for each in said:
         now = "takes part again" if each.why is None else f"is {each.why}"
         print_lines(f"lowmark: from the next batch on split {each.split} {now} (query {each.query})")
 
 
-def _at_service(
-    stream: str, connect: str | None, refused: type[MarkRefused | SettingRefused], say: Callable[[Client], Reply]
-) -> tuple[str, Reply]:
+def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[Said]]) -> tuple[str, list[Said]]:
     """Tell the only service that has the stream, and return its address and answer.
 
     Raises:
-        MarkRefused, SettingRefused: several services have the stream, or the service refuses.
+        ByHandRefused: several services have the stream, or the service refuses.
         NoService, UnknownStream, ServiceUnreachable: see `ask`.
     """
-    from lowmark.integration.errors import NoService
+    from lowmark.integration.errors import ByHandRefused, NoService
     from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client
 
@@ -145,7 +138,7 @@ def _at_service(
     addresses = [address for address, _ in services]
     if len(addresses) > 1:
         fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"
-        raise refused(stream, fact, "pass --connect with one of them.")
+        raise ByHandRefused(stream, fact, "pass --connect with one of them.")
     client = Client(addresses[0])
     try:
         return addresses[0], say(client)

@@ -21,8 +21,6 @@ from .common import Connect, Debug, Json, Name
 if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
 
-__all__ = ["CHECK_EXIT_CODES", "check"]
-
 _BY_HAND_SHOWN = 10
 _MOVING, _STUCK, _UNREACHABLE = 0, 1, 2
 CHECK_EXIT_CODES = (

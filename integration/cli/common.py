@@ -11,27 +11,6 @@ from lowmark.integration.errors import NoService, UnknownStream
 from lowmark.watermark import LowmarkError
 from typer.core import TyperGroup
 
-__all__ = [
-    "EXIT_CODES",
-    "FAILED",
-    "INTERRUPTED",
-    "NOTHING",
-    "SHOWN",
-    "TERMINATED",
-    "AtCoordinator",
-    "Commands",
-    "Connect",
-    "Debug",
-    "Json",
-    "Limit",
-    "Name",
-    "Terminated",
-    "TlsCa",
-    "TlsCert",
-    "TlsKey",
-    "TokenFile",
-]
-
 NOTHING, FAILED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 EXIT_CODES = (
     "Exit codes: 0 all is well, 1 nothing to show (or the demo lost a row), 2 it could not be done, 130 interrupted, "

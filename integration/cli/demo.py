@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from lowmark.integration.demo.result import DemoResult
     from lowmark.sources.generator import StreamScript
 
-__all__ = ["Keep", "MetricsPort", "Seed", "compare", "demo"]
-
 Seed = Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")]
 MetricsPort = Annotated[
     int | None,

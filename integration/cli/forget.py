@@ -10,8 +10,6 @@ from lowmark.watermark import TaskId
 
 from .common import Debug, Json, TlsCa, TlsCert, TlsKey, TokenFile
 
-__all__ = ["forget"]
-
 
 def forget(
     job: Annotated[str, typer.Argument(help="The job, as its applications name it.")],

@@ -12,8 +12,6 @@ from lowmark.integration.errors import FolderRefused
 
 from .common import Debug, Json
 
-__all__ = ["FILES", "grafana"]
-
 FILES = {
     "overview.json": "every stream of every driver; import it in Grafana: Dashboards, New, Import",
     "lowmark.json": "one stream; the same",

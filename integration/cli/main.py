@@ -41,8 +41,6 @@ from .status import explain, status
 from .wait import WAIT_EXIT_CODES, wait
 from .watermark import watermark
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,

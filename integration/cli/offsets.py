@@ -10,8 +10,6 @@ from lowmark.integration.console import print_json
 
 from .common import Debug, Json
 
-__all__ = ["offsets"]
-
 
 def offsets(
     checkpoint: Annotated[

@@ -13,8 +13,6 @@ from lowmark.integration.console import print_json, print_lines
 
 from .common import INTERRUPTED, TERMINATED, Connect, Debug, Json
 
-__all__ = ["page"]
-
 
 def page(
     *,

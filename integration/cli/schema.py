@@ -13,8 +13,6 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 from lowmark.watermark import StreamStatus
 
-__all__ = ["AlignmentJson", "CoordinatorJson", "RunJson", "status_schema", "status_type"]
-
 
 class AlignmentJson(msgspec.Struct, kw_only=True):
     """A query in an alignment group. Where a coordinator keeps the group, it alone knows minimum and drift."""

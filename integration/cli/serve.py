@@ -14,8 +14,6 @@ from lowmark.integration.console import print_json, print_lines
 
 from .common import INTERRUPTED, TERMINATED, Debug, Json
 
-__all__ = ["serve"]
-
 
 def serve(
     *,

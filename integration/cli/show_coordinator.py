@@ -16,8 +16,6 @@ from lowmark.watermark.tasks.alignment import GroupStatus
 from lowmark.watermark.tasks.status import CoordinatorStatus, SourceStatus, TaskStatus
 from rich.console import Console
 
-__all__ = ["explanations", "only", "show_coordinator", "sink_in_words", "status_json"]
-
 _NAMED = 10  # in a sentence
 _LEFT_OUT = (SplitState.IDLE.value, SplitState.FINISHED.value)
 

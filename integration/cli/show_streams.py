@@ -19,8 +19,6 @@ _STYLES = {
     "moving": "green",
 }
 
-__all__ = ["only_stream", "stream_json", "stream_table"]
-
 
 def only_stream(name: str, reply: StatusReply) -> StatusReply:
     """Return a service's answer with a single stream."""

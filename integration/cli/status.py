@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.console import RenderableType
 
-__all__ = ["ask", "ask_coordinator", "explain", "status"]
-
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
 _HANGS = "DEADLINE_EXCEEDED"
 _DEAD = "INTERNAL: "  # an error has ended the thread that would answer

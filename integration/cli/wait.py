@@ -25,8 +25,6 @@ from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, Tls
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.messages import StatusAnswer
 
-__all__ = ["WAIT_EXIT_CODES", "wait"]
-
 _NO_TASK = "no query is registered at the coordinator"
 _PASSED, _NOT_PASSED, _NOBODY = 0, 1, 2
 WAIT_EXIT_CODES = (

@@ -15,8 +15,6 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-__all__ = ["watch"]
-
 EVERY_SECONDS = 1.0
 _HEAD_LINES = 13  # of a stream, without its splits
 _LEAST_SPLITS = 3

@@ -12,8 +12,6 @@ from .common import Debug, Json
 if TYPE_CHECKING:
     from lowmark.integration.spark.completion import Completion
 
-__all__ = ["completion_json", "watermark"]
-
 
 def watermark(
     checkpoint: Annotated[

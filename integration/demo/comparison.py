@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["LOWMARK", "NATIVE", "Lane", "run_demo"]
-
 _BOUND = "10 seconds"
 # Shorter than the silent split's silence by far: it misses fourteen batches, each of a tenth of a second or more.
 _IDLENESS = "1 second"

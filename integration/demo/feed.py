@@ -16,17 +16,6 @@ from lowmark.sources.planning.options import PlanOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "MINUTE_US",
-    "SHUFFLE_US",
-    "STREAM",
-    "TICKS_PER_BATCH",
-    "Feed",
-    "GeneratorFeed",
-    "demo_script",
-    "yesterday_noon_us",
-]
-
 STREAM = "demo"
 MINUTE_US = 60_000_000
 SHUFFLE_US = 8_000_000

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-__all__ = ["KafkaFeed", "connector"]
-
 _ANSWER_SECONDS = 10.0
 _FLUSH_SECONDS = 60.0
 _LANES = 2

@@ -18,8 +18,6 @@ from lowmark.sources.generator import SplitScript, StreamScript
 
 from .feed import MINUTE_US
 
-__all__ = ["DemoResult", "LaneResult", "SplitResult", "described"]
-
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:

@@ -21,8 +21,6 @@ from .result import DemoResult, LaneResult, SplitResult, described
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DemoBars", "show"]
-
 TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
 _ANY_WIDTH = 1_000  # more than the table takes
 

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from lowmark.integration.errors import MarkRefused, SettingRefused
+from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.run_status import run_json
 from lowmark.integration.transport.driver_rpc import (
+    ByHandReply,
     GuideRequest,
     HeartbeatReply,
     HeartbeatRequest,
-    MarkReply,
+    Marked,
     MarkRequest,
     PlannedReply,
     PlannedRequest,
-    SetReply,
+    SetOf,
     SetRequest,
     StatusReply,
     StatusRequest,
@@ -33,9 +34,8 @@ from lowmark.sources.worker import WorkerDied
 from .desks import Desks
 from .standing import Standing, in_words
 
-__all__ = ["Answers", "OnLoop"]
-
 Result = TypeVar("Result")
+Said = TypeVar("Said", Marked, SetOf)
 
 _ROUND_SECONDS = 2.5  # two rounds of a coordinator, with a margin
 
@@ -109,16 +109,16 @@ class Answers:
             explanations=[in_words(run.status, run.others) for run in runs],
         )
 
-    def mark(self, request: MarkRequest) -> MarkReply:
+    def mark(self, request: MarkRequest) -> ByHandReply[Marked]:
         """Leave splits out by hand, or take that back."""
-        try:
-            return MarkReply(self._on_loop(lambda: self._desks.by_hand.take(request), "mark splits by hand"))
-        except MarkRefused as refused:
-            return MarkReply([], refused.fact, refused.hint)
+        return self._by_hand(lambda: self._desks.by_hand.take(request), "mark splits by hand")
 
-    def set(self, request: SetRequest) -> SetReply:
+    def set(self, request: SetRequest) -> ByHandReply[SetOf]:
         """Set delay and idleness by hand, or take that back."""
+        return self._by_hand(lambda: self._desks.by_hand.set(request), "set a strategy by hand")
+
+    def _by_hand(self, work: Callable[[], list[Said]], action: str) -> ByHandReply[Said]:
         try:
-            return SetReply(self._on_loop(lambda: self._desks.by_hand.set(request), "set a strategy by hand"))
-        except SettingRefused as refused:
-            return SetReply([], refused.fact, refused.hint)
+            return ByHandReply(self._on_loop(work, action))
+        except ByHandRefused as refused:
+            return ByHandReply([], refused.fact, refused.hint)

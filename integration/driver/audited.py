@@ -23,8 +23,6 @@ from .run_log import RowsLog
 from .stream import Stream
 from .stream_run import StreamRun
 
-__all__ = ["AuditedRun", "Audits"]
-
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100

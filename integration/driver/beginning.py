@@ -16,8 +16,6 @@ from .runs import Runs
 from .stream import Stream
 from .stream_run import StreamRun
 
-__all__ = ["Beginnings"]
-
 
 class Beginnings:
     """Begins the runs of a service with the first questions of heartbeat readers.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 
-from lowmark.integration.errors import MarkRefused, SettingRefused
+from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.process.user import user
 from lowmark.integration.transport.driver_rpc import Marked, MarkRequest, SetOf, SetRequest
 from lowmark.watermark import (
@@ -28,11 +28,7 @@ from lowmark.watermark.splits.events import SplitsMarkedActive, SplitsMarkedIdle
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["ByHand", "request"]
-
 log = logging.getLogger("lowmark")
-
-Refused = type[MarkRefused] | type[SettingRefused]
 
 _NAMES_COMPARED = 10_000
 _NEAREST = 3
@@ -48,13 +44,13 @@ def request(
         until: a length of time from now on, or a time with a zone; None: until the split's next row.
 
     Raises:
-        MarkRefused: the time has no zone.
+        ByHandRefused: the time has no zone.
         InvalidDuration: `until` is no length of time.
     """
     if isinstance(until, dt.datetime):
         if until.tzinfo is None:
             fact = f"until is {until.isoformat()}, a time without a zone"
-            raise MarkRefused(stream, fact, "add one, as datetime.now(timezone.utc) has it.")
+            raise ByHandRefused(stream, fact, "add one, as datetime.now(timezone.utc) has it.")
         return MarkRequest(stream, [split], user(), idle, until_us=us_of(until))
     for_us = None if until is None else duration_us(until, what="until")
     return MarkRequest(stream, [split], user(), idle, for_us=for_us)
@@ -70,12 +66,12 @@ class ByHand:
         """Mark splits in every running query on a stream, and return them.
 
         Raises:
-            MarkRefused: there is no such query or split, or the time is over.
+            ByHandRefused: there is no such query or split, or the time is over.
         """
         name, now_us = request.stream, self._runs.clock.now_us()
-        _check_person(request.by, name, MarkRefused)
+        _check_person(request.by, name)
         until_us = self._until_us(request, now_us)
-        runs = self._running(name, MarkRefused)
+        runs = self._running(name)
         places = [self._splits(run, request.splits) for run in runs]
         for split in request.splits:
             if not any(split in place for place in places):
@@ -97,11 +93,11 @@ class ByHand:
         """Set delay and idleness in every running query on a stream, and return what is in force.
 
         Raises:
-            SettingRefused: there is no such query, or the strategy does not take a value; nothing was set.
+            ByHandRefused: there is no such query, or the strategy does not take a value; nothing was set.
         """
         name, now_us = request.stream, self._runs.clock.now_us()
-        _check_person(request.by, name, SettingRefused)
-        runs = self._running(name, SettingRefused)
+        _check_person(request.by, name)
+        runs = self._running(name)
         codes = [self._runs.streams[run.stream.stream_id].strategy for run in runs]
         strategies = [_changed(run.stream.strategy, code, request) for run, code in zip(runs, codes, strict=True)]
         said = []
@@ -121,20 +117,20 @@ class ByHand:
             by_us = now_us - until_us
             fact = "the time lies after the last that is known" if by_us < 0 else "the time is over already"
             ago = f", by {format_duration_us(by_us)}" if by_us > 0 else ""
-            raise MarkRefused(request.stream, f"{fact}{ago}", "pass a time that is still to come.")
+            raise ByHandRefused(request.stream, f"{fact}{ago}", "pass a time that is still to come.")
         return until_us
 
-    def _running(self, name: str, refused: Refused) -> list[StreamRun]:
-        """The running queries on a stream. Raises `refused` if there is no such stream, or no query runs on it."""
+    def _running(self, name: str) -> list[StreamRun]:
+        """The running queries on a stream. Raises `ByHandRefused` if there is no such stream, or no query on it."""
         runs = [run for run in self._runs if run.stream.name == name and not run.ended]
         if runs:
             return runs
         names = self._runs.streams.names()
         if name in names:
-            raise refused(name, "no query runs on it", "start the query first; a person acts on a running query.")
+            raise ByHandRefused(name, "no query runs on it", "start the query first; a person acts on a running query.")
         near = get_close_matches(name, names, n=1)
         hint = f'did you mean "{near[0]}"?' if near else "a stream must be wrapped or read under that name."
-        raise refused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
+        raise ByHandRefused(name, f"it is unknown to this service, which has: {', '.join(names) or 'none'}", hint)
 
     def _splits(self, run: StreamRun, wanted: Sequence[str]) -> dict[str, SplitId]:
         """The wanted splits of a query, by their names, or by the names that a terminal shows."""
@@ -143,37 +139,37 @@ class ByHand:
             known = {**{printable(name): split for name, split in known.items()}, **known}
         return {name: known[name] for name in dict.fromkeys(wanted) if name in known}
 
-    def _unknown(self, name: str, split: str, runs: Sequence[StreamRun]) -> MarkRefused:
+    def _unknown(self, name: str, split: str, runs: Sequence[StreamRun]) -> ByHandRefused:
         names = {known for run in runs for known in run.named_splits()}
         near = get_close_matches(split, list(islice(sorted(names), _NAMES_COMPARED)), n=_NEAREST)
         hint = f"did you mean {' or '.join(near)}?" if near else f"`lowmark status {name}` lists its splits."
-        return MarkRefused(name, f"no split is named {split!a}, among {len(names):,} known splits", hint)
+        return ByHandRefused(name, f"no split is named {split!a}, among {len(names):,} known splits", hint)
 
 
-def _check_person(by: str, stream: str, refused: Refused) -> None:
+def _check_person(by: str, stream: str) -> None:
     if (unfit := unfit_character(by)) is not None or not by:
         fact = f"the name of the person is {by!a}, which holds {unfit or 'nothing'}"
-        raise refused(stream, fact, "pass a name of one line.")
+        raise ByHandRefused(stream, fact, "pass a name of one line.")
 
 
 def _changed(present: WatermarkStrategy, code: WatermarkStrategy, request: SetRequest) -> WatermarkStrategy:
-    """The strategy with what a person sets. Raises `SettingRefused` if the strategy has no such value."""
+    """The strategy with what a person sets. Raises `ByHandRefused` if the strategy has no such value."""
     strategy = code if request.code else present
     name, restart = request.stream, "change the strategy in the code, and start the query again."
     if not strategy.emits:
-        raise SettingRefused(name, "its strategy makes no watermarks", restart)
+        raise ByHandRefused(name, "its strategy makes no watermarks", restart)
     if request.delay_us is not None:
         if strategy.adaptive is not None:
-            raise SettingRefused(name, "the delay of each split is measured (for_adaptive_out_of_orderness)", restart)
+            raise ByHandRefused(name, "the delay of each split is measured (for_adaptive_out_of_orderness)", restart)
         if strategy.generator is not None:
-            raise SettingRefused(name, "a generator of the code makes its watermarks, and has its own delay", restart)
+            raise ByHandRefused(name, "a generator of the code makes its watermarks, and has its own delay", restart)
     delay_us = strategy.out_of_orderness_us if request.delay_us is None else request.delay_us
     idle_us = strategy.idle_timeout_us if request.idle_timeout_us is None else request.idle_timeout_us or None
     grows = code.progressive if idle_us == code.idle_timeout_us else None
     try:
         return replace(strategy, out_of_orderness_us=delay_us, idle_timeout_us=idle_us, progressive=grows)
     except InvalidStrategy as invalid:
-        raise SettingRefused(name, f"the value does not fit: {invalid}", "pass a length of time.") from invalid
+        raise ByHandRefused(name, f"the value does not fit: {invalid}", "pass a length of time.") from invalid
 
 
 def _settings(

@@ -14,8 +14,6 @@ from lowmark.watermark.printable import printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["name", "service", "session", "strategy_of"]
-
 
 def session(spark: object) -> None:
     """Refuse an object that is no session of Spark. Raises `SessionUnfit`."""

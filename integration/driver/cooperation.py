@@ -31,8 +31,6 @@ from .stream_run import StreamRun
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
 
-__all__ = ["Cooperation"]
-
 SHARED_STEP_US = 1_000_000
 """How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
 

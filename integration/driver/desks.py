@@ -22,8 +22,6 @@ from .runs import Runs
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
 
-__all__ = ["Desks"]
-
 
 class Desks:
     """All desks of a service. Belongs to the loop of the service, which calls them.

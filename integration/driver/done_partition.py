@@ -12,12 +12,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import CheckpointUnwritable, SuccessFileNotWritten
-from lowmark.integration.spark.checkpoint_store import HadoopStore
+from lowmark.integration.spark.checkpoint_store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["DonePartition", "name_at", "poster", "success_files_in"]
 
 log = logging.getLogger("lowmark")
 
@@ -105,7 +103,7 @@ def success_files_in(spark: SparkSession, folder: str, width_us: int) -> Callabl
                 partition.stream, partition.start, partition.end, folder,
             )  # fmt: skip
             return
-        store = HadoopStore(spark, folder)
+        store = open_store(spark, folder)
         if partition.has_rows or store.exists(partition.name):
             try:
                 store.write(f"{partition.name}/_SUCCESS", "")

@@ -12,8 +12,6 @@ from lowmark.integration.spark.sessions import Query
 
 from .stream import Stream
 
-__all__ = ["brief", "conflict_of", "explain"]
-
 log = logging.getLogger("lowmark")
 
 _FAULTS = (

@@ -19,8 +19,6 @@ from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 
 from .stream_run import StreamRun
 
-__all__ = ["Farewells", "find", "lost_report", "warn"]
-
 log = logging.getLogger("lowmark")
 
 _WRITE_SECONDS = 60.0

@@ -12,9 +12,6 @@ from .reports import Reports
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["Heartbeats"]
-
-
 _LISTEN_US = 1_000_000
 """An idle query's reader asks so often, because a person may have left a split out meanwhile."""
 

@@ -6,8 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-__all__ = ["insist"]
-
 log = logging.getLogger("lowmark")
 
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0

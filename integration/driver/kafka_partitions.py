@@ -13,8 +13,6 @@ from lowmark.watermark.splits.events import Event, SplitsDiscovered, SplitsRemov
 
 from .splits import Splits
 
-__all__ = ["KafkaPartitions"]
-
 log = logging.getLogger("lowmark")
 
 _NAMES_SHOWN = 10

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from lowmark.sources.planning.peer import Planned
 
-__all__ = ["KnownPlanner", "Planners"]
-
 _PLANS_KEPT = 8
 _UNTIED_KEPT = 100
 _LIVES_US = 30_000_000  # after its last question; a planner that waits for its first splits asks every 10 seconds

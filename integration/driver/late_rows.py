@@ -32,8 +32,6 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampTyp
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LateColumns", "LateFiles"]
-
 _ROW = COLUMNS[2]
 _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_until=\"window(ts, '10 minutes').end\"."
 

@@ -12,8 +12,6 @@ from .reports import Reports
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["ListenerEvents"]
-
 
 class ListenerEvents:
     """Takes the events of Spark's listener.

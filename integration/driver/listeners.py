@@ -7,8 +7,6 @@ import logging
 from lowmark.integration.process.loop import Loop
 from lowmark.watermark import LowWatermarkListener, NotifyNewLowWatermark
 
-__all__ = ["Listeners"]
-
 log = logging.getLogger("lowmark")
 
 

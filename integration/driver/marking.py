@@ -36,8 +36,6 @@ from .partitions import Due, Kept, Partitions, has_times
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["Marking", "marking_of"]
-
 log = logging.getLogger("lowmark")
 
 _STOP_SECONDS = 10.0

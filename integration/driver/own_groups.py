@@ -11,8 +11,6 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus
 from lowmark.watermark.tasks.cap import Cap
 
-__all__ = ["Coordinating", "OwnGroups"]
-
 
 class Coordinating(Protocol):
     """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `CoordinatorClient`."""

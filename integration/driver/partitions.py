@@ -18,8 +18,6 @@ import msgspec
 from lowmark.watermark.moment import datetime_of
 from sortedcontainers import SortedSet
 
-__all__ = ["Due", "Kept", "Partitions", "has_times"]
-
 _MOST_ONE_BY_ONE = 10_000
 """Partitions in a row whose rows are not known; a year of hours, a week of minutes."""
 

@@ -15,8 +15,6 @@ from lowmark.watermark import format_time_us
 from .insist import insist
 from .stream_run import StreamRun
 
-__all__ = ["Passing", "Wait", "complete_until", "why_not"]
-
 log = logging.getLogger("lowmark")
 
 

@@ -28,8 +28,6 @@ from lowmark.watermark.splits.events import (
 
 from .splits import Splits
 
-__all__ = ["FINISHED_KEPT", "PlannedSplits", "planned_to"]
-
 FINISHED_KEPT = 100
 """How many finished splits of a source of ours are remembered; older ones are forgotten."""
 

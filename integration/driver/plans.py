@@ -16,8 +16,6 @@ from .planned_splits import PlannedSplits, planned_to
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["Plans"]
-
 
 class Plans:
     """The conversations with planners.

@@ -19,8 +19,6 @@ from .plans import Plans
 from .runs import Runs
 from .stream_run import StreamRun
 
-__all__ = ["Reports"]
-
 log = logging.getLogger("lowmark")
 
 

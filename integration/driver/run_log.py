@@ -20,8 +20,6 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.watermark.splits.stream import SplitWatermarks
 
-__all__ = ["HolderLog", "RowsLog", "log_effect"]
-
 log = logging.getLogger("lowmark")
 
 _READ_IN_PART = (

@@ -9,8 +9,6 @@ from typing import Any
 from lowmark.integration.errors import ServiceDiffers
 from lowmark.integration.spark.sessions import Session
 
-__all__ = ["Running"]
-
 
 class Running:
     """Running services, each with the arguments that made it."""

@@ -20,8 +20,6 @@ from .stream import Stream
 from .stream_run import StreamRun
 from .streams import Streams
 
-__all__ = ["Runs"]
-
 _ENDED_RUNS_KEPT = 100
 
 

@@ -76,8 +76,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
-__all__ = ["LowWatermarkService"]
-
 log = logging.getLogger("lowmark")
 
 Result = TypeVar("Result")
@@ -126,6 +124,8 @@ class LowWatermarkService:
             used.
         CoordinatorUnreachable: the coordinator does not answer, and `require_coordinator` is set.
         MetricsUnavailable, PageUnavailable: no server can listen at the port.
+
+    Once the service is stopped, every call but `stop` raises `ServiceStopped`.
 
     Use it as a context manager around the queries::
 
@@ -277,7 +277,6 @@ class LowWatermarkService:
             DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
             WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
                 remedy.
-            ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
@@ -358,7 +357,6 @@ class LowWatermarkService:
             DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
             WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
                 remedy.
-            ServiceStopped: the service was stopped.
         """
         self._session.require_driver(f'read("{name}"), which tells the times of a batch before it is read,')
         strategy = self._begin("read", name, strategy, max_splits)
@@ -427,7 +425,6 @@ class LowWatermarkService:
         Raises:
             WrapRefused: df cannot be observed; the text gives the reason and the remedy.
             StreamNameTaken: a query is read or audited under that name.
-            ServiceStopped: the service was stopped.
         """
         self._session.require_driver(f'audit("{name}")')
         self._begin("audit", name, None, max_splits)
@@ -471,7 +468,6 @@ class LowWatermarkService:
         Raises:
             UnknownStream: nothing was wrapped under that name.
             StreamRunning: a query reads it.
-            ServiceStopped: the service was stopped.
         """
         self._check_open(f'release stream "{name}"')
 
@@ -493,7 +489,6 @@ class LowWatermarkService:
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         return self._call(lambda: self._standing.status_of(name, query), f'give the status of "{name}"')
 
@@ -517,7 +512,6 @@ class LowWatermarkService:
 
         Raises:
             TimeoutError: the loop was busy for longer.
-            ServiceStopped: the service was stopped.
         """
         what = "give the status of all runs"
         return self._call(lambda: self._standing.run_statuses(without, limit), what, seconds=seconds)
@@ -552,7 +546,6 @@ class LowWatermarkService:
             NotComplete: the time is not passed at the time-out; the text explains who holds the low watermark.
             InvalidTime: the time is no time, or has no zone.
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         past_us = time_us(time, what="time")
         deadline = monotonic() + duration_us(timeout, what="timeout") / 1_000_000
@@ -589,7 +582,6 @@ class LowWatermarkService:
         Raises:
             InvalidTime: the time is no time, or has no zone.
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         wait = Wait(name, query, time_us(time, what="time"), lambda until_us: call(datetime_of(until_us)))
 
@@ -614,7 +606,6 @@ class LowWatermarkService:
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         until_us = self._call(lambda: self._complete_until(name, query), f'ask how far stream "{name}" is complete')
         return None if until_us is None else datetime_of(until_us)
@@ -662,7 +653,6 @@ class LowWatermarkService:
         Raises:
             WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
             UnknownStream: nothing was wrapped under that name.
-            ServiceStopped: the service was stopped.
         """
         self._check_open(f'mark partitions of stream "{name}"')
         self._session.require_driver(f'mark_done("{name}")')
@@ -707,9 +697,8 @@ class LowWatermarkService:
                 is planned after this call.
 
         Raises:
-            MarkRefused: no query runs on such a stream, no split has that name, or the time is over or has no zone.
+            ByHandRefused: no query runs on such a stream, no split has that name, or the time is over or has no zone.
             InvalidDuration: `until` is no length of time.
-            ServiceStopped: the service was stopped.
         """
         self._mark(by_hand.request(name, split, idle=True, until=until))
 
@@ -717,8 +706,7 @@ class LowWatermarkService:
         """Take `mark_idle` back: the low watermark waits for the split again. A split without a mark stays as it is.
 
         Raises:
-            MarkRefused: no query runs on such a stream, or no split has that name.
-            ServiceStopped: the service was stopped.
+            ByHandRefused: no query runs on such a stream, or no split has that name.
         """
         self._mark(by_hand.request(name, split, idle=False))
 
@@ -745,9 +733,8 @@ class LowWatermarkService:
                 it is. Every silence counts anew, and an idle split stays idle until it speaks.
 
         Raises:
-            SettingRefused: no query runs on such a stream, or its strategy has no such value.
+            ByHandRefused: no query runs on such a stream, or its strategy has no such value.
             InvalidDuration: a value is no length of time.
-            ServiceStopped: the service was stopped.
         """
         self._set(SetRequest.of(name, delay=delay, idleness=idleness))
 
@@ -755,8 +742,7 @@ class LowWatermarkService:
         """Take `set_strategy` back: the strategy of the code counts again.
 
         Raises:
-            SettingRefused: no query runs on such a stream.
-            ServiceStopped: the service was stopped.
+            ByHandRefused: no query runs on such a stream.
         """
         self._set(SetRequest.of(name, code=True))
 

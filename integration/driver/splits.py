@@ -14,8 +14,6 @@ from lowmark.watermark.splits.stream import SplitWatermarks
 from .known_planner import KnownPlanner
 from .stream import Stream
 
-__all__ = ["Splits"]
-
 
 @dataclass
 class Splits:

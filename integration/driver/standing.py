@@ -18,8 +18,6 @@ from .runs import Runs
 from .stream import Stream
 from .stream_run import StreamRun
 
-__all__ = ["Standing", "in_words"]
-
 _LONG_US = 10_000_000
 """After this time the status mentions a batch that still runs."""
 _ROUND_US = 5_000_000

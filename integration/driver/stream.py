@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.integration.transport.measure import Measure
-from lowmark.integration.transport.observed import ObservedMeasure
-from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -19,8 +16,6 @@ from .late_rows import LateColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["Stream", "metric_of"]
 
 
 def metric_of(stream_id: str) -> str:
@@ -80,13 +75,6 @@ class Stream:
     @property
     def heartbeat_metric(self) -> str:
         return f"{self.metric}:heartbeat"
-
-    def under(self, strategy: WatermarkStrategy) -> Stream:
-        """Return this stream as one of its queries sees it after a person set delay or idleness."""
-        measure = self.measure
-        if isinstance(measure, MappedMeasure | ObservedMeasure | RecordedMeasure):
-            measure = replace(measure, strategy=strategy)
-        return replace(self, strategy=strategy, measure=measure)
 
     def watermarks(self, token: str, state: str | None, now_us: int) -> SplitWatermarks:
         """Return the watermarks of one query's splits, restored from its checkpoint's state if there is one.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from lowmark.integration.spark.sessions import InputPlan
     from pyspark.sql import SparkSession
 
-__all__ = ["audited", "read", "wrapped"]
-
 
 def wrapped(
     df: DataFrame,
@@ -95,7 +93,7 @@ def audited(
     known = _known(df, plan, name, split, splits)
     key, names, stream_id = known["key"], not _names_itself(known), _new_id()
     measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
-    measure = ObservedMeasure(measurement, metric_of(stream_id), strategy)
+    measure = ObservedMeasure(measurement, metric_of(stream_id))
     return Stream(name=name, stream_id=stream_id, strategy=strategy, measure=measure, **known)
 
 
@@ -176,7 +174,7 @@ def read(
     wrap.check_session(spark, name=name)
     measure: Measure
     if recorder is not None:
-        measure = RecordedMeasure(TrackShelf(recorder.tracks), strategy)
+        measure = RecordedMeasure(TrackShelf(recorder.tracks))
     else:
         detail = strategy.adaptive is not None
         measurement = _measurement(name, key, time, strategy, max_splits, detail=detail, names=False)
@@ -248,7 +246,7 @@ def _measured(
 ) -> tuple[DataFrame, Measure]:
     """Choose the cheapest measurement: in the JVM, else in Python by whole batches, else in Python row by row."""
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
-        return df, ObservedMeasure(measurement, metric_of(stream_id), strategy)
+        return df, ObservedMeasure(measurement, metric_of(stream_id))
     name, key, event_time = measurement.stream, measurement.key, measurement.event_time
     versions.check_arrow(df, name)
     accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
@@ -259,7 +257,7 @@ def _measured(
         versions.tell_cost(df.sparkSession, name)
     rows = BatchMap(name, key.columns, event_time, strategy.future_guard_us, accumulator, strategy.timestamp_assigner)
     most_splits, detail = measurement.most_splits, measurement.detail
-    return rows.apply(df), MappedMeasure(shelf, name, key, strategy, most_splits, detail)
+    return rows.apply(df), MappedMeasure(shelf, name, key, most_splits, detail)
 
 
 def _measurement(

@@ -26,7 +26,7 @@ from lowmark.integration.run_status import ReportGaps
 from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.integration.transport.measure import Measure, Measured, added_up
+from lowmark.integration.transport.measure import Measured, added_up
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import (
     NotifyNewLowWatermark,
@@ -49,8 +49,6 @@ from .stream import Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["StreamRun"]
 
 log = logging.getLogger("lowmark")
 
@@ -123,7 +121,6 @@ class StreamRun:
     shares: bool = False
     shared_since_us: int = 0
     available_now: bool = False
-    measure: Measure = field(init=False)
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
@@ -145,7 +142,7 @@ class StreamRun:
 
     def _feed(self, watermarks: SplitWatermarks) -> None:
         """Give the run watermarks, and new objects that feed them."""
-        self.watermarks, self.measure, of = watermarks, self.stream.measure, (self.stream, watermarks)
+        self.watermarks, of = watermarks, (self.stream, watermarks)
         if self.stream.reads:
             self.splits = PlannedSplits(*of)
         else:
@@ -347,9 +344,11 @@ class StreamRun:
             return
         sources = self.sources_in(progress, heartbeat)
 
-        @cache  # `measure` drops Python's measurements at the next report, but a retry needs them
+        @cache  # a measure drops Python's measurements at the next report, but a retry needs them
         def measured() -> Measured | None:
-            return self.measure.report(progress.id, progress.batch_id, progress.observed_metrics)
+            return self.stream.measure.report(
+                progress.id, progress.batch_id, progress.observed_metrics, self.stream.strategy
+            )
 
         def change() -> list[Effect]:
             known = measured()
@@ -417,8 +416,8 @@ class StreamRun:
     def set(self, strategy: WatermarkStrategy, settings: Sequence[SetByHand], now_us: int) -> None:
         """Measure later reports and plans by this strategy, until the run ends."""
         if not self.broken:
-            self.stream, self.set_by_hand = self.stream.under(strategy), tuple(settings)
-            self.splits.stream, self.measure = self.stream, self.stream.measure
+            self.stream = self.splits.stream = replace(self.stream, strategy=strategy)
+            self.set_by_hand = tuple(settings)
             self.hear(StrategySet(strategy), now_us, "what a person said")
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:

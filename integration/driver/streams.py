@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from .stream import Stream
 
-__all__ = ["Streams"]
-
 
 class Streams(Mapping[str, Stream]):
     """Streams that were wrapped or read, by id."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from lowmark.integration.spark.sessions import InputPlan
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["build", "check_arguments", "check_audited", "check_input", "check_session", "split_columns"]
-
 log = logging.getLogger("lowmark")
 
 DELAY_KEY = "spark.watermarkDelayMs"

@@ -43,8 +43,6 @@ from prometheus_client.registry import Collector
 
 from .exported import ALIGNMENT_GAUGES, CLOCK_GAUGES, COUNTERS, GAUGES, SPLIT_COUNTERS, SPLIT_GAUGES, STATES
 
-__all__ = ["Runs", "StreamCollector"]
-
 log = logging.getLogger("lowmark")
 
 _MAX_SPLITS_SHOWN = 100

@@ -8,8 +8,6 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from .collector import Runs, StreamCollector
 
-__all__ = ["MetricsServer"]
-
 
 class MetricsServer:
     """Answers every GET with the metrics, in Prometheus' or OpenMetrics' text format, until it is stopped.

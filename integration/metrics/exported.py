@@ -14,9 +14,6 @@ from typing import Generic, TypeVar
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.watermark import SplitState, SplitStatus, WrongClock
 
-__all__ = ["ALIGNMENT_GAUGES", "CLOCK_GAUGES", "COUNTERS", "GAUGES", "SPLIT_COUNTERS", "SPLIT_GAUGES", "STATES"]
-
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from .picture import Picture
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["application"]
-
 _METHODS = ("GET", "HEAD")
 _KINDS = {
     ".css": "text/css; charset=utf-8",

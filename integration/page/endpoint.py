@@ -11,8 +11,6 @@ from .app import application
 from .look import Look
 from .picture import Picture
 
-__all__ = ["PageServer"]
-
 _HOST = "127.0.0.1"
 
 

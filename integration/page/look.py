@@ -10,8 +10,6 @@ from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Client, StatusReply, StatusRequest
 
-__all__ = ["AllServices", "Look", "OneService"]
-
 _DEADLINE_SECONDS = 5.0
 _AT_ONCE = 16
 

@@ -26,8 +26,6 @@ from msgspec import convert
 
 from .look import Look
 
-__all__ = ["SPLIT_FIELDS", "Picture"]
-
 SPLIT_FIELDS = (
     "name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports",
     "pending_since", "why", "passed_over", "native_late_rows",

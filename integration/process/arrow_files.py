@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["file_system"]
-
 _AS_ARROW = {"s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
 """Schemes that Hadoop and Arrow write differently."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["SteadyClock", "monotonic_us"]
-
 
 def monotonic_us() -> int:
     """Return monotonic time in microseconds, comparable between the processes of one host."""

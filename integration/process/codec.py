@@ -23,8 +23,6 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 import msgspec
 from lowmark.watermark import LowmarkError
 
-__all__ = ["Codec", "Row"]
-
 MessageT = TypeVar("MessageT")
 
 

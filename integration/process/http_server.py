@@ -32,8 +32,6 @@ from .clock import monotonic_us
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["HttpServer", "cause"]
-
 log = logging.getLogger("lowmark")
 # An answer takes milliseconds; Prometheus itself gives up after 10 seconds.
 _CLIENT_SECONDS = 15.0

@@ -13,8 +13,6 @@ from typing import TypeVar
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.sources.worker import Worker
 
-__all__ = ["Loop", "LoopTimes"]
-
 Result = TypeVar("Result")
 
 

@@ -9,8 +9,6 @@ from lowmark.integration.errors import MalformedMessage
 
 from .codec import Codec
 
-__all__ = ["Method", "encode"]
-
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 

@@ -23,18 +23,6 @@ from urllib.parse import quote
 
 from lowmark.integration.errors import SocketsRefused
 
-__all__ = [
-    "LONGEST_PATH_BYTES",
-    "answers",
-    "check_private",
-    "find_addresses",
-    "folders",
-    "new_address",
-    "remove",
-    "room_for_connections",
-    "target",
-]
-
 _PID = re.compile("[0-9]{1,9}")
 LONGEST_PATH_BYTES = 107
 _MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each

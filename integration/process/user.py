@@ -5,8 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 
-__all__ = ["user"]
-
 
 def user() -> str:
     """Return the name of the user of this process, else the number."""

@@ -36,13 +36,11 @@ from lowmark.watermark.printable import printable
 from .adoption_plan import AdoptionPlan
 from .changes import Action, Change, Changes, Entry
 from .checkpoint import CHANGES
-from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, batches, is_elsewhere, local_path
+from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
 from .offset_log import OffsetEntry, ahead_of_clock, next_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["QUIET_SECONDS", "Adoption", "adopt", "leave"]
 
 log = logging.getLogger("lowmark")
 
@@ -255,7 +253,7 @@ class _Checkpoint:
                 "machine needs no session.",
             )
         if self._spark is not None:
-            store: CheckpointStore = HadoopStore(self._spark, self._given)
+            store: CheckpointStore = open_store(self._spark, self._given)
         elif is_elsewhere(self._given):
             name = "'NAME', " if self._action == "adopt" else ""
             call = f"lowmark.{self._action}({self._given!r}, {name}spark=spark)"
@@ -330,7 +328,7 @@ class _Checkpoint:
         if self._spark is not None:
             for query in self._spark.streams.active:
                 root = query._jsq.streamingQuery().resolvedCheckpointRoot()
-                if HadoopStore(self._spark, root).root == self._store.root:
+                if open_store(self._spark, root).root == self._store.root:
                     raise self._refused(f"query {query.name or query.id} runs on it", "stop it first.")
         found = None if stopped else self._sign_of_a_query()
         if found is None:

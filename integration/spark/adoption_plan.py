@@ -12,8 +12,6 @@ from lowmark.sources.planning.offset import BatchOffset
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats
 from .offset_log import LEFT_OUT, OffsetEntry
 
-__all__ = ["AdoptionPlan"]
-
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 

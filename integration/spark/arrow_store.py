@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process.arrow_files import file_system
 
-from .checkpoint_store import MOST_BYTES, CheckpointFiles, LocalStore, check_size, is_elsewhere, local_path
+from .checkpoint_store import (
+    MOST_BYTES,
+    CheckpointFiles,
+    LocalStore,
+    check_size,
+    in_one_line,
+    is_elsewhere,
+    local_path,
+    reading,
+)
 from .webhdfs_store import WebHdfsStore
-
-__all__ = ["ArrowStore", "checkpoint_files"]
 
 
 def checkpoint_files(checkpoint: str) -> CheckpointFiles:
@@ -79,21 +83,11 @@ class ArrowStore:
     def _at(self, path: str) -> str:
         return f"{self._path}/{path}".rstrip("/")
 
-    @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
+    def _reading(self, path: str) -> AbstractContextManager[None]:
         from pyarrow import ArrowException
 
-        try:
-            yield
-        except UnicodeDecodeError:
-            raise
-        except (OSError, ValueError, ArrowException) as failed:
-            fact = f"{path or 'it'} cannot be read ({_in_one_line(failed)})"
-            raise CheckpointUnreadable(self._root, fact, _hint(self._root)) from failed
-
-
-def _in_one_line(failed: BaseException) -> str:
-    return re.sub(r"\s+", " ", str(failed))[:300]
+        kinds = (OSError, ValueError, ArrowException)
+        return reading(self._root, path or "it", kinds, in_one_line, _hint(self._root))
 
 
 def _hint(root: str) -> str:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["AvailableNow", "Told"]
-
 Told = Callable[[Sequence[str], "str | None"], None]
 
 log = logging.getLogger("lowmark")

@@ -25,8 +25,6 @@ from .checkpoint_store import LocalStore, batches, local_path
 from .kafka_offsets import kafka_positions
 from .offset_log import OffsetEntry, ahead_of_clock, json_object
 
-__all__ = ["Beside", "reach_back"]
-
 Starting = dict[str, dict[str, int]]
 
 

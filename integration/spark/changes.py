@@ -20,8 +20,6 @@ from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore
 from .offset_log import OffsetEntry
 
-__all__ = ["Action", "Change", "Changes", "Entry", "layout", "pairs", "spots", "without_heartbeats"]
-
 _FORMAT = 1
 _FILE = re.compile(r"([1-9][0-9]{0,17})\.json")
 

@@ -21,14 +21,12 @@ import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
 from . import completion
-from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, batches, is_elsewhere, local_path
+from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
 from .kafka_offsets import kafka_positions
 from .offset_log import OffsetEntry, json_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["CHANGES", "Farewell", "FarewellFiles", "initial_offset", "kafka_starting_offsets", "last_offsets"]
 
 CHANGES = "lowmark/changes"  # the records of `adopt` and `leave`, beside the farewells
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -52,6 +50,9 @@ class Farewell(msgspec.Struct, frozen=True):
 class FarewellFiles:
     """The farewells in a checkpoint on any file system, and some of Spark's own files.
 
+    Every failure is a `CheckpointUnreadable` or a `CheckpointUnwritable`; an entry of Spark's that is not in its format
+    is an `UnknownFormat`.
+
     Args:
         checkpoint: the checkpoint's root, as Spark resolved it.
 
@@ -65,17 +66,16 @@ class FarewellFiles:
 
     @functools.cached_property
     def _store(self) -> CheckpointStore:
-        return HadoopStore(self._spark, self._checkpoint)
+        return open_store(self._spark, self._checkpoint)
 
     def write(self, farewell: Farewell) -> None:
-        """Write a farewell as a whole or not at all. Raises `CheckpointUnwritable` if the file could not be written."""
+        """Write a farewell as a whole or not at all."""
         self._store.write(self._path(farewell.token), msgspec.json.encode(farewell).decode())
 
     def read(self, token: str) -> Farewell | None:
         """Read the farewell of a run, None without a farewell.
 
         Raises:
-            CheckpointUnreadable: the file cannot be read.
             msgspec.DecodeError: the file is no farewell.
         """
         if not _TOKEN.fullmatch(token):
@@ -84,27 +84,15 @@ class FarewellFiles:
         return None if text is None else msgspec.json.decode(text, type=Farewell)
 
     def read_done(self, name: str) -> str | None:
-        """Read what a marking of partitions keeps; None without a file.
-
-        Raises:
-            CheckpointUnreadable: the file cannot be read.
-        """
+        """Read what a marking of partitions keeps; None without a file."""
         return self._store.read(f"lowmark/{name}")
 
     def write_done(self, name: str, text: str) -> None:
-        """Write what a marking of partitions keeps, as a whole or not at all.
-
-        Raises:
-            CheckpointUnwritable: the file could not be written.
-        """
+        """Write what a marking of partitions keeps, as a whole or not at all."""
         self._store.write(f"lowmark/{name}", text)
 
     def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
-        """Return the newest committed batch, and until when the sink has everything of a stream, microseconds.
-
-        Raises:
-            CheckpointUnreadable: the checkpoint cannot be read.
-        """
+        """Return the newest committed batch, and until when the sink has everything of a stream, microseconds."""
         committed = batches(self._store, "commits")
         if not committed:
             return None, None
@@ -116,28 +104,16 @@ class FarewellFiles:
 
         Args:
             source: place of the source among the query's sources.
-
-        Raises:
-            CheckpointUnreadable: the file cannot be read.
         """
         return json_object(initial_offset(self._store, str(source)))
 
     def newest_entry(self) -> OffsetEntry | None:
-        """Return the offsets of each source in the newest planned batch; None before the first batch.
-
-        Raises:
-            CheckpointUnreadable: the entry cannot be read.
-            UnknownFormat: the entry is not in Spark's format.
-        """
+        """Return the offsets of each source in the newest planned batch; None before the first batch."""
         batch_id = self.newest_batch()
         return None if batch_id is None else self.entry(batch_id)
 
     def entry(self, batch_id: int) -> OffsetEntry | None:
-        """Return the offsets of each source in a planned batch; None if Spark has removed them.
-
-        Raises:
-            CheckpointUnreadable, UnknownFormat: see `newest_entry`.
-        """
+        """Return the offsets of each source in a planned batch; None if Spark has removed them."""
         text = self._store.read(f"offsets/{batch_id}")
         return None if text is None else OffsetEntry.parse(text)
 
@@ -156,9 +132,6 @@ class FarewellFiles:
         Args:
             resumes: the token in the offset that the run starts from; another query's is not in this checkpoint.
             runs: the query has finished a batch since it was started.
-
-        Raises:
-            CheckpointUnreadable, UnknownFormat: see `newest_entry`.
         """
         planned = self.newest_batch()
         written = None if planned is None else self.entry(planned)
@@ -177,23 +150,14 @@ class FarewellFiles:
         return first is None or last is None or first.positions != last.positions
 
     def may_be_native(self) -> bool:
-        """Whether a query without lowmark may have begun the checkpoint: after an adoption, or with named sources.
-
-        Raises:
-            CheckpointUnreadable: the newest entry cannot be read.
-            UnknownFormat: the newest entry is not in Spark's format.
-        """
+        """Whether a query without lowmark may have begun the checkpoint: after an adoption, or with named sources."""
         if self._store.exists(CHANGES):
             return True
         newest = self.newest_entry()
         return newest is not None and newest.named
 
     def forget(self, token: str) -> None:
-        """Delete the farewell of a run after its state has gone into an offset.
-
-        Raises:
-            CheckpointUnwritable: the file could not be deleted.
-        """
+        """Delete the farewell of a run after its state has gone into an offset."""
         if _TOKEN.fullmatch(token):
             self._store.remove(self._path(token))
 

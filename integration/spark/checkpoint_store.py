@@ -18,7 +18,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,18 +27,6 @@ from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritabl
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "MOST_BYTES",
-    "CheckpointFiles",
-    "CheckpointStore",
-    "HadoopStore",
-    "LocalStore",
-    "batches",
-    "check_size",
-    "is_elsewhere",
-    "local_path",
-]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _BATCH = re.compile(r"[0-9]{1,19}")
@@ -115,6 +103,19 @@ def local_path(checkpoint: str | os.PathLike[str]) -> Path:
     """
     path = os.fspath(checkpoint)
     return Path(re.sub("^file:/+", "/", path))
+
+
+@contextmanager
+def reading(
+    root: str, what: str, kinds: tuple[type[Exception], ...], why: Callable[[Any], str], hint: str
+) -> Iterator[None]:
+    """Raise errors of these kinds as `CheckpointUnreadable`, but a `UnicodeDecodeError` as it is."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise
+    except kinds as failed:
+        raise CheckpointUnreadable(root, f"{what} cannot be read ({why(failed)})", hint) from failed
 
 
 class LocalStore:
@@ -204,14 +205,9 @@ class LocalStore:
         finally:
             os.close(opened)
 
-    @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as failed:
-            hint = "check that the folder is whole and yours to read."
-            fact = f"{path or 'the folder'} cannot be read ({_why(failed)})"
-            raise CheckpointUnreadable(self.root, fact, hint) from failed
+    def _reading(self, path: str) -> AbstractContextManager[None]:
+        hint = "check that the folder is whole and yours to read."
+        return reading(self.root, path or "the folder", (OSError,), _why, hint)
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:
@@ -255,6 +251,11 @@ def check_size(size_bytes: int) -> None:
         raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
 
 
+def in_one_line(failed: BaseException) -> str:
+    """Return the message of an error in one line of at most 300 characters."""
+    return " ".join(str(failed).split())[:300]
+
+
 def _why(failed: OSError) -> str:
     return "it is a link to another place" if failed.errno == errno.ELOOP else str(failed.strerror)
 
@@ -271,12 +272,13 @@ class HadoopStore:
     Files that Spark reads are replaced in one step where the file system can. HDFS can rename over a file. Hadoop's
     object stores would instead delete the old file and copy the new one, and a checkpoint without its newest entry
     would start a batch too early. So there a stream overwrites the file: on S3 and Google's storage the old file stays
-    until the stream is closed; on ABFS the file is empty until then, and Spark starts on no empty entry. On this
-    machine Hadoop deletes the old file, too, keeps its checksum in a second file, and follows links, so `LocalStore`
-    does all work there.
+    until the stream is closed; on ABFS the file is empty until then, and Spark starts on no empty entry.
 
     Args:
         checkpoint: the path, as given to `checkpointLocation`.
+
+    Attributes:
+        local: the folder, if it is on this machine.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -290,8 +292,7 @@ class HadoopStore:
             self._files: Any = path.getFileSystem(self._conf)
             qualified = self._files.makeQualified(path)
             self._root = str(qualified.toString()).rstrip("/")
-            is_local = self._files.getUri().getScheme() == "file"
-            self._local = LocalStore(Path(qualified.toUri().getPath())) if is_local else None
+            self.local = Path(qualified.toUri().getPath()) if self._files.getUri().getScheme() == "file" else None
             self._renames_over: JavaObject | None = self._find_context(path)
 
     @property
@@ -299,8 +300,6 @@ class HadoopStore:
         return self._root
 
     def names(self, folder: str) -> list[str]:
-        if self._local is not None:
-            return self._local.names(folder)
         with self._reading(folder):
             path = self._path(folder)
             if not self._files.exists(path):
@@ -308,8 +307,6 @@ class HadoopStore:
             return sorted(status.getPath().getName() for status in self._files.listStatus(path))
 
     def read(self, path: str) -> str | None:
-        if self._local is not None:
-            return self._local.read(path)
         with self._reading(path):
             file = self._path(path)
             if not self._files.exists(file):
@@ -323,9 +320,6 @@ class HadoopStore:
             return text
 
     def write(self, path: str, text: str) -> None:
-        if self._local is not None:
-            self._local.write(path, text)
-            return
         file = self._path(path)
         with self._writing(path):
             self._files.mkdirs(file.getParent())
@@ -348,22 +342,14 @@ class HadoopStore:
         out.close()
 
     def remove(self, path: str) -> None:
-        if self._local is not None:
-            self._local.remove(path)
-            return
         with self._writing(path):
             self._files.delete(self._path(path), False)
 
     def exists(self, path: str) -> bool:
-        if self._local is not None:
-            return self._local.exists(path)
         with self._reading(path):
             return bool(self._files.exists(self._path(path)))
 
     def move(self, source: str, target: str) -> None:
-        if self._local is not None:
-            self._local.move(source, target)
-            return
         with self._writing(target):
             self._move(source, target)
 
@@ -387,8 +373,6 @@ class HadoopStore:
         self._files.delete(old, True)
 
     def age_seconds(self, path: str) -> float | None:
-        if self._local is not None:
-            return self._local.age_seconds(path)
         with self._reading(path):
             file = self._path(path)
             if not self._files.exists(file):
@@ -396,16 +380,11 @@ class HadoopStore:
             written_ms: int = self._files.getFileStatus(file).getModificationTime()
             return time.time() - written_ms / 1_000
 
-    @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
+    def _reading(self, path: str) -> AbstractContextManager[None]:
         from py4j.protocol import Py4JJavaError
 
-        try:
-            yield
-        except (Py4JJavaError, OSError) as failed:
-            fact = f"{path or 'it'} cannot be read ({_cause(failed)})"
-            hint = "call it in a session that reaches the place as the query does: its packages, settings, user."
-            raise CheckpointUnreadable(self._root, fact, hint) from failed
+        hint = "call it in a session that reaches the place as the query does: its packages, settings, user."
+        return reading(self._root, path or "it", (Py4JJavaError, OSError), _cause, hint)
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:
@@ -436,3 +415,16 @@ class HadoopStore:
             return None
         delegates = "org.apache.hadoop.fs.DelegateToFileSystem"
         return None if is_instance_of(self._gateway, context.getDefaultFileSystem(), delegates) else context
+
+
+def open_store(spark: SparkSession, checkpoint: str) -> CheckpointStore:
+    """Return the files of a checkpoint on any file system that a session reaches.
+
+    On this machine a `LocalStore`, because Hadoop deletes a file there before it renames another over it, keeps the
+    checksum in a second file, and follows links.
+
+    Raises:
+        CheckpointUnreadable: the place cannot be reached.
+    """
+    store = HadoopStore(spark, checkpoint)
+    return store if store.local is None else LocalStore(store.local)

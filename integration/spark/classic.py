@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ClassicSession", "JavaEvent"]
-
 log = logging.getLogger("lowmark")
 
 

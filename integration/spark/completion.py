@@ -26,13 +26,11 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us
 
 from .arrow_store import checkpoint_files
-from .checkpoint_store import CheckpointFiles, HadoopStore, batches, is_elsewhere, local_path
+from .checkpoint_store import CheckpointFiles, batches, is_elsewhere, local_path, open_store
 from .offset_log import OffsetEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["Completion", "complete_until", "completion", "completions", "least_us", "of_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | Non
     """
     place = os.fspath(checkpoint)
     if spark is not None:
-        return of_files(HadoopStore(spark, place))
+        return of_files(open_store(spark, place))
     files = checkpoint_files(place)
     if not is_elsewhere(place) and not local_path(place).is_dir():
         raise CheckpointUnreadable(place, "there is no such folder", "pass the folder given as checkpointLocation.")

@@ -15,8 +15,6 @@ from lowmark.sources.planning.offset import BatchOffset
 from .checkpoint_store import is_elsewhere
 from .offset_log import json_object
 
-__all__ = ["adopt_command", "conflict", "leave_command"]
-
 
 def conflict(
     written: Sequence[str],

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from .checkpoint import Farewell
 
-__all__ = ["ConnectSession"]
-
 log = logging.getLogger("lowmark")
 
 _OLDEST = (4, 2)

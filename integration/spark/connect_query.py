@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .checkpoint import Farewell
     from .offset_log import OffsetEntry
 
-__all__ = ["GOT", "ClientCheckpoint", "ClientEvent", "ConnectQuery", "progress_of"]
-
 GOT = "a Spark Connect session, whose driver is another process"
 _REMEMBERED = 100
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WATERMARK_POLICY", "fault_of"]
-
 WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["warn_of_forgotten_heartbeat"]
-
 log = logging.getLogger("lowmark")
 
 

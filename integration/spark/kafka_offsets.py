@@ -8,8 +8,6 @@ from typing import Any
 
 from .progress import SourceProgress
 
-__all__ = ["backlog_rows", "kafka_positions", "kafka_rows"]
-
 _PARTITION = re.compile(r"[0-9]{1,10}")
 Positions = Mapping[tuple[str, int], int]
 

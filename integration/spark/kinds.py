@@ -11,8 +11,6 @@ from .sessions import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_session", "session_of"]
-
 
 def is_session(spark: object) -> bool:
     """Whether an object is a session of Spark."""

@@ -21,8 +21,6 @@ from .checkpoint import FarewellFiles
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-__all__ = ["ALLOWS_MULTIPLE", "tell"]
-
 log = logging.getLogger("lowmark")
 
 ALLOWS_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"

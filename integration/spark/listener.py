@@ -19,8 +19,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-__all__ = ["QueryEvents"]
-
 log = logging.getLogger("lowmark")
 
 Enqueue = Callable[[str, "JavaObject"], None]

@@ -15,22 +15,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "analyzed",
-    "count_sources",
-    "count_watermarks",
-    "has_heartbeat",
-    "has_watermark",
-    "heartbeats",
-    "joins_streams",
-    "kafka_columns",
-    "keeps_rows",
-    "source_kinds",
-    "stream_ids",
-    "stream_sources",
-    "withholds_rows",
-]
-
 
 _ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["take_over"]
-
 log = logging.getLogger("lowmark")
 
 _CHECK = "spark.sql.streaming.stateStore.stateSchemaCheck"

@@ -26,8 +26,6 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.strategy import FUTURE_GUARD_US
 
-__all__ = ["EVOLUTION", "LEFT_OUT", "OffsetEntry", "ahead_of_clock", "json_object", "next_watermark_ms"]
-
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 LEFT_OUT = (
     "version 2 of the offset log leaves out a source that has read nothing yet: run the query as it was, until two "

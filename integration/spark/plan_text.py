@@ -18,8 +18,6 @@ from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 
 from .sessions import InputPlan
 
-__all__ = ["SPLIT_COLUMNS", "Node", "input_plan", "nested_watermarks", "nodes", "stream_sources", "watermarks"]
-
 SPLIT_COLUMNS = ("topic", "partition")
 """The columns of Spark's Kafka source that tell a partition."""
 

@@ -18,7 +18,6 @@ from lowmark.watermark.moment import us_of
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-__all__ = ["Progress", "SourceProgress", "java_text"]
 _PART_CHARS = 7_000  # fits into 8 KiB together with the line ends that py4j escapes
 _FOREACH_BATCH = "ForeachBatchSink"  # Spark's name of the sink in a progress event
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece

@@ -30,8 +30,6 @@ from .sessions import Answer, Enqueue, Query
 if TYPE_CHECKING:
     from .connect_query import ClientEvent
 
-__all__ = ["END_SECONDS", "Relay", "Taker", "Tell"]
-
 log = logging.getLogger("lowmark")
 
 _TICK_SECONDS = 1.0

@@ -21,8 +21,6 @@ from lowmark.integration.errors import DemoImpossible
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SHORT_LIVED_JVM", "clean_environment", "java_problem", "lean_home", "local_session"]
-
 _OLDEST_JAVA = 17
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that lives for minutes, too short to earn back the cost of its optimizing compiler.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .offset_log import OffsetEntry
     from .progress import Progress
 
-__all__ = ["Answer", "Checkpoint", "Enqueue", "InputPlan", "Query", "QueryEvent", "Session"]
-
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:

@@ -40,8 +40,6 @@ from . import workers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["package", "ship"]
-
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
 _COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # names of the installed distributions
 _FOR_READERS = ("grpcio", "typing_extensions")  # needed beside the driver only

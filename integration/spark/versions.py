@@ -21,8 +21,6 @@ from lowmark.sources.spark.versions import NEWEST_TRIED, arrow_schema, check_ver
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_arrow", "check_session", "kafka_connector", "observes_splits", "prepare_session", "tell_cost"]
-
 log = logging.getLogger("lowmark")
 
 # The newest published connector for each major.minor version; 4.3 has none yet and runs the connector of 4.2.

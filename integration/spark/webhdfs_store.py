@@ -13,16 +13,12 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-from lowmark.integration.errors import CheckpointUnreadable
 
-from .checkpoint_store import MOST_BYTES, check_size
-
-__all__ = ["WebHdfsStore"]
+from .checkpoint_store import MOST_BYTES, check_size, in_one_line, reading
 
 _PORT = 9870  # of a name node's HTTP address, unless dfs.namenode.http-address has another
 _ANSWER_SECONDS = 30.0
@@ -133,15 +129,9 @@ class WebHdfsStore:
                 return None
             raise OSError(f"{fault.exception}: {fault.message}") from refused
 
-    @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except UnicodeDecodeError:
-            raise
-        except (OSError, ValueError, http.client.HTTPException) as failed:
-            fact = f"{path or 'it'} cannot be read ({' '.join(str(failed).split()):.300})"
-            raise CheckpointUnreadable(self._root, fact, _HINT) from failed
+    def _reading(self, path: str) -> AbstractContextManager[None]:
+        kinds = (OSError, ValueError, http.client.HTTPException)
+        return reading(self._root, path or "it", kinds, in_one_line, _HINT)
 
 
 def _user_here() -> str | None:

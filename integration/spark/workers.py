@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["check", "needed", "unfit_server"]
-
 log = logging.getLogger("lowmark")
 
 _OWN = "lowmark"

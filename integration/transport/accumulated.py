@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 
     from .split_key import SplitKey
 
-__all__ = [
-    "AccumulatedMeasure",
-    "Assigner",
-    "BatchTrack",
-    "EventTimeMap",
-    "TrackParam",
-    "TrackShelf",
-    "TrackedMeasure",
-    "Tracks",
-    "assigned_us",
-    "map_in_arrow",
-]
-
 
 @dataclass(slots=True)
 class BatchTrack:
@@ -206,7 +193,13 @@ class TrackedMeasure:
 class AccumulatedMeasure(TrackedMeasure):
     """Measures a stream whose strategy is written in Python: see `Measure`."""
 
-    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+    def report(
+        self,
+        query_id: str,
+        batch_id: int,
+        metrics: Mapping[str, Any],  # noqa: ARG002
+        strategy: WatermarkStrategy,  # noqa: ARG002
+    ) -> Measured | None:
         track = self.tracks.take(query_id, batch_id)
         if track is None:
             return None

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import grpc
 import msgspec
-from lowmark.integration.errors import MarkRefused, ServiceFailed, ServiceStopped, ServiceUnreachable, SettingRefused
+from lowmark.integration.errors import ByHandRefused, ServiceFailed, ServiceStopped, ServiceUnreachable
 from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.integration.process.sockets import target
@@ -35,24 +35,6 @@ from lowmark.watermark import duration_us
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = [
-    "Client",
-    "GuideRequest",
-    "HeartbeatReply",
-    "HeartbeatRequest",
-    "MarkReply",
-    "MarkRequest",
-    "Marked",
-    "PlannedReply",
-    "PlannedRequest",
-    "Server",
-    "SetOf",
-    "SetReply",
-    "SetRequest",
-    "StatusReply",
-    "StatusRequest",
-]
 
 _SERVICE = "lowmark.v1.Driver"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
@@ -194,18 +176,6 @@ class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str | None
 
 
-class MarkReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to `MarkRequest`.
-
-    Attributes:
-        fact, hint: why nothing was marked, and the remedy; empty: all is well.
-    """
-
-    marked: list[Marked]
-    fact: str = ""
-    hint: str = ""
-
-
 class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A person sets delay and idleness of a stream in its running queries.
 
@@ -233,17 +203,17 @@ class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Make the request of the person who runs this process; `idleness` may be "off".
 
         Raises:
-            SettingRefused: there is nothing to set, or an idleness of 0.
+            ByHandRefused: there is nothing to set, or an idleness of 0.
             InvalidDuration: a value is no length of time.
         """
         if delay is None and idleness is None and not code:
-            raise SettingRefused(stream, "nothing is to be set", "pass a delay or an idleness.")
+            raise ByHandRefused(stream, "nothing is to be set", "pass a delay or an idleness.")
         delay_us = None if delay is None else duration_us(delay, what="delay")
         if idleness is None or idleness == "off":
             return cls(stream, user(), delay_us, None if idleness is None else 0, code)
         idle_us = duration_us(idleness, what="idleness")
         if idle_us == 0:
-            raise SettingRefused(stream, "an idleness of 0 leaves every split out", 'pass more, or "off" for none.')
+            raise ByHandRefused(stream, "an idleness of 0 leaves every split out", 'pass more, or "off" for none.')
         return cls(stream, user(), delay_us, idle_us, code)
 
 
@@ -259,14 +229,18 @@ class SetOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_force: list[str]
 
 
-class SetReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to `SetRequest`.
+Said = TypeVar("Said", Marked, SetOf)
+
+
+class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fields=True):
+    """The answer to `MarkRequest` or `SetRequest`.
 
     Attributes:
-        fact, hint: why nothing was set, and the remedy; empty: all is well.
+        said: what holds now.
+        fact, hint: why nothing was changed, and the remedy; empty: all is well.
     """
 
-    queries: list[SetOf]
+    said: list[Said]
     fact: str = ""
     hint: str = ""
 
@@ -281,8 +255,8 @@ HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply)
 GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)
 PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply, CODEC)
 STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
-MARK = Method(_SERVICE, "Mark", MarkRequest, MarkReply)
-SET = Method(_SERVICE, "Set", SetRequest, SetReply)
+MARK = Method(_SERVICE, "Mark", MarkRequest, ByHandReply[Marked])
+SET = Method(_SERVICE, "Set", SetRequest, ByHandReply[SetOf])
 
 
 class Server:
@@ -303,8 +277,8 @@ class Server:
         guide: Callable[[GuideRequest], Guidance],
         planned: Callable[[PlannedRequest], PlannedReply],
         status: Callable[[StatusRequest], StatusReply],
-        mark: Callable[[MarkRequest], MarkReply] | None = None,
-        set_: Callable[[SetRequest], SetReply] | None = None,
+        mark: Callable[[MarkRequest], ByHandReply[Marked]] | None = None,
+        set_: Callable[[SetRequest], ByHandReply[SetOf]] | None = None,
     ) -> None:
         self.address = address
         self._server = grpc.server(
@@ -357,27 +331,13 @@ class Client:
     def status(self, request: StatusRequest) -> StatusReply:
         return self._call(STATUS, request, "ask for the status")
 
-    def mark(self, request: MarkRequest) -> MarkReply:
-        """Mark splits by hand.
+    def mark(self, request: MarkRequest) -> list[Marked]:
+        """Mark splits by hand. Raises `ByHandRefused` as the service does."""
+        return _said(self._call(MARK, request, f"mark splits of stream {request.stream}"), request.stream)
 
-        Raises:
-            MarkRefused: the service knows no such stream or split, or the time is over.
-        """
-        reply = self._call(MARK, request, f"mark splits of stream {request.stream}")
-        if reply.fact:
-            raise MarkRefused(request.stream, reply.fact, reply.hint)
-        return reply
-
-    def set(self, request: SetRequest) -> SetReply:
-        """Set delay and idleness by hand.
-
-        Raises:
-            SettingRefused: the service has no such running stream, or its strategy does not take the value.
-        """
-        reply = self._call(SET, request, f"set the strategy of stream {request.stream}")
-        if reply.fact:
-            raise SettingRefused(request.stream, reply.fact, reply.hint)
-        return reply
+    def set(self, request: SetRequest) -> list[SetOf]:
+        """Set delay and idleness by hand. Raises `ByHandRefused` as the service does."""
+        return _said(self._call(SET, request, f"set the strategy of stream {request.stream}"), request.stream)
 
     def close(self) -> None:
         self._channel.close()
@@ -392,6 +352,12 @@ class Client:
             kind = ServiceUnreachable if failed.code() in _NOT_THERE else ServiceFailed
             raise kind(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
         return reply
+
+
+def _said(reply: ByHandReply[Said], stream: str) -> list[Said]:
+    if reply.fact:
+        raise ByHandRefused(stream, reply.fact, reply.hint)
+    return reply.said
 
 
 def _handler(

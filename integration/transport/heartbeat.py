@@ -52,8 +52,6 @@ else:
     except ImportError:  # before 4.2; executors may be unable to import `lowmark.sources.spark.versions`
         SupportsTriggerAvailableNow = object
 
-__all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
-
 FORMAT = "lowmark_heartbeat"
 # `row` is always 0. As a column it keeps the optimizer from folding the nulls in place of the user's columns.
 COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")

@@ -31,8 +31,6 @@ _UNKNOWN = (
     "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
 )
 
-__all__ = ["FORMAT", "PROPERTY", "LateSource", "find", "of_this_batch", "told", "watermark"]
-
 FORMAT = "lowmark_late"
 PROPERTY = "spark.lowmark.lateWatermarks"
 """Setting of a query's own session, and local property of its tasks; Spark hands on names that begin with "spark"."""

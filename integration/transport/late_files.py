@@ -40,8 +40,6 @@ from .late import of_this_batch
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["LATE_BY", "UNTIL", "WATERMARK", "LateFileWriter", "file_name"]
-
 UNTIL, WATERMARK, LATE_BY = "until", "watermark", "late_by_us"
 """Columns that the files have beside the user's."""
 

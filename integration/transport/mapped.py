@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from .split_key import SplitKey
 
-__all__ = ["BatchMap", "MappedMeasure"]
-
 _TIME = "time"
 # Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536
@@ -206,12 +204,17 @@ class MappedMeasure(TrackedMeasure):
 
     stream: str
     key: SplitKey
-    strategy: WatermarkStrategy
     max_splits: int
     detail: bool
     _known: dict[str, tuple[int | None, str]] = field(default_factory=dict)
 
-    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+    def report(
+        self,
+        query_id: str,
+        batch_id: int,
+        metrics: Mapping[str, Any],  # noqa: ARG002
+        strategy: WatermarkStrategy,
+    ) -> Measured | None:
         track = self.tracks.take(query_id, batch_id)
         if track is None:
             return None
@@ -237,7 +240,7 @@ class MappedMeasure(TrackedMeasure):
         ids = np.fromiter(marks.keys(), np.uint64, len(marks))
         latest_us = np.fromiter((mark.max_us for mark in marks.values()), np.int64, len(marks))
         return Measured(
-            SplitColumn(ids, self.strategy.watermarks_of_max(latest_us)) if self.strategy.emits else {},
+            SplitColumn(ids, strategy.watermarks_of_max(latest_us)) if strategy.emits else {},
             {split: mark.min_us for split, mark in marks.items()} if self.detail else {},
             {split: mark.rows for split, mark in marks.items()} if self.detail else None,
             track.counts(),

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lowmark.watermark import SplitId
+from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name", bound=Hashable)
 Number = TypeVar("Number", int, float)
-
-__all__ = ["Measure", "Measured", "added_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,15 @@ class Measure(Protocol):
         """Return the stream's rows with what Spark itself shall measure of them."""
         ...
 
-    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:
+    def report(
+        self, query_id: str, batch_id: int, metrics: Mapping[str, Any], strategy: WatermarkStrategy
+    ) -> Measured | None:
         """Return the measurements of a finished batch; None without any.
 
         Args:
             batch_id: the batch; older batches are no longer asked for.
             metrics: the observed metrics in the batch's progress event, by name.
+            strategy: the strategy of the query, which may not be the code's since a person set delay or idleness.
 
         Raises:
             TooManySplits: the batch held more splits than the transport tells apart.

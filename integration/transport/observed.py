@@ -57,8 +57,6 @@ from .split_key import SplitKey, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Measurement", "Observation", "ObservedMeasure", "decode_sketch"]
-
 Ids = npt.NDArray[np.uint64]
 Micros = npt.NDArray[np.int64]
 
@@ -247,18 +245,23 @@ class ObservedMeasure:
 
     measurement: Measurement
     metric: str
-    strategy: WatermarkStrategy
 
     def observe(self, df: DataFrame) -> DataFrame:
         return df.observe(self.metric, *self.measurement.columns())
 
-    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+    def report(
+        self,
+        query_id: str,  # noqa: ARG002
+        batch_id: int,
+        metrics: Mapping[str, Any],
+        strategy: WatermarkStrategy,
+    ) -> Measured | None:
         metric = metrics.get(self.metric)
         if metric is None:
             return None
         seen = self.measurement.decode(metric, batch_id=batch_id)
         return Measured(
-            SplitColumn(seen.splits, self.strategy.watermarks_of_max(seen.latest_us)) if self.strategy.emits else {},
+            SplitColumn(seen.splits, strategy.watermarks_of_max(seen.latest_us)) if strategy.emits else {},
             seen.earliest_us,
             seen.split_rows if seen.split_rows else None,
             BatchCounts(

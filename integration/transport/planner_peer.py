@@ -19,7 +19,6 @@ from lowmark.watermark.printable import printable
 if TYPE_CHECKING:
     from .driver_rpc import Client
 
-__all__ = ["ServicePeer"]
 _RETRY_US = 1_000_000
 _PLANS_KEPT = 8  # plans to report when the service is back; the service keeps as many
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
 
-__all__ = ["SPLIT_TYPE", "AccumulatorRecorder", "EventWithoutFormat", "RecordedMeasure"]
-
 SPLIT_TYPE = "string"
 
 
@@ -142,13 +140,17 @@ class _SlotRecording:
 class RecordedMeasure(TrackedMeasure):
     """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`."""
 
-    strategy: WatermarkStrategy
-
-    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+    def report(
+        self,
+        query_id: str,
+        batch_id: int,
+        metrics: Mapping[str, Any],  # noqa: ARG002
+        strategy: WatermarkStrategy,
+    ) -> Measured | None:
         track = self.tracks.take(query_id, batch_id)
         if track is None:
             return None
         latest_us = {split: mark.max_us for split, mark in track.tracker.marks().items()}
-        of_max = self.strategy.watermark_of_max
-        watermarks_us = {split: of_max(us) for split, us in latest_us.items()} if self.strategy.emits else {}
+        of_max = strategy.watermark_of_max
+        watermarks_us = {split: of_max(us) for split, us in latest_us.items()} if strategy.emits else {}
         return track.measured(watermarks_us, latest_us)

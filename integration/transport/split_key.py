@@ -21,8 +21,6 @@ import mmh3
 import xxhash
 from lowmark.integration.errors import WrapRefused
 
-__all__ = ["SplitKey", "quoted", "split_name"]
-
 SplitValue = str | int | bool | bytes | dt.date | None
 
 _SKETCH_SEED = 9001

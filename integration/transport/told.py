@@ -35,8 +35,6 @@ from pyspark.sql.types import BooleanType, StructType
 
 from .driver_rpc import HeartbeatReply, HeartbeatRequest
 
-__all__ = ["FORMAT", "SCHEME", "SIGN_SECONDS", "SILENT_SECONDS", "TellSource", "Told", "ToldClient", "seal_of"]
-
 FORMAT = "lowmark_tell"
 SCHEME = "told:"
 _NAME = re.compile(r"[0-9a-f]{32}")

@@ -18,8 +18,6 @@ from lowmark.watermark import LowmarkError
 
 from .notifier import ActionQueue, ExecutorNotifier, WaitingClock
 
-__all__ = ["ReaderGateway", "SourceCoordinatorContext", "UnregisteredReader", "WrongThread"]
-
 _log = logging.getLogger("lowmark")
 _SECOND_US = 1_000_000
 

@@ -47,8 +47,6 @@ from .errors import CoordinatorClosed, CoordinatorHangs, CoordinatorNotStarted, 
 from .failover import Failover, FailoverPolicy, SuppressRestarts
 from .notifier import ActionQueue, MonotonicClock, WaitingClock
 
-__all__ = ["SourceCoordinator"]
-
 _log = logging.getLogger("lowmark")
 _HEADER = struct.Struct(">iii")  # version of this format, version of the enumerator's serializer, length of its bytes
 _VERSION = 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["CoordinatorClosed", "CoordinatorHangs", "CoordinatorNotStarted", "InvalidCheckpoint", "SourceFailed"]
-
 
 class CoordinatorNotStarted(LowmarkError, RuntimeError):
     """A coordinator was used before `start`, or started twice."""

@@ -8,8 +8,6 @@ from datetime import timedelta
 
 from lowmark.watermark import InvalidStrategy, LowmarkError, duration_us
 
-__all__ = ["Failover", "FailoverPolicy", "SuppressRestarts"]
-
 
 class SuppressRestarts(LowmarkError):
     """An error that a restart does not mend: an enumerator that fails with it, or because of it, fails the source.

@@ -31,8 +31,6 @@ from typing import Protocol, TypeVar
 from lowmark.sources.worker import Worker
 from lowmark.watermark import LowmarkError
 
-__all__ = ["ActionQueue", "CallAbandoned", "ExecutorNotifier", "MonotonicClock", "WaitingClock"]
-
 _log = logging.getLogger("lowmark")
 _FRAMES_SHOWN = 5
 _LONGEST_WAIT_SECONDS = 3_600.0

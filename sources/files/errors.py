@@ -5,8 +5,6 @@ from __future__ import annotations
 from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.watermark import LowmarkError
 
-__all__ = ["FileChanged", "FileUnreadable", "InvalidFileOption", "NoSchema"]
-
 
 class InvalidFileOption(InvalidSourceOption):
     """An invalid option of `FileSource`. The error never has values of secrets."""

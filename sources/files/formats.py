@@ -24,8 +24,6 @@ from pyarrow import csv, fs, json, parquet
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-__all__ = ["FORMATS", "STEP_ROWS", "FileFormat", "FileIndex", "spark_schema"]
-
 STEP_ROWS = 4_096
 """Number of rows of a step of a text file."""
 

@@ -23,8 +23,6 @@ from pyarrow import fs
 
 from .errors import InvalidFileOption
 
-__all__ = ["FileFacts", "FileListing", "resolve_paths"]
-
 _WILD = re.compile(r"[*?\[{]")
 
 

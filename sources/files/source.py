@@ -61,8 +61,6 @@ from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
 from .formats import FORMATS, TIME, FileIndex, spark_schema
 from .listing import FileFacts, FileListing, resolve_paths
 
-__all__ = ["FileSource", "FileSplit"]
-
 log = logging.getLogger("lowmark")
 
 REMEMBERED_FILES = 4_096

@@ -35,8 +35,6 @@ import pyarrow as pa
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.errors import shown
 
-__all__ = ["SCHEMA", "InvalidScript", "SplitScript", "StreamScript"]
-
 _TIME = pa.timestamp("us", tz="UTC")
 _COLUMNS: list[tuple[str, pa.DataType]] = [("split", pa.string()), ("number", pa.int64()), ("event_time", _TIME)]
 SCHEMA = pa.schema(_COLUMNS)

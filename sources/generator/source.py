@@ -18,9 +18,7 @@ import pyarrow as pa
 from lowmark.sources.api import SourceSplit, SplitEnd
 from lowmark.sources.kit.simple import SimpleSource
 
-from .script import SCHEMA, InvalidScript, SplitScript, StreamScript
-
-__all__ = ["SCHEMA", "GeneratorSource", "InvalidScript", "SplitScript", "StreamScript"]
+from .script import SCHEMA, InvalidScript, StreamScript
 
 _BATCH_ROWS = 65_536
 _ROW_BYTES = 24  # number, event time, the length of the name; and the name
@@ -42,6 +40,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
     Raises:
         InvalidScript: `ticks_per_batch` is below 1.
 
+    >>> from lowmark.sources.generator import SplitScript
     >>> source = GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1), seed=7)
     >>> (split,) = source.discover()
     >>> source.latest([split])

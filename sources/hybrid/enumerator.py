@@ -20,8 +20,6 @@ from lowmark.sources.metric_group import MetricGroup
 from .reader import HybridSplit
 from .succession import AnyEnumerator, Succession
 
-__all__ = ["HybridEnumerator", "HybridState"]
-
 
 @dataclass(frozen=True, slots=True)
 class HybridState:

@@ -19,8 +19,6 @@ from lowmark.sources.api import (
     SplitsRemoval,
 )
 
-__all__ = ["HybridPlanner", "HybridSplit", "HybridSplitReader"]
-
 AnyPlanner = SplitPlanner[Any]
 AnyReader = SplitReader[Any]
 

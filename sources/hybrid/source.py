@@ -33,8 +33,6 @@ from .enumerator import HybridEnumerator, HybridState
 from .reader import HybridPlanner, HybridSplit, HybridSplitReader
 from .succession import AnySource, DeferredSource, Succession
 
-__all__ = ["HybridSource"]
-
 
 class HybridSource(Source[HybridSplit, HybridState]):
     """Reads sources one after the other.

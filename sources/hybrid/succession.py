@@ -10,8 +10,6 @@ import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator
 from lowmark.watermark import LowmarkError
 
-__all__ = ["AnyEnumerator", "AnySource", "DeferredSource", "InvalidHybrid", "Succession"]
-
 AnySource = Source[Any, Any]
 AnyEnumerator = SplitEnumerator[Any, Any]
 

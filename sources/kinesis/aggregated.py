@@ -19,8 +19,6 @@ from collections.abc import Iterator
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["MAGIC", "MalformedPacket", "PackedRecord", "is_packed", "md5", "unpacked"]
-
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES = 16
 MOST_KEY_BYTES_A_BYTE = 64

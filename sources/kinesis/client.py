@@ -26,8 +26,6 @@ from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
 from .pace import PACES, Pace
 from .split import TRIM_HORIZON, stream_name
 
-__all__ = ["IteratorExpired", "KinesisClient", "KinesisSettings", "Page", "PlaceRefused", "ShardGone", "milliseconds"]
-
 ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 5.0

@@ -8,8 +8,6 @@ the question. Answers at different parts of a second narrow both bounds.
 
 from __future__ import annotations
 
-__all__ = ["ServiceClock"]
-
 WINDOW_MS = 60_000
 """Bounds come from the answers of the last two windows of this length, because clocks run at different speeds."""
 

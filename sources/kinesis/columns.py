@@ -14,8 +14,6 @@ from .client import milliseconds
 from .errors import InvalidKinesisOption
 from .split import KinesisSplit, stream_name
 
-__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "KinesisColumns", "UserRecord", "rows_in", "user_records"]
-
 COLUMNS: dict[str, pa.DataType] = {
     "partitionKey": pa.string(),
     "data": pa.binary(),

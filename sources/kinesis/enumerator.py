@@ -17,8 +17,6 @@ from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
 from .split import TRIM_HORIZON, KinesisSplit, after, at_time, split_id, stream_name
 
-__all__ = ["StreamList", "StreamPattern", "Subscriber", "create_enumerator", "discovered"]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamList:

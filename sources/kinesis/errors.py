@@ -7,15 +7,6 @@ from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.sources.kit.unanswered import SourceUnavailable
 from lowmark.watermark import LowmarkError
 
-__all__ = [
-    "InvalidKinesisOption",
-    "KinesisDataLost",
-    "KinesisRefused",
-    "KinesisStreamMissing",
-    "KinesisStreamReplaced",
-    "KinesisUnavailable",
-]
-
 
 class InvalidKinesisOption(SuppressRestarts, InvalidSourceOption):
     """An invalid option of `KinesisSource`. The error never has values of secrets."""

@@ -23,8 +23,6 @@ from .columns import rows_in
 from .errors import KinesisUnavailable
 from .split import KinesisSplit, after, at, at_time
 
-__all__ = ["Seen", "ShardLook"]
-
 AHEAD_RECORDS = 500
 """How many records the planner looks ahead."""
 PAGE_RECORDS = 10_000

@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["PACES", "Pace", "Paces"]
-
 MOST_SHARDS = 10_000
 
 

@@ -21,8 +21,6 @@ from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavaila
 from .look import ShardLook
 from .split import DataLoss, KinesisSplit, at, split_id, stream_name
 
-__all__ = ["KinesisPlanner"]
-
 THREADS = 16
 PATIENCE_SECONDS = 2.0
 """How long a shard is asked again while others wait; the next batch asks again."""

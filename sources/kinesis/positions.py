@@ -12,8 +12,6 @@ from lowmark.watermark.errors import shown
 from .client import milliseconds
 from .errors import InvalidKinesisOption
 
-__all__ = ["KinesisPosition", "ShardKey"]
-
 ShardKey = tuple[str, str]
 """(name of a stream, id of a shard)."""
 

@@ -23,8 +23,6 @@ from .columns import KinesisColumns
 from .errors import KinesisStreamReplaced
 from .split import DataLoss, KinesisSplit, after, at
 
-__all__ = ["KinesisSplitReader"]
-
 MOST_RECORDS = 10_000
 """The service's limit for one read, beside 10 MB."""
 FEW_RECORDS = 100

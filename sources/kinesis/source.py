@@ -41,8 +41,6 @@ from .positions import KinesisPosition, ShardKey
 from .reader import KinesisSplitReader
 from .split import KinesisSplit, stream_name
 
-__all__ = ["KinesisSource"]
-
 Position = str | datetime | KinesisPosition | Mapping[ShardKey, str]
 
 _seconds = partial(seconds_of, refusal=InvalidKinesisOption)

@@ -33,8 +33,6 @@ from lowmark.watermark.errors import shown
 from .errors import InvalidKinesisOption
 from .positions import KinesisPosition
 
-__all__ = ["arguments"]
-
 TEXTS = {
     "streamPattern": "stream_pattern",
     "region": "region",

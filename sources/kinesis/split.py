@@ -24,8 +24,6 @@ from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KinesisDataLost
 
-__all__ = ["TRIM_HORIZON", "DataLoss", "KinesisSplit", "after", "at", "at_time", "split_id", "stream_name"]
-
 TRIM_HORIZON = "TRIM_HORIZON"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-__all__ = ["FORGET_SECONDS", "AskedAbout"]
-
 FORGET_SECONDS = 600.0
 """How long a split is remembered after the last question about it."""
 

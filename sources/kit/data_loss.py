@@ -7,8 +7,6 @@ import logging
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
 
-__all__ = ["KnownLosses"]
-
 log = logging.getLogger("lowmark")
 
 

@@ -9,8 +9,6 @@ from lowmark.sources.api import SplitT
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.watermark.packed import pack, unpack
 
-__all__ = ["DiscoveredSerializer", "DiscoveredSplits"]
-
 
 @dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
 class DiscoveredSplits(Generic[SplitT]):
@@ -41,8 +39,8 @@ class DiscoveredSplits(Generic[SplitT]):
 class DiscoveredSerializer(Generic[SplitT]):
     """The format of `DiscoveredSplits`: msgpack, deflated, because ids resemble each other."""
 
-    def __init__(self, split_type: type[SplitT], *, version: int = 1) -> None:
-        self._plain = DataclassSerializer(DiscoveredSplits[split_type], version=version)  # type: ignore[valid-type]
+    def __init__(self, split_type: type[SplitT]) -> None:
+        self._plain = DataclassSerializer(DiscoveredSplits[split_type])  # type: ignore[valid-type]
 
     @property
     def version(self) -> int:

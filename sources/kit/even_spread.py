@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["EvenSpread"]
-
 
 class EvenSpread:
     """Gives every split to the reader with the fewest splits, so that readers differ by at most one split.

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from lowmark.watermark import LowmarkError, duration_us
 
-__all__ = ["InvalidSourceOption", "check_just_one", "checked_pattern", "seconds_of"]
-
 
 class InvalidSourceOption(LowmarkError, ValueError):
     """An invalid option of a source. The error never has values of secrets."""

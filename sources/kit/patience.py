@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from lowmark.watermark.errors import without_login
 
-__all__ = ["Patience"]
-
 log = logging.getLogger("lowmark")
 
 SAY_AFTER_SECONDS = 5.0

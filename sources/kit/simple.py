@@ -44,8 +44,6 @@ from lowmark.watermark import duration_us
 
 from .discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
 
-__all__ = ["Rows", "SimpleSource"]
-
 Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
 """Rows, if a position is a row; otherwise (rows, the position after the rows). A table is one step, in batches."""
 

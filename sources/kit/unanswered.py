@@ -12,8 +12,6 @@ from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import format_time_us
 from lowmark.watermark.errors import without_login
 
-__all__ = ["SAY_AGAIN_SECONDS", "SourceUnavailable", "Unanswered"]
-
 log = logging.getLogger("lowmark")
 
 SAY_AGAIN_SECONDS = 10.0
@@ -53,10 +51,9 @@ class Unanswered:
         metrics: MetricGroup,
         *,
         now_seconds: Callable[[], float] = time.monotonic,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
         self._system, self._splits = without_login(system), splits
-        self._now_seconds, self._now_us = now_seconds, now_us
+        self._now_seconds = now_seconds
         self._counter = metrics.counter(f"unanswered_{splits}")
         self._since_us = 0
         self._all_since_seconds: float | None = None
@@ -84,7 +81,7 @@ class Unanswered:
             self.text = None
             return
         if self.text is None:
-            self._since_us = self._now_us()
+            self._since_us = time.time_ns() // 1_000
         self.text = (
             f"{self._system} gives no answer for {silent} of {asked} {self._splits} since "
             f"{format_time_us(self._since_us)}, such as {example}: {without_login(cause):.300}"

@@ -17,8 +17,6 @@ from .options import PlanOptions
 from .slots import Slots
 from .telling import SAY_AGAIN_SECONDS, Telling
 
-__all__ = ["Enumeration", "NoSplits"]
-
 log = logging.getLogger("lowmark")
 
 _LOOK_AGAIN_SECONDS = 0.05

@@ -18,8 +18,6 @@ from .offset import BatchOffset
 from .options import PlanOptions
 from .peer import Guidance
 
-__all__ = ["Extent"]
-
 _LATEST_US = 2**53
 _TELLS_NOBODY = SplitPlanner.notify_checkpoint_complete
 

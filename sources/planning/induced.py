@@ -12,8 +12,6 @@ from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEve
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
 
-__all__ = ["InducedBatches"]
-
 
 class InducedBatches(Generic[SplitT]):
     """Plans batches as the reader of a source says."""

@@ -22,8 +22,6 @@ from lowmark.sources.serializer import described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
 
-__all__ = ["BatchOffset", "BatchState", "Placed", "UnreadableOffset"]
-
 _FORMAT = 1
 
 

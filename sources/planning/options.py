@@ -8,8 +8,6 @@ from lowmark.sources.coordinator import FailoverPolicy
 
 from .rate import RateLimiterStrategy
 
-__all__ = ["PlanOptions"]
-
 
 @dataclass(frozen=True)
 class PlanOptions:

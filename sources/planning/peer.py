@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Guidance", "PlanPeer", "Planned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Guidance:

@@ -38,8 +38,6 @@ from .rate import RateBudget, RateLimiterStrategy
 from .slots import SlotWork
 from .telling import Telling
 
-__all__ = ["BatchPlanner", "PlanningFailed"]
-
 log = logging.getLogger("lowmark")
 
 # Spark asks an idle source every 10 ms, and its system must not get 100 questions a second.

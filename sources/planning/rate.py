@@ -13,8 +13,6 @@ from fractions import Fraction
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["InvalidRate", "RateBudget", "RateLimiterStrategy"]
-
 _SECOND_US = 1_000_000
 
 

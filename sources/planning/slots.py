@@ -12,8 +12,6 @@ from lowmark.sources.api import SourceEvent, SplitT
 
 from .offset import Placed
 
-__all__ = ["SlotWork", "Slots"]
-
 
 @dataclass(frozen=True, slots=True)
 class SlotWork(Generic[SplitT]):

@@ -16,8 +16,6 @@ from lowmark.watermark import format_time_us
 
 from .peer import Planned, PlanPeer
 
-__all__ = ["SAY_AGAIN_SECONDS", "Telling"]
-
 SAY_AGAIN_SECONDS = 10.0
 """How often the peer hears of a planner that has no plan yet."""
 _SAY_FIRST_SECONDS = 1.0

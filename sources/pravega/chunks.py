@@ -15,8 +15,6 @@ from .events import HEADER_BYTES, NotAnEvent, ends_of_events
 from .segment import PravegaSplit
 from .segment_bytes import SegmentBytes
 
-__all__ = ["CHUNK_BYTES", "Chunk", "chunks"]
-
 CHUNK_BYTES = 1 << 20
 
 
@@ -54,14 +52,12 @@ def chunks(
     stop: int,
     *,
     opened: SegmentBytes | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Chunk]:
     """Read the events from `start` up to `stop`, both of them positions between events.
 
     Args:
         stop: the byte after the last.
         opened: the segment, opened at `start`; it is closed at the end.
-        chunk_bytes: the largest size of a chunk; a larger event makes a larger chunk.
 
     Raises:
         PravegaEventBroken: `start` or `stop` is not between events, or bytes are no event.
@@ -71,11 +67,11 @@ def chunks(
     if opened is None and start >= stop:
         return
     with closing(client.open(split.stream, split.segment, start) if opened is None else opened) as source:
-        yield from _chunks(source, split.split_id, start, stop, chunk_bytes)
+        yield from _chunks(source, split.split_id, start, stop)
 
 
-def _chunks(source: SegmentBytes, split_id: str, start: int, stop: int, chunk_bytes: int) -> Iterator[Chunk]:
-    data, position, kept = bytearray(min(chunk_bytes, stop - start)), start, 0
+def _chunks(source: SegmentBytes, split_id: str, start: int, stop: int) -> Iterator[Chunk]:
+    data, position, kept = bytearray(min(CHUNK_BYTES, stop - start)), start, 0
     while position < stop:
         size = min(len(data), stop - position)
         source.read_into(memoryview(data)[kept:size])

@@ -36,15 +36,6 @@ from .segment import segment_name
 from .segment_bytes import Gone, SegmentBytes
 from .settings import PravegaSettings
 
-__all__ = [
-    "OPENED_TOGETHER",
-    "PravegaClient",
-    "SegmentState",
-    "StreamCut",
-    "client_of",
-    "positions_of",
-]
-
 Answer = TypeVar("Answer")
 
 OPENED_TOGETHER = 16
@@ -103,14 +94,8 @@ def client_of(settings: PravegaSettings) -> PravegaClient:
 class PravegaClient:
     """Asks one Pravega about one scope. For many threads."""
 
-    def __init__(
-        self,
-        settings: PravegaSettings,
-        *,
-        now_seconds: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.settings, self.now_seconds, self.pause = settings, now_seconds, pause
+    def __init__(self, settings: PravegaSettings) -> None:
+        self.settings = settings
         config = _config(settings)
         pool = self._pool = java_class("io.pravega.client.connection.impl.ConnectionPoolImpl")(
             config, java_class("io.pravega.client.connection.impl.SocketConnectionFactoryImpl")(config)
@@ -286,13 +271,13 @@ class PravegaClient:
         """
         import jpype
 
-        deadline = self.now_seconds() + patience_seconds
+        deadline = time.monotonic() + patience_seconds
         asked = {key: self._watch(*key) for key in dict.fromkeys(segments)}
         futures = {key: client.getSegmentInfo() for key, client in asked.items()}
         found: dict[tuple[str, int], SegmentState | None] = {}
         last = "no answer"
         for key, future in futures.items():
-            left_ms = max(1, int((deadline - self.now_seconds()) * 1000))
+            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
             try:
                 info = future.get(left_ms, _milliseconds())
             except jpype.JException as failed:
@@ -444,8 +429,7 @@ class PravegaClient:
                 raise PravegaUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
     def _patience(self, action: str) -> Patience:
-        place, seconds = f"Pravega at {self.settings.place}", self.settings.give_up_seconds
-        return Patience(place, action, seconds, now_seconds=self.now_seconds, pause=self.pause)
+        return Patience(f"Pravega at {self.settings.place}", action, self.settings.give_up_seconds)
 
     def _denied(self, action: str, cause: str) -> PravegaAccessDenied:
         return PravegaAccessDenied(self.settings.place, action, cause)

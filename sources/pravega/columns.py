@@ -15,8 +15,6 @@ from .events import payloads
 from .notes import NOTED_TIME, SegmentNotes
 from .segment import PravegaSplit, segment_name
 
-__all__ = ["DEFAULT_COLUMNS", "PravegaColumns"]
-
 DEFAULT_COLUMNS = ("stream", "segment", "offset", "event")
 EVENT_TIME = "event_time"
 _TYPES: dict[str, pa.DataType] = {

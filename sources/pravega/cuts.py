@@ -13,8 +13,6 @@ from .client import PravegaClient, StreamCut
 from .errors import InvalidPravegaOption
 from .segment import segment_of
 
-__all__ = ["check_stream_cut", "stream_cuts"]
-
 _READABLE = re.compile(r"\d+:(?P<scope>[^/:]+)/(?P<stream>[^/:]+):.*")
 
 

@@ -20,8 +20,6 @@ from .client import PravegaClient, StreamCut
 from .errors import InvalidPravegaOption, PravegaStreamMissing
 from .segment import PravegaSplit, segment_of, split_of
 
-__all__ = ["Positions", "SegmentWalk", "StreamList", "StreamPattern", "Streams"]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamList:

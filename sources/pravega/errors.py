@@ -7,17 +7,6 @@ from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.sources.kit.unanswered import SourceUnavailable
 from lowmark.watermark import LowmarkError
 
-__all__ = [
-    "InvalidPravegaOption",
-    "PravegaAccessDenied",
-    "PravegaClientMissing",
-    "PravegaDataLost",
-    "PravegaEventBroken",
-    "PravegaGroupTaken",
-    "PravegaStreamMissing",
-    "PravegaUnavailable",
-]
-
 
 class InvalidPravegaOption(SuppressRestarts, InvalidSourceOption):
     """An invalid option of `PravegaSource`. The error never has values of secrets."""

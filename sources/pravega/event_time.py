@@ -24,8 +24,6 @@ from lowmark.watermark.moment import LEAST_US
 
 from .errors import InvalidPravegaOption
 
-__all__ = ["NO_TIME", "TIME", "EventTime", "unit_us"]
-
 TIME = pa.timestamp("us", tz="UTC")
 _UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 NO_TIME = LEAST_US

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from lowmark.watermark import LowmarkError
 
-__all__ = ["HEADER_BYTES", "NotAnEvent", "ends_of_events", "payloads"]
-
 HEADER_BYTES = 8
 _LENGTH = struct.Struct(">i").unpack_from
 

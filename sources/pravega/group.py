@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,8 +24,6 @@ from .client import PravegaClient, StreamCut, positions_of
 from .errors import PravegaGroupTaken, PravegaStreamMissing
 from .java_error import JavaError, cause_of
 from .jvm import java_class, leave_java
-
-__all__ = ["GroupReset", "PravegaGroup"]
 
 log = logging.getLogger("lowmark")
 
@@ -82,13 +81,13 @@ class PravegaGroup:
                 "take a checkpoint of",
                 lambda: self._group.initiateCheckpoint(f"lowmark-{uuid.uuid4().hex}", self._client.executor),
             )
-        deadline = self._client.now_seconds() + seconds
+        deadline = time.monotonic() + seconds
         while not bool(self._due.isDone()):
             if self._reader is not None and self._reader.failed is not None:
                 raise GroupReset(self._reader.failed)
-            if self._client.now_seconds() >= deadline:
+            if time.monotonic() >= deadline:
                 return None
-            self._client.pause(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         due, self._due = self._due, None
         import jpype
 

@@ -33,8 +33,6 @@ from .client import StreamCut
 from .group import GroupReset
 from .segment import PravegaSplit, segment_epoch
 
-__all__ = ["Group", "GroupReader", "standing_after"]
-
 log = logging.getLogger("lowmark")
 
 WAIT_SECONDS = 2.0

@@ -23,8 +23,6 @@ import numpy.typing as npt
 from .chunks import Chunk
 from .event_time import NO_TIME
 
-__all__ = ["BLOCK_ROWS", "Block", "Integers", "SegmentIndex"]
-
 BLOCK_ROWS = 256
 KEPT_BLOCKS = 2_048
 BLOCKS_BEHIND = 4_096

@@ -9,8 +9,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-__all__ = ["JavaError", "cause_of"]
-
 _WRAPPERS = ("ExecutionException", "CompletionException", "RetriesExhaustedException")
 
 

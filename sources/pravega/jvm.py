@@ -17,8 +17,6 @@ from typing import Any
 
 from .errors import InvalidPravegaOption, PravegaClientMissing
 
-__all__ = ["JARS_VARIABLE", "java_class", "leave_java", "resolve_jars", "start_java"]
-
 JARS_VARIABLE = "LOWMARK_PRAVEGA_JARS"
 DEFAULT_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """A small machine, because the client only copies bytes and waits, while tasks need the memory and the cores."""

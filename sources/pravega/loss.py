@@ -7,8 +7,6 @@ from lowmark.sources.metric_group import MetricGroup
 
 from .errors import PravegaDataLost
 
-__all__ = ["DataLoss"]
-
 
 class DataLoss:
     """Raises an error, or logs and counts the lost bytes (`lost_bytes`).

@@ -9,8 +9,6 @@ from typing import Any
 from .jvm import java_class
 from .notes import Mark, Marks
 
-__all__ = ["MarkReader"]
-
 _REVISION = "io.pravega.client.state.Revision"
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from .notes import Mark, Marks, place_in
 from .segment import PravegaSplit, parent_segments
 
-__all__ = ["MarkWindow"]
-
 MOST_POSITIONS = 200_000
 """No more marks of a stream are read while this number of positions (one segment in one mark each) is kept."""
 

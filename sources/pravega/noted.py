@@ -10,8 +10,6 @@ from .marks import MarkWindow
 from .notes import Mark, SegmentNotes, notes_of
 from .segment import PravegaSplit, parent_segments
 
-__all__ = ["MARKS_AT_ONCE", "Noted"]
-
 MARKS_AT_ONCE = 1_000
 
 

@@ -31,8 +31,6 @@ from lowmark.watermark.generator import WatermarkOutput, bounded_watermark_us
 from .event_time import NO_TIME
 from .segment import segment_epoch
 
-__all__ = ["NOTED_TIME", "Mark", "Marks", "NotedBound", "SegmentNotes", "notes_of", "place_in"]
-
 NOTED_TIME = "noted_time"
 ENDLESS = 2**62
 

@@ -32,8 +32,6 @@ from .segment import PravegaSplit, segment_of, split_of
 from .segment_bytes import Gone, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
-__all__ = ["PravegaPlanner"]
-
 log = logging.getLogger("lowmark")
 
 PATIENCE_SECONDS = 2.0

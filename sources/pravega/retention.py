@@ -15,8 +15,6 @@ from .client import StreamCut
 from .errors import PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable
 from .segment import PravegaSplit
 
-__all__ = ["Retention", "Subscriber"]
-
 log = logging.getLogger("lowmark")
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
 
-__all__ = ["PravegaSplit", "parent_segments", "segment_epoch", "segment_name", "segment_of", "split_of"]
-
 _EPOCH_BITS = 32
 
 

@@ -10,8 +10,6 @@ from lowmark.watermark import LowmarkError
 from .errors import PravegaAccessDenied, PravegaUnavailable
 from .java_error import JavaError, cause_of
 
-__all__ = ["Gone", "SegmentBytes", "Truncated"]
-
 ANSWER_MS = 10_000
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from lowmark.watermark.errors import without_login
 
-__all__ = ["PravegaSettings"]
-
 
 @dataclass(frozen=True)
 class PravegaSettings:

@@ -55,8 +55,6 @@ from .segment import PravegaSplit
 from .segment_bytes import Gone, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
-__all__ = ["PravegaSource"]
-
 Position = str | Sequence[str] | Mapping[str, str]
 
 

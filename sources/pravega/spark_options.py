@@ -20,8 +20,6 @@ from typing import Any
 
 from .errors import InvalidPravegaOption
 
-__all__ = ["arguments"]
-
 _TEXTS = {
     "controller": "controller",
     "scope": "scope",

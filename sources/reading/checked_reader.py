@@ -15,8 +15,6 @@ from lowmark.watermark import LowmarkError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BrokenSplitReader", "CheckedReader", "SplitReadFailed", "count_nothing"]
-
 ResultT = TypeVar("ResultT")
 
 _SPLITS_NAMED = 10

@@ -24,8 +24,6 @@ from lowmark.watermark.log_record import Lines
 
 from .checked_reader import CheckedReader
 
-__all__ = ["read_ahead"]
-
 log = logging.getLogger("lowmark")
 
 CLOSE_SECONDS = 30.0

@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lowmark.sources.api import Source, SplitRows, SplitT, StateT
 
-from .checked_reader import BrokenSplitReader, CheckedReader, SplitReadFailed, count_nothing
+from .checked_reader import CheckedReader, count_nothing
 from .side_by_side import read_ahead
-
-__all__ = ["BrokenSplitReader", "SplitReadFailed", "read_slices"]
 
 STALLED_SECONDS = 600.0
 """How long a slice may bring nothing. After that it is an error, because planned rows are known to be there."""

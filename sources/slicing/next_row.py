@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from lowmark.sources.api import EARLIEST_US, SplitPlanner, SplitT
 from lowmark.watermark.moment import MILLISECOND_US
 
-__all__ = ["NextRow", "next_row"]
-
 _FIRST_STEP_US = 1_000_000
 
 

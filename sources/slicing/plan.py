@@ -9,8 +9,6 @@ from enum import Enum
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.moment import MILLISECOND_US
 
-__all__ = ["InvalidSliceLimits", "NoRowsReason", "PlannedSlice", "SliceLimits", "SlicePlan"]
-
 
 class InvalidSliceLimits(LowmarkError, ValueError):
     """A limit that allows no rows, or a list with a split twice."""

@@ -27,8 +27,6 @@ from lowmark.watermark import LowmarkError
 
 from .table import Booleans, Floats, Integers, InvalidPosition, SliceTable
 
-__all__ = ["EARLIEST_US", "GRID_US", "LATEST_US", "Lookup", "NotSearchable", "TimeSearch"]
-
 GRID_US = 1_000  # the unit of Kafka's timestamps and of Spark's watermarks
 LOOKUPS = 24
 MOST_LOOKUPS = 64  # enough to tell milliseconds apart between the earliest and the latest time

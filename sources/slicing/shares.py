@@ -15,8 +15,6 @@ import numpy as np
 
 from .table import Booleans, Integers, SliceTable
 
-__all__ = ["share_out"]
-
 
 def share_out(
     table: SliceTable, among: Booleans, budget: float, limit: Integers, *, at_least_one: bool = True

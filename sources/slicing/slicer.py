@@ -37,8 +37,6 @@ from .plan import InvalidSliceLimits, NoRowsReason, PlannedSlice, SliceLimits, S
 from .table import InvalidPosition, SliceTable
 from .time_slice import Decision, decide
 
-__all__ = ["plan_slices"]
-
 
 def plan_slices(
     planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, *, previous_time_us: int | None

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from lowmark.sources.api import SourceSplit, SplitEnd, SplitPlanner
 from lowmark.watermark import LowmarkError
 
-__all__ = ["Booleans", "Floats", "Integers", "InvalidPosition", "SliceTable"]
-
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]

@@ -15,8 +15,6 @@ from .search import GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
 from .shares import share_out
 from .table import Booleans, Integers, SliceTable
 
-__all__ = ["Decision", "decide"]
-
 _ENOUGH = 0.8  # share of the budget: a fuller slice is not worth another lookup
 _DAY_US = 86_400 * 1_000_000
 

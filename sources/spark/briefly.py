@@ -16,8 +16,6 @@ from typing import ParamSpec, TypeVar
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["briefly", "hide_traceback", "saying_briefly"]
-
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 

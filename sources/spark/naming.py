@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-__all__ = ["named_reader", "source_name"]
-
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _FIT = re.compile("[A-Za-z0-9_]+")
 

@@ -34,8 +34,6 @@ from lowmark.watermark import LowmarkError, duration_us
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import INT64
 
-__all__ = ["FORMATS", "FormatOptions", "InvalidOption"]
-
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 

@@ -49,20 +49,6 @@ from .briefly import briefly, saying_briefly
 from .naming import named_reader
 from .options import FORMATS, FormatOptions
 
-__all__ = [
-    "Binding",
-    "EventNotTaken",
-    "Recorder",
-    "Recording",
-    "SourceStreamReader",
-    "SplitColumnTaken",
-    "bound_source",
-    "load",
-    "prefer_own_python",
-    "register",
-    "register_class",
-]
-
 log = logging.getLogger("lowmark")
 
 

@@ -56,8 +56,6 @@ from lowmark.watermark import LowmarkError
 
 from .context import ManualEnumeratorContext
 
-__all__ = ["CheckedSource", "SourceBroken", "check_source"]
-
 _READERS = 3
 _RANDOM_CUTS = 3
 _FETCHES = 10_000

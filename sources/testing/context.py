@@ -23,8 +23,6 @@ from typing import Any, Generic
 from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SplitsAssignment, SplitT
 from lowmark.sources.metric_group import MetricGroup
 
-__all__ = ["ManualEnumeratorContext"]
-
 
 @dataclass(slots=True)
 class _Call:

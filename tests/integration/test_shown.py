@@ -243,7 +243,7 @@ def measured_by(rows: int, **more: Any) -> Any:
 
 def test_event_times_that_cannot_be_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     run = StreamRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
-    run.measure = measured_by(200, null_time_rows=200)
+    run.stream = replace(run.stream, measure=measured_by(200, null_time_rows=200))
     with caplog.at_level(logging.WARNING, "lowmark"):
         for batch_id in range(3):
             report(run, batch_id, {"a": {"0": 100 * batch_id}})
@@ -258,7 +258,7 @@ def test_a_batch_that_was_read_in_part_is_warned_of_once(
     caplog: pytest.LogCaptureFixture, keeps_rows: bool, rows: int, warned: int
 ) -> None:
     run = StreamRun.attach(replace(stream(), keeps_rows=keeps_rows), token="t", resumes=None, state=None, now_us=T0_US)
-    run.measure, run.places = measured_by(rows), {1: [0]}
+    run.stream, run.places = replace(run.stream, measure=measured_by(rows)), {1: [0]}
     with caplog.at_level(logging.WARNING, "lowmark"):
         for batch_id in range(1, 4):
             taken = progress(batch_id, {"a": {"0": 1_000 * batch_id}}, start={"a": {"0": 1_000 * (batch_id - 1)}})

@@ -35,13 +35,19 @@ from tests.servers.s3 import s3
 pytestmark = pytest.mark.live
 
 
-def test_a_checkpoint_in_a_bucket_says_how_far_its_sink_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = Written(tmp_path / "cp", with_state=True)
+def two_of_three_committed(folder: Path) -> Written:
+    """Write a checkpoint with state, whose batch 10 is planned and not committed."""
+    written = Written(folder, with_state=True)
     for batch, low, in_force in ((8, 100, 50), (9, 200, 100), (10, 300, 200)):
         written.plan(batch, low, in_force)
     written.commit(8)
     written.commit(9)
     (written.folder / "state/0/1.delta").write_text("")
+    return written
+
+
+def test_a_checkpoint_in_a_bucket_says_how_far_its_sink_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = two_of_three_committed(tmp_path / "cp")
     with s3(tmp_path / "s3") as (port, _):
         address = f"http://{LOCALHOST}:{port}"
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
@@ -65,12 +71,7 @@ def test_a_checkpoint_in_a_bucket_says_how_far_its_sink_is(tmp_path: Path, monke
 
 
 def test_a_checkpoint_on_hdfs_is_read_without_any_library_of_hadoop(tmp_path: Path) -> None:
-    written = Written(tmp_path / "cp", with_state=True)
-    for batch, low, in_force in ((8, 100, 50), (9, 200, 100), (10, 300, 200)):
-        written.plan(batch, low, in_force)
-    written.commit(8)
-    written.commit(9)
-    (written.folder / "state/0/1.delta").write_text("")
+    written = two_of_three_committed(tmp_path / "cp")
     with hdfs_server(tmp_path / "hdfs") as hdfs:
         place = f"{hdfs.web}/q/orders of größe 100%"
         for file in written.folder.rglob("*"):

@@ -144,7 +144,7 @@ class Driver:
         stream_id = f"s{len(self.streams)}"
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
         measurement = Measurement(stream_id, _KEY, "ts", None, 26, detail=False, sample_names=True)
-        measure = ObservedMeasure(measurement, metric_of(stream_id), strategy)
+        measure = ObservedMeasure(measurement, metric_of(stream_id))
         stream = Stream(
             name=f"stream-{len(self.streams)}", stream_id=stream_id, strategy=strategy, key=_KEY, measure=measure,
             sources=1, kafka=False, declared={}, names=dict(self.names),

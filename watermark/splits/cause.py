@@ -7,8 +7,6 @@ from lowmark.watermark.moment import format_time_us
 from .events import BatchCounts
 from .status import Cause, Hold, hold_reasons, is_silent
 
-__all__ = ["cause_of", "unusable_times"]
-
 _YEAR_US = 31_556_952_000_000
 _FIRST_YEAR = 1970
 _DOUBTED_FROM = 2200

@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 from sortedcontainers import SortedList
 
-__all__ = ["Agenda"]
-
 Key = TypeVar("Key", str, tuple[str, str])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Beats"]
-
 # The eighths of an interval, in the order in which sources get them: 0 to 7 with their three bits reversed, so that the
 # moments of few sources, too, lie evenly.
 _EIGHTHS = (0, 4, 2, 6, 1, 5, 3, 7)

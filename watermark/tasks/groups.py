@@ -18,8 +18,6 @@ from .cap import CapAnnounced
 from .rounds import SourceRounds
 from .snapshot import Key, Mark, nobody_keeps, to_json
 
-__all__ = ["AlignmentGroups"]
-
 _ANNOUNCEMENTS = 20  # the largest number for one group in an interval
 
 

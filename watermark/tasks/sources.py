@@ -25,8 +25,6 @@ from .leases import Leases
 from .rounds import Answer, SourceRounds
 from .snapshot import Key, Mark, nobody_keeps
 
-__all__ = ["EMPTY_SOURCE_KEPT_US", "Sources"]
-
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
 """How long a source without tasks is remembered, if it waits for no task (rule 5 of ``rounds.py``): 1 hour in which the
 coordinator was called.

@@ -94,7 +94,7 @@ class Passing:
         strategy, shelf = WatermarkStrategy.for_monotonous_timestamps(), SimpleNamespace(value=self.tracks)
         stream = Stream(
             name="files", stream_id="files", strategy=strategy, key=KEY,
-            measure=RecordedMeasure(TrackShelf(cast("Any", shelf)), strategy),
+            measure=RecordedMeasure(TrackShelf(cast("Any", shelf))),
             sources=1, kafka=False, declared={}, names={}, reads=True, claims=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)

@@ -81,7 +81,7 @@ class Query:
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, sources=1, kafka=False, declared={}, names={},
-            measure=RecordedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), strategy), reads=True,
+            measure=RecordedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))), reads=True,
             claims=True,
         )  # fmt: skip
         streams.cooperation.check(stream)

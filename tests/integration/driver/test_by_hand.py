@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.errors import MarkRefused
+from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.transport.driver_rpc import Client, MarkRequest
 from lowmark.watermark import InvalidDuration, SplitState, WatermarkStrategy
 from lowmark.watermark.printable import printable
@@ -116,24 +116,24 @@ def test_a_split_is_marked_by_its_name_or_as_the_terminal_shows_it(
 
 
 def test_what_cannot_be_marked_is_refused_in_words(service: LowWatermarkService, ran: Ran) -> None:
-    with pytest.raises(MarkRefused, match="did you mean b/5"):
+    with pytest.raises(ByHandRefused, match="did you mean b/5"):
         service.mark_idle("orders", "b/55")
-    with pytest.raises(MarkRefused, match="among 2 known splits"):
+    with pytest.raises(ByHandRefused, match="among 2 known splits"):
         service.mark_active("orders", "zzz")
-    with pytest.raises(MarkRefused, match='did you mean "orders"'):
+    with pytest.raises(ByHandRefused, match='did you mean "orders"'):
         service.mark_idle("order", "b/5")
-    with pytest.raises(MarkRefused, match="without a zone"):
+    with pytest.raises(ByHandRefused, match="without a zone"):
         service.mark_idle("orders", "b/5", until=dt.datetime(2099, 1, 1))  # noqa: DTZ001
-    with pytest.raises(MarkRefused, match="is over already, by "):
+    with pytest.raises(ByHandRefused, match="is over already, by "):
         service.mark_idle("orders", "b/5", until=dt.datetime.now(dt.timezone.utc) - HOUR)
     with pytest.raises(InvalidDuration):
         service.mark_idle("orders", "b/5", until="soon")
-    with pytest.raises(MarkRefused, match="name of the person"):
+    with pytest.raises(ByHandRefused, match="name of the person"):
         Client(service.address).mark(MarkRequest("orders", ["b/5"], "a\nb", idle=True))
     assert service.status("orders").by_hand == ()
     ran.query.stop()
     wait_until(lambda: service.statuses() == [], "the end of the query")
-    with pytest.raises(MarkRefused, match="no query runs on it"):
+    with pytest.raises(ByHandRefused, match="no query runs on it"):
         service.mark_idle("orders", "b/5")
 
 

@@ -89,7 +89,7 @@ class World:
         restored_low_us: int | None = None,
         reads: bool = False,
     ) -> StreamRun:
-        measure = ObservedMeasure(Measurement(name, KEY, "ts", None, 4, **BARE), metric_of(name), strategy)
+        measure = ObservedMeasure(Measurement(name, KEY, "ts", None, 4, **BARE), metric_of(name))
         stream = Stream(name, name, strategy, KEY, measure, 1, False, {}, {}, reads=reads)
         run = StreamRun.attach(
             stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us

@@ -76,7 +76,7 @@ class Fed:
             SplitKey(("topic", "partition"), ("string", "int")) if kind == "kafka" else SplitKey(("s",), ("string",))
         )
         shelf = TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))
-        measure = RecordedMeasure(shelf, STRATEGY) if kind == "read" else AccumulatedMeasure(shelf)
+        measure = RecordedMeasure(shelf) if kind == "read" else AccumulatedMeasure(shelf)
         self.stream = Stream(
             name="orders", stream_id="s", strategy=STRATEGY, key=self.key, measure=measure, sources=1,
             kafka=kind == "kafka", declared={}, names={}, reads=kind == "read", claims=kind == "read",

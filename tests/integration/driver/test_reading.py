@@ -61,7 +61,7 @@ def shelf_of(tracks: Tracks) -> TrackShelf:
 def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
     return Stream(
         name="orders", stream_id="s", strategy=STRATEGY, key=KEY, sources=1, kafka=False,
-        measure=RecordedMeasure(shelf_of(tracks), STRATEGY), declared={}, names={}, reads=True, claims=claims,
+        measure=RecordedMeasure(shelf_of(tracks)), declared={}, names={}, reads=True, claims=claims,
     )  # fmt: skip
 
 

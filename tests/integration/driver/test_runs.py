@@ -41,7 +41,7 @@ def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> S
     measurement = Measurement("orders", KEY, "ts", None, 4, detail=False, sample_names=True)
     return Stream(
         name="orders", stream_id="s", strategy=strategy, key=KEY,
-        measure=ObservedMeasure(measurement, metric_of("s"), strategy),
+        measure=ObservedMeasure(measurement, metric_of("s")),
         sources=sources, kafka=True, declared=names, names=dict(names),
     )  # fmt: skip
 

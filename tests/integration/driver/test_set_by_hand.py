@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.errors import SettingRefused
+from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.page.look import OneService
 from lowmark.integration.page.picture import Picture
 from lowmark.integration.transport.driver_rpc import Client, SetRequest
@@ -173,22 +173,22 @@ def test_the_command_line_sets_and_takes_back(service: LowWatermarkService, ran:
 
 
 def test_what_cannot_be_set_is_refused_in_words(service: LowWatermarkService, ran: Ran) -> None:
-    with pytest.raises(SettingRefused, match='did you mean "orders"'):
+    with pytest.raises(ByHandRefused, match='did you mean "orders"'):
         service.set_strategy("order", delay="1 second")
-    with pytest.raises(SettingRefused, match="nothing is to be set"):
+    with pytest.raises(ByHandRefused, match="nothing is to be set"):
         service.set_strategy("orders")
-    with pytest.raises(SettingRefused, match="idleness of 0"):
+    with pytest.raises(ByHandRefused, match="idleness of 0"):
         service.set_strategy("orders", idleness="0 seconds")
     with pytest.raises(InvalidDuration):
         service.set_strategy("orders", delay="-1 second")
-    with pytest.raises(SettingRefused, match="does not fit"):
+    with pytest.raises(ByHandRefused, match="does not fit"):
         Client(service.address).set(SetRequest("orders", "anna", delay_us=-1))
-    with pytest.raises(SettingRefused, match="name of the person"):
+    with pytest.raises(ByHandRefused, match="name of the person"):
         Client(service.address).set(SetRequest("orders", "a\nb", delay_us=1))
     assert service.status("orders").set_by_hand == ()
     ran.query.stop()
     wait_until(lambda: service.statuses() == [], "the end of the query")
-    with pytest.raises(SettingRefused, match="no query runs on it"):
+    with pytest.raises(ByHandRefused, match="no query runs on it"):
         service.set_strategy("orders", delay="1 second")
 
 
@@ -205,6 +205,6 @@ def test_a_strategy_without_a_delay_refuses_one(
     ran = start(wrapped(service, feed, strategy).select("v"), str(tmp_path / "checkpoint"))
     feed.put(("a", 1, 0))
     ran.settle()
-    with pytest.raises(SettingRefused, match=fact):
+    with pytest.raises(ByHandRefused, match=fact):
         service.set_strategy("orders", delay="1 second")
     ran.query.stop()

@@ -19,7 +19,7 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
 from lowmark.integration.spark.adoption import adopt, leave
-from lowmark.integration.spark.checkpoint_store import HadoopStore
+from lowmark.integration.spark.checkpoint_store import LocalStore, open_store
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.sources.spark.versions import major_minor
 from lowmark.watermark import WatermarkStrategy
@@ -316,7 +316,7 @@ def test_what_a_timestamp_of_the_future_left_behind_is_told(
 
 def test_through_a_session_an_entry_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path) -> None:
     """Without its newest entry, a checkpoint starts a batch too early."""
-    store, entry, texts = HadoopStore(spark, str(tmp_path)), tmp_path / "offsets/5", {"old" * 50, "new" * 50}
+    store, entry, texts = open_store(spark, str(tmp_path)), tmp_path / "offsets/5", {"old" * 50, "new" * 50}
     store.write("offsets/5", "old" * 50)
     seen, over = set[str | None](), threading.Event()
 
@@ -383,7 +383,7 @@ def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
     seen = set()
     for cut in range(100):
         root = shutil.copytree(old, tmp_path / f"{cut}")
-        with cut_short(HadoopStore, cut) as was_cut:
+        with cut_short(LocalStore, cut) as was_cut:
             adopt(root, ["one", "two"], spark=spark)
         if not was_cut():
             break

@@ -199,7 +199,7 @@ def measured(*tracks: BatchTrack, **options: Any) -> Any:
         TrackParam().addInPlace(shelf._accumulator.value, {("query", 7): track})
     strategy = options.pop("strategy", WatermarkStrategy.for_monotonous_timestamps())
     options = {"max_splits": 16, "detail": True, **options}
-    return MappedMeasure(shelf, "orders", KEY, strategy, **options).report("query", 7, {})
+    return MappedMeasure(shelf, "orders", KEY, **options).report("query", 7, {}, strategy)
 
 
 class _Accumulator:
@@ -274,5 +274,5 @@ def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> No
 
     key = SplitKey(("device", "kind"), (kind, "string"))
     shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
-    made = MappedMeasure(shelf, "s", key, WatermarkStrategy.for_monotonous_timestamps(), 16, detail=False)
+    made = MappedMeasure(shelf, "s", key, 16, detail=False)
     assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))
