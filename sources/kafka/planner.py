@@ -207,6 +207,11 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._hide([split])
         return time_us if there else EARLIEST_US
 
+    def cut(self, stops: Sequence[tuple[KafkaSplit, int]]) -> Sequence[tuple[KafkaSplit, KafkaSplit]]:
+        """Cut splits at offsets; both parts say which lost offsets are counted already."""
+        told = [replace(split, lost_before=self._loss.told_to(split)) for split, _ in stops]
+        return super().cut([(split, stop) for split, (_, stop) in zip(told, stops, strict=True)])
+
     def close(self) -> None:
         self._client.close()
 

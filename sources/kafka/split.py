@@ -25,11 +25,14 @@ class KafkaSplit(SourceSplit):
         topic: name of the topic.
         partition: number of the partition.
         topic_id: distinguishes topics of the same name; "" if brokers are too old for ids.
+        lost_before: the offset before which all lost offsets were counted by the planner, so no reader counts them
+            again; 0: none.
     """
 
     topic: str
     partition: int
     topic_id: str = ""
+    lost_before: int = 0
 
 
 def split_id(topic: str, partition: int, topic_id: str = "") -> str:
@@ -58,4 +61,12 @@ class DataLoss:
             KafkaDataLost: unless reading goes on.
         """
         lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason)
-        self._known.take(lost, split.split_id, start, 0 if resume is None else max(0, resume - start))
+        until = split.stop if resume is None else resume
+        if until is None:
+            self._known.take(lost, (split.split_id, start))
+        else:
+            self._known.take_range(lost, split.split_id, start, until, told_to=split.lost_before)
+
+    def told_to(self, split: KafkaSplit) -> int:
+        """Return the offset before which all lost offsets of a split were counted; 0: none."""
+        return max(split.lost_before, self._known.told_to(split.split_id))
