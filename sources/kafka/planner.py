@@ -17,7 +17,7 @@ from .consumers import CONSUMERS, ConsumerCache
 from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
-from .split import DataLoss, KafkaSplit
+from .split import DataLoss, KafkaSplit, other_topic
 
 __all__ = ["KafkaPlanner"]
 
@@ -220,10 +220,10 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if topic is None or begin is None or end is None:
-            self._loss.found(split, start, None, "the topic or the partition was deleted")
+            self._loss.found(split, start, None, "the topic or the partition was deleted", topic_gone=True)
             return SplitEnd(start, rows=0, finished=True)
-        if split.topic_id and topic.topic_id and topic.topic_id != split.topic_id:
-            self._loss.found(split, start, None, "the topic was deleted and created anew")
+        if (other := other_topic(split, topic.topic_id)) is not None:
+            self._loss.found(split, start, None, other, topic_gone=True)
             return SplitEnd(start, rows=0, finished=True)
         if end < start:
             self._loss.found(split, start, None, f"the partition ends at offset {end} now, before what was read of it")
