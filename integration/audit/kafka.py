@@ -119,7 +119,7 @@ class KafkaAudit:
             kept.consumer.assign([TopicPartition(each[0], each[1], begins[each]) for each in with_rows])
             reading.run()
         finally:
-            kept.consumer.close()
+            kept.close()
         if reading.audit is None:
             raise AuditImpossible(
                 f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: "

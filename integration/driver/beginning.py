@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from lowmark.integration.errors import UnknownStream
+from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.watermark import CorruptSnapshot
@@ -42,7 +43,8 @@ class Beginnings:
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
         begun_as, begun_run_id = self._begins_as(stream.stream_id)
-        run = _begin(stream, request, self._runs.queries, ending, now_us)
+        unwritten = self._reports.farewells.unwritten(request.resumes)
+        run = _begin(stream, request, self._runs.queries, ending, now_us, unwritten)
         run.begun_as, run.begun_run_id = begun_as, begun_run_id
         if before is not None:
             run.complete_until_us = before.complete_until_us  # the sink stays as it is
@@ -79,13 +81,19 @@ class Beginnings:
 
 
 def _begin(
-    stream: Stream, request: HeartbeatRequest, queries: Queries, ending: Ending | None, now_us: int
+    stream: Stream,
+    request: HeartbeatRequest,
+    queries: Queries,
+    ending: Ending | None,
+    now_us: int,
+    unwritten: Farewell | None,
 ) -> StreamRun:
     """Return the run of a heartbeat reader that asks for the first time; refused if the query must not go on.
 
     Args:
         request: the reader's first question, with the offset from the checkpoint.
         ending: set for an AvailableNow query whose reader Spark has not told so; None: the query goes on.
+        unwritten: the farewell of the run before, if this driver has not written it yet.
     """
     attach = partial(
         StreamRun.attach,
@@ -96,7 +104,7 @@ def _begin(
         restored_low_us=request.low_watermark_us,
     )
     run = None
-    if (left_behind := farewells.find(queries, request, stream.name)) is not None:
+    if (left_behind := farewells.find(queries, request, stream.name, unwritten)) is not None:
         try:
             run = attach(state=left_behind.state or request.state)
         except CorruptSnapshot as corrupt:

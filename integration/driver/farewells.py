@@ -8,53 +8,98 @@ restart holds the low watermark for splits that were new in that batch.
 from __future__ import annotations
 
 import logging
+import threading
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.sources.worker import WorkerDied
 
 from .stream_run import StreamRun
 
 log = logging.getLogger("lowmark")
 
 _WRITE_SECONDS = 60.0
-_Unwritten: TypeAlias = tuple[Query, Farewell, str | None]
-"""A query, the farewell of its run, and the token of the run before, whose farewell is then of no use."""
+_END_SECONDS = 10.0
+_NOT_LEFT = (
+    'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat carries it. A '
+    "query that is killed before holds for a grace when it is started again"
+)
+_LAST_NOT_LEFT = (
+    'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may wait for one '
+    "more row of each split"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unwritten:
+    """A farewell that is not in its checkpoint yet.
+
+    Attributes:
+        resumes: token of the run before, whose farewell is of no use once this one is written.
+        over: whether the run has ended.
+    """
+
+    query: Query
+    farewell: Farewell
+    resumes: str | None
+    stream: str
+    over: bool
+
+    def write(self) -> None:
+        self.query.farewells.write(self.farewell)
+        if self.resumes is not None:
+            self.query.farewells.forget(self.resumes)
+
+    def warn(self, failed: object) -> None:
+        log.warning(_LAST_NOT_LEFT if self.over else _NOT_LEFT, self.stream, failed)
 
 
 class Farewells:
     """Writes farewells on a thread of its own, because a file system may be slow and the loop must not wait for it."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, _Unwritten] = {}  # by token
+        self._lock = threading.Lock()
+        self._unwritten: dict[str, _Unwritten] = {}  # by token, the newest of each; guarded by the lock
         self._loop: Loop | None = None
 
-    def keep(self, query: Query | None, run: StreamRun) -> None:
-        """Write the last report of a running run soon, without waiting."""
-        farewell = _of(run)
-        if query is not None and farewell is not None:
-            self._newest[run.token] = query, farewell, run.resumes
-            self._writer.post(partial(self._write_or_warn, run))
+    def keep(self, query: Query | None, run: StreamRun, *, over: bool = False) -> None:
+        """Write the last report of a run soon, without waiting. `close` returns when it is written.
 
-    def leave(self, query: Query | None, run: StreamRun) -> None:
-        """Write the last report of an ended run, and return when it is written.
-
-        Raises:
-            Exception: whatever py4j or the file system raises.
+        Args:
+            over: whether the run has ended.
         """
-        farewell = _of(run, over=True)
+        farewell = _of(run, over=over)
         if query is not None and farewell is not None:
-            last = query, farewell, run.resumes
-            self._writer.call(partial(self._write_last, last), "leave the last report", seconds=_WRITE_SECONDS)
+            with self._lock:
+                self._unwritten[run.token] = _Unwritten(query, farewell, run.resumes, run.stream.name, over)
+            self._writer.post(partial(self._write, run.token))
+
+    def unwritten(self, token: str | None) -> Farewell | None:
+        """Return the farewell of a run that is not in its checkpoint yet; None: there is no such farewell."""
+        with self._lock:
+            found = None if token is None else self._unwritten.get(token)
+        return None if found is None else found.farewell
 
     def close(self) -> None:
-        """Write all pending farewells, and end the thread."""
-        if self._loop is not None:
-            self._loop.stop()
+        """Write all farewells that are not written yet, log what cannot be written in time, and end the thread."""
+        if self._loop is None:
+            return
+        seconds = _END_SECONDS
+        for token in tuple(self._unwritten):
+            self._writer.post(partial(self._write, token))
+        try:
+            self._writer.call(lambda: None, "leave the last reports", seconds=_WRITE_SECONDS)
+        except (TimeoutError, WorkerDied) as failed:
+            seconds = 0.0
+            for each in self._unwritten.copy().values():
+                each.warn(failed)
+        self._loop.stop(seconds)
+        self._loop = None
 
     @property
     def _writer(self) -> Loop:
@@ -62,32 +107,20 @@ class Farewells:
             self._loop = Loop("lowmark-farewells")
         return self._loop
 
-    def _write_last(self, last: _Unwritten) -> None:
-        _, farewell, _ = last
-        self._newest.pop(farewell.token, None)
-        _write(last)
-
-    def _write_or_warn(self, run: StreamRun) -> None:
-        found = self._newest.pop(run.token, None)
+    def _write(self, token: str) -> None:
+        found = self._unwritten.get(token)
         if found is None:
             return  # a newer farewell was written in its place
         try:
-            _write(found)
+            found.write()
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
-            self._newest.setdefault(run.token, found)  # the write of a newer farewell, if one waits, is a second try
-            log.warning(
-                'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat '
-                "carries it. A query that is killed before holds for a grace when it is started again",
-                run.stream.name,
-                failed,
-            )
-
-
-def _write(unwritten: _Unwritten) -> None:
-    query, farewell, resumed = unwritten
-    query.farewells.write(farewell)
-    if resumed is not None:
-        query.farewells.forget(resumed)
+            found.warn(failed)  # the write of a newer farewell, if one waits, and `close` try again
+            return
+        with self._lock:
+            if self._unwritten.get(token) is found:
+                del self._unwritten[token]
+            if found.resumes is not None:
+                self._unwritten.pop(found.resumes, None)
 
 
 def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
@@ -127,14 +160,21 @@ def lost_report(
     return None
 
 
-def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:
+def find(
+    queries: Queries, request: HeartbeatRequest, stream: str, unwritten: Farewell | None = None
+) -> Farewell | None:
     """Return the farewell of the run before, None if there is none that fits the run's last offset.
+
+    Args:
+        unwritten: the farewell of that run, if this driver has not written it yet.
 
     A farewell with a state may be newer than the offset, because Spark may stop before it writes the offset of an
     answer. A farewell without a state relies on the state in one offset, so it fits that offset alone.
     """
     if request.resumes is None:
         return None
+    if unwritten is not None and _fits(unwritten, request):
+        return unwritten
     queries.find()
     for query in queries:
         try:
@@ -142,11 +182,13 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
             warn(stream, request.resumes, failed)
             continue
-        if farewell is not None and (
-            farewell.epoch == request.epoch or (farewell.state and farewell.epoch > request.epoch)
-        ):
+        if farewell is not None and _fits(farewell, request):
             return farewell
     return None
+
+
+def _fits(farewell: Farewell, request: HeartbeatRequest) -> bool:
+    return farewell.epoch == request.epoch or bool(farewell.state and farewell.epoch > request.epoch)
 
 
 def warn(stream: str, token: str | None, failed: Exception) -> None:

@@ -123,11 +123,11 @@ class Reports:
             self.farewells.keep(self._runs.queries.get(run.run_id), run)
 
     def leave_last(self, run: StreamRun) -> None:
-        """Write the last report of an ended run to its checkpoint, because no heartbeat carried it."""
+        """Write the last report of an ended run to its checkpoint soon, because no heartbeat carried it."""
         try:
             # When the service stops right after its query, Spark's listener may not have brought the last batch yet.
             self.catch_up(run, planned_at_us=run.asked_at_us)
-            self.farewells.leave(self._runs.queries.get(run.run_id), run)
+            self.farewells.keep(self._runs.queries.get(run.run_id), run, over=True)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
             log.warning(
                 'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
@@ -145,7 +145,7 @@ class Reports:
             run.stream.measure.forget(run.query_id, run.last_batch_id)
 
     def say_farewells(self) -> None:
-        """Leave the last reports in the checkpoints, and log which queries go on without a service."""
+        """Leave the last reports in the checkpoints soon, and log which queries go on without a service."""
         live = [run for run in self._runs if not run.ended]
         for run in live:
             self.leave_last(run)

@@ -89,10 +89,10 @@ class Loop:
         """The error that ended the loop; None without one."""
         return self._worker.failed
 
-    def stop(self) -> None:
-        """Run the waiting work, then end; wait for the end a bounded time."""
+    def stop(self, seconds: float = 10.0) -> None:
+        """Run the waiting work, then end; wait for the end at most these seconds."""
         self._work.put(None)
-        self._worker.join(10)
+        self._worker.join(seconds)
 
     def _run(self) -> None:
         try:

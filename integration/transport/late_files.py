@@ -12,6 +12,10 @@ attempt of a task writes a file of its own, and renames it when it is whole:
 
     FOLDER/.parts/STREAM-QUERY-BATCH.parquet.ATTEMPT
 
+On HDFS, a rename does not replace a file. There a finished file with the same rows stays: if the task removed it, and
+was then killed with its driver already gone, no later task would write the file. Only a batch that was planned anew has
+other rows, and that batch runs again.
+
 The files that dead attempts leave there are removed once their query is in a later batch. No attempt of the later batch
 needs them, and an old attempt that is still alive has nothing to add.
 
@@ -144,11 +148,37 @@ def _put(files: FileSystem, path: str, whole: Any) -> None:
     with files.open_output_stream(written) as stream:
         shutil.copyfileobj(whole, stream, 1 << 20)
     if renames:
-        if files.type_name == "hdfs":  # its rename does not replace; a batch that is killed here runs again
-            _remove(files, path)
-        files.move(written, path)
+        if files.type_name == "hdfs" and _is_written(files, path, whole):
+            files.delete_file(written)
+        else:
+            files.move(written, path)
         with suppress(OSError):  # what is left after an error is removed in a later batch
             _remove_earlier_parts(files, f"{folder}/{_PARTS}", name)
+
+
+def _is_written(files: FileSystem, path: str, whole: Any) -> bool:
+    """Return whether a file has all rows of `whole` already; a file with other rows is removed."""
+    from pyarrow.fs import FileType
+
+    if files.get_file_info(path).type == FileType.NotFound:
+        return False
+    whole.seek(0)
+    with files.open_input_file(path) as there, suppress(pa.ArrowInvalid):  # a broken file is no such file
+        if _rows_of(there) == _rows_of(whole):
+            return True
+    files.delete_file(path)
+    return False
+
+
+def _rows_of(file: Any) -> tuple[pa.Schema, int]:
+    """Return the schema of a file and a number for its rows in any order, because attempts read them in any order."""
+    import pyarrow.parquet as pq
+
+    content, told = pq.ParquetFile(file), 0
+    for batch in content.iter_batches():
+        for row in batch.to_pylist():
+            told += int.from_bytes(hashlib.sha256(repr(row).encode()).digest())
+    return content.schema_arrow, told
 
 
 def _remove_earlier_parts(files: FileSystem, parts: str, name: str) -> None:

@@ -64,6 +64,8 @@ class KafkaClient:
     Args:
         reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
             refuses or cannot be found is an error within ten seconds, because waiting does not mend a wrong address.
+        patience_seconds: how long a question may take; None: the settings' time.
+        log: takes the client's log; by default a new one.
     """
 
     def __init__(
@@ -71,14 +73,18 @@ class KafkaClient:
         settings: KafkaSettings,
         *,
         reached: bool = True,
+        patience_seconds: float | None = None,
+        log: LibrdkafkaLog | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
         self._reached, self._greet = reached, False
+        self._patience_seconds = settings.give_up_after_seconds if patience_seconds is None else patience_seconds
         self._admin: AdminClient | None = None
         # The options are for consumers; an admin client warns of options without meaning for it.
-        self._errors = ClientErrors(settings, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
+        log = LibrdkafkaLog(settings.redact) if log is None else log
+        self._errors = ClientErrors(settings, log.dropping(frozenset({"CONFWARN"})))
 
     # -- questions
 
@@ -96,7 +102,7 @@ class KafkaClient:
         def ask(seconds: float) -> Mapping[str, Future[Any]]:
             return dict(self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds))
 
-        sent = [ask(self._request_seconds(self._settings.give_up_after_seconds))]
+        sent = [ask(self._request_seconds(self._patience_seconds))]
 
         def answer() -> dict[str, Topic]:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -344,8 +350,8 @@ class KafkaClient:
         return min(REQUEST_SECONDS if self._reached else FIRST_REQUEST_SECONDS, max(0.5, left_seconds))
 
     def _patience(self, action: str) -> Patience:
-        seconds, system = self._settings.give_up_after_seconds, f"Kafka at {self._settings.place}"
-        return Patience(system, action, seconds, now_seconds=self._now_seconds, pause=self._wait)
+        system = f"Kafka at {self._settings.place}"
+        return Patience(system, action, self._patience_seconds, now_seconds=self._now_seconds, pause=self._wait)
 
     def _pause_or_give_up(self, action: str, failed: Exception, patience: Patience) -> None:
         error: KafkaError | None = failed.args[0] if failed.args and hasattr(failed.args[0], "code") else None
@@ -358,7 +364,7 @@ class KafkaClient:
 
     def _raise_if_any(self, action: str, failed: Mapping[Any, Exception]) -> None:
         for error in failed.values():
-            raise self._unavailable(action, error, self._settings.give_up_after_seconds) from error
+            raise self._unavailable(action, error, self._patience_seconds) from error
 
     def _unavailable(self, action: str, error: object, seconds: float) -> KafkaUnavailable:
         hint = (

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .client import KafkaClient
 from .librdkafka import ClientErrors, LibrdkafkaLog, created
 from .settings import KafkaSettings
 
@@ -21,6 +22,8 @@ __all__ = ["ConsumerCache", "KeptConsumer", "range_properties"]
 
 IDLE_SECONDS = 60.0
 MOST_IDLE = 4
+ASK_SECONDS = 2.0
+"""How long a question to the client beside a consumer may take; the reader asks again."""
 
 
 def range_properties(settings: KafkaSettings) -> dict[str, Any]:
@@ -40,6 +43,7 @@ class KeptConsumer:
 
     Attributes:
         key: its properties.
+        client: asks for the ids of topics, which a consumer does not tell; connects with its first question.
     """
 
     def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object, log: LibrdkafkaLog) -> None:
@@ -48,6 +52,12 @@ class KeptConsumer:
         self.key, self.errors = key, ClientErrors(settings, log)
         complete = settings.properties(properties) | {"error_cb": self.errors}
         self.consumer: Consumer = created(lambda: Consumer(complete, logger=self.errors.log), settings)
+        self.client = KafkaClient(settings, patience_seconds=ASK_SECONDS, log=log)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.consumer.close()
+        self.client.close()
 
 
 def _key(properties: Mapping[str, Any]) -> object:
@@ -83,7 +93,7 @@ class ConsumerCache:
             kept.consumer.consume(1, 0.0)  # delivers errors since its last use by callbacks
             if kept.errors.said is None:
                 return kept
-            kept.consumer.close()  # brokers were away, so it may know outdated leaders
+            kept.close()  # brokers were away, so it may know outdated leaders
         # One log for all consumers that replace each other, because each would repeat the same lines.
         log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
         return KeptConsumer(settings, properties, key, log)
@@ -95,7 +105,7 @@ class ConsumerCache:
     def give_back(self, kept: KeptConsumer) -> None:
         """Take a consumer back. It reads no records until its next use."""
         if kept.errors.refused is not None:
-            kept.consumer.close()
+            kept.close()
             return
         kept.consumer.unassign()
         kept.consumer.consume(1, 0.0)  # drops records read ahead, which take memory and delay the next fetch
@@ -110,12 +120,12 @@ class ConsumerCache:
             self._timer.daemon = True
             self._timer.start()
         for each in surplus:
-            each.consumer.close()
+            each.close()
 
     def discard(self, kept: KeptConsumer) -> None:
         """Close a consumer that makes no progress, and the kept consumers, because they know the same brokers."""
         self.close()
-        kept.consumer.close()
+        kept.close()
 
     def close(self) -> None:
         """Close the consumers that are not in use."""
@@ -126,7 +136,7 @@ class ConsumerCache:
                 self._timer.cancel()
                 self._timer = None
         for each in idle:
-            each.consumer.close()
+            each.close()
 
     @property
     def idle(self) -> int:

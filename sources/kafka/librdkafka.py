@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import KafkaUnavailable
@@ -39,6 +40,12 @@ class LibrdkafkaLog:
         self._redact, self._drop, self._now_seconds = redact, drop, now_seconds
         self._last: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
+
+    def dropping(self, kinds: frozenset[str]) -> LibrdkafkaLog:
+        """Return a log for another client that drops these kinds; both together pass at most one line of a kind."""
+        other = copy(self)
+        other._drop = kinds  # noqa: SLF001  # of its own class
+        return other
 
     def log(self, level: int, text: str, *parts: object) -> None:
         """Log one line, as the client calls it: (level, "%s [%s] %s", kind, client, message)."""

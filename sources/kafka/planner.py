@@ -17,7 +17,7 @@ from .consumers import CONSUMERS, ConsumerCache
 from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
-from .split import DataLoss, KafkaSplit
+from .split import DataLoss, KafkaSplit, other_topic
 
 __all__ = ["KafkaPlanner"]
 
@@ -207,6 +207,11 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._hide([split])
         return time_us if there else EARLIEST_US
 
+    def cut(self, stops: Sequence[tuple[KafkaSplit, int]]) -> Sequence[tuple[KafkaSplit, KafkaSplit]]:
+        """Cut splits at offsets; both parts say which lost offsets are counted already."""
+        told = [replace(split, lost_before=self._loss.told_to(split)) for split, _ in stops]
+        return super().cut([(split, stop) for split, (_, stop) in zip(told, stops, strict=True)])
+
     def close(self) -> None:
         self._client.close()
 
@@ -215,10 +220,10 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         if split.stop is not None and start >= split.stop:
             return SplitEnd(start, rows=0, finished=True)
         if topic is None or begin is None or end is None:
-            self._loss.found(split, start, None, "the topic or the partition was deleted")
+            self._loss.found(split, start, None, "the topic or the partition was deleted", topic_gone=True)
             return SplitEnd(start, rows=0, finished=True)
-        if split.topic_id and topic.topic_id and topic.topic_id != split.topic_id:
-            self._loss.found(split, start, None, "the topic was deleted and created anew")
+        if (other := other_topic(split, topic.topic_id)) is not None:
+            self._loss.found(split, start, None, other, topic_gone=True)
             return SplitEnd(start, rows=0, finished=True)
         if end < start:
             self._loss.found(split, start, None, f"the partition ends at offset {end} now, before what was read of it")

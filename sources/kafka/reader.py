@@ -29,13 +29,14 @@ import pyarrow as pa
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
 from lowmark.sources.metric_group import MetricGroup
 
+from .client import Topic
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
 from .librdkafka import may_pass
 from .offsets import TopicPartitionId
 from .settings import KafkaSettings
-from .split import DataLoss, KafkaSplit
+from .split import DataLoss, KafkaSplit, other_topic
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -53,6 +54,8 @@ BLOCK_SECONDS = 0.5
 FIRST_PATIENCE_SECONDS = 2.0
 """A consumer that brings nothing for this long is replaced by a new consumer, which has twice the time, and so on."""
 LONGEST_PATIENCE_SECONDS = 32.0
+ABSENT_SECONDS = 3.0
+"""A topic that no answer has known for this long is deleted; brokers that have just started do not know all topics."""
 FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
 """Few sizes, so that the consumer of the last batch fits the next batch too."""
@@ -92,12 +95,17 @@ def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]
 
 @dataclass(slots=True)
 class _Range:
-    """The progress of one split."""
+    """The progress of one split.
+
+    Attributes:
+        given: the position before which all rows were handed out.
+    """
 
     split: KafkaSplit
     position: int
     stop: int
     chunks: list[list[pa.Array[Any]]]
+    given: int
     rows: int = 0
 
 
@@ -107,6 +115,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     If a broker is away, or the leader of a partition moves, the reader waits, up to the settings' time from the last
     sign of life on; then the error names split and position. A consumer goes on asking the earlier leader of a
     partition, or an earlier epoch, for minutes, so a consumer that brings no rows although rows must come is replaced.
+
+    A topic that was created anew has other records at the same offsets. So rows are handed out only if the topic still
+    has the id with which they were planned: then it had this id while they were fetched, too.
 
     Attributes:
         metrics: counts `lost_offsets` and `data_losses`.
@@ -129,6 +140,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._ranges: dict[TopicPartitionId, _Range] = {}
         self._finished: set[str] = set()
+        self._over: list[_Range] = []  # finished ranges whose rows are not handed out yet
+        self._absent_since_seconds: dict[str, float] = {}  # topics that the last answer did not know
         self._ready: deque[SplitRows] = deque()
         self._kept: KeptConsumer | None = None
         self._woken = threading.Event()
@@ -147,7 +160,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 if split.start >= split.stop:
                     self._finished.add(split.split_id)
                     continue
-                new = _Range(split, split.start, split.stop, [[] for _ in self._columns.per_record or ("rows",)])
+                chunks: list[list[pa.Array[Any]]] = [[] for _ in self._columns.per_record or ("rows",)]
+                new = _Range(split, split.start, split.stop, chunks, given=split.start)
                 self._ranges[split.topic, split.partition] = new
                 self._topics.add(split.topic)
                 added.append(new)
@@ -161,7 +175,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 and self._ranges[key].split.split_id == split.split_id
             ]
             self._drop(gone)
-            self._finished.difference_update(split.split_id for split in change.splits)
+            removed = {split.split_id for split in change.splits}
+            self._finished -= removed
+            self._over = [each for each in self._over if each.split.split_id not in removed]
 
     def fetch(self) -> Fetched:
         began = self._now_seconds()
@@ -175,8 +191,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._take_chunk(active)
             if self._now_seconds() - began > BLOCK_SECONDS:
                 break
+        if self._check_topics():
+            self._woken.clear()
+            return self._flush()
+        self._woken.wait(BLOCK_SECONDS)
         self._woken.clear()
-        return self._flush()
+        return Fetched()
 
     def wake_up(self) -> None:
         self._woken.set()
@@ -286,7 +306,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _finish(self, key: TopicPartitionId) -> None:
         each = self._ranges[key]
         each.position = each.stop
-        self._put_ready(each)
+        self._over.append(each)
         self._finished.add(each.split.split_id)
         self._drop([key])
 
@@ -295,15 +315,74 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             batch = self._columns.batch(each.split.topic, each.split.partition, each.chunks)
             self._ready.append(SplitRows(each.split.split_id, batch, each.position))
             each.rows, each.chunks = 0, [[] for _ in each.chunks]
+        each.given = each.position
 
     def _flush(self) -> Fetched:
-        for each in self._ranges.values():
+        for each in (*self._over, *self._ranges.values()):
             self._put_ready(each)
         fetched = Fetched(tuple(self._ready), frozenset(self._finished))
         self._ready.clear()
+        self._over.clear()
         self._finished.clear()
         self._rows = self._bytes = 0
         return fetched
+
+    # -- topics
+
+    def _check_topics(self) -> bool:
+        """Drop rows of another topic than the planned one; return whether all other rows may be handed out."""
+        fetched = [each for each in (*self._over, *self._ranges.values()) if each.rows and each.split.topic_id]
+        if not fetched:
+            return True
+        there = self._topics_there(fetched)
+        if there is None:
+            if self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
+                raise self._gives_up(fetched[0])
+            return False
+        self._lose_other_topics(fetched, there)
+        return not any(each.rows and each.split.topic not in there for each in fetched)
+
+    def _topics_there(self, ranges: Sequence[_Range]) -> Mapping[str, Topic] | None:
+        """Ask for the topics of ranges; None without an answer."""
+        assert self._kept is not None, "splits were assigned"
+        try:
+            return self._kept.client.topics(sorted({each.split.topic for each in ranges}))
+        except KafkaUnavailable as silent:
+            self._kept.errors.said = silent.cause
+            return None
+
+    def _lose_other_topics(
+        self, ranges: Sequence[_Range], there: Mapping[str, Topic], *, at_last: bool = False
+    ) -> bool:
+        """Finish the ranges whose topic is deleted or another one; return whether there is one.
+
+        Args:
+            at_last: whether a topic that is absent now counts as deleted at once.
+        """
+        now_seconds, lost = self._now_seconds(), False
+        absent = {each.split.topic for each in ranges} - there.keys()
+        since = self._absent_since_seconds
+        self._absent_since_seconds = {topic: since.get(topic, now_seconds) for topic in absent}
+        deleted = {
+            topic for topic in absent if at_last or now_seconds - since.get(topic, now_seconds) >= ABSENT_SECONDS
+        }
+        for each in ranges:
+            topic = there.get(each.split.topic)
+            why = "the topic does not exist any more" if each.split.topic in deleted else None
+            if topic is not None:
+                why = other_topic(each.split, topic.topic_id)
+            if why is not None:
+                lost = True
+                self._lose_topic(each, why)
+        return lost
+
+    def _lose_topic(self, each: _Range, reason: str) -> None:
+        """Drop the rows of a range that were not handed out, because their topic is unknown, and finish the range."""
+        each.rows, each.chunks, each.position = 0, [[] for _ in each.chunks], each.given
+        self._loss.found(each.split, each.position, None, reason, topic_gone=True)
+        key = each.split.topic, each.split.partition
+        if self._ranges.get(key) is each:
+            self._finish(key)
 
     # -- errors and ends
 
@@ -327,7 +406,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return True
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
             if each is not None:
-                self._lost(key, each, None, "the topic or the partition was deleted")
+                self._lose_topic(each, "the topic or the partition was deleted")
             return True
         if not may_pass(error):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
@@ -346,6 +425,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._kept.errors.said = str(failed)
             self._seek(each)  # ask again
             return
+        there = self._topics_there([each])
+        if there is not None and self._lose_other_topics([each], there):
+            return
         if low > each.position:
             self._lost(key, each, min(low, each.stop), "they were deleted (retention, or delete-records)")
         elif high < each.position:
@@ -358,7 +440,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if resume is None or resume >= each.stop:
             self._finish(key)
         else:
-            self._put_ready(each)
             each.position = resume
             self._seek(each)
 
@@ -376,10 +457,17 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         assert self._kept is not None, "splits were assigned"
         if self._kept.errors.refused is not None:
             raise self._unavailable(active[0], self._kept.errors.refused, "check user, password and mechanism.")
-        if self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
-            cause = self._kept.errors.said if self._kept.errors.said is not None else "no answer"
-            raise self._unavailable(active[0], cause, "check that the brokers run and can be reached from executors.")
-        if self._now_seconds() - self._renewed_seconds > self._patience_seconds:
+        now_seconds = self._now_seconds()
+        given_up = now_seconds - self._moved_seconds > self._settings.give_up_after_seconds
+        if not given_up and now_seconds - self._renewed_seconds <= self._patience_seconds:
+            return
+        error = self._gives_up(active[0])
+        there = self._topics_there(active)  # a consumer says nothing of a deleted topic
+        if there is not None and self._lose_other_topics(active, there, at_last=given_up):
+            self._note_move()
+        elif given_up:
+            raise error
+        else:
             self._renew(self._kept)
 
     def _note_move(self) -> None:
@@ -395,6 +483,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._kept.errors.said = silent.errors.said
         self._kept.consumer.assign([_at(each) for each in ranges])
         self._renewed_seconds = self._now_seconds()
+
+    def _gives_up(self, each: _Range) -> KafkaUnavailable:
+        said = None if self._kept is None else self._kept.errors.said
+        hint = "check that the brokers run and can be reached from executors."
+        return self._unavailable(each, "no answer" if said is None else said, hint)
 
     def _unavailable(self, each: _Range | None, cause: str, hint: str) -> KafkaUnavailable:
         what = "read" if each is None else (

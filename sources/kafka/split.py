@@ -10,7 +10,7 @@ from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KafkaDataLost
 
-__all__ = ["DataLoss", "KafkaSplit", "split_id"]
+__all__ = ["DataLoss", "KafkaSplit", "other_topic", "split_id"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,14 @@ class KafkaSplit(SourceSplit):
         topic: name of the topic.
         partition: number of the partition.
         topic_id: distinguishes topics of the same name; "" if brokers are too old for ids.
+        lost_before: the offset before which all lost offsets were counted by the planner, so no reader counts them
+            again; 0: none.
     """
 
     topic: str
     partition: int
     topic_id: str = ""
+    lost_before: int = 0
 
 
 def split_id(topic: str, partition: int, topic_id: str = "") -> str:
@@ -39,6 +42,19 @@ def split_id(topic: str, partition: int, topic_id: str = "") -> str:
     ('orders/3', 'orders/3@qX1')
     """
     return f"{topic}/{partition}@{topic_id}" if topic_id else f"{topic}/{partition}"
+
+
+def other_topic(split: KafkaSplit, topic_id: str) -> str | None:
+    """Say that the topic which has the name now is not the split's topic; None if it is, or if an id is unknown.
+
+    >>> other_topic(KafkaSplit(split_id="orders/3", topic="orders", partition=3, topic_id="qX1"), "qX1")
+    """
+    if topic_id == split.topic_id or not topic_id or not split.topic_id:
+        return None
+    return (
+        f"the topic was deleted and created anew: the records were of the topic with id {split.topic_id}, and the "
+        f"topic of this name has id {topic_id} now"
+    )
 
 
 class DataLoss:
@@ -51,11 +67,24 @@ class DataLoss:
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._known = KnownLosses(go_on=go_on, metrics=metrics, amount="lost_offsets")
 
-    def found(self, split: KafkaSplit, start: int, resume: int | None, reason: str) -> None:
+    def found(
+        self, split: KafkaSplit, start: int, resume: int | None, reason: str, *, topic_gone: bool = False
+    ) -> None:
         """Handle the loss of offsets from `start` up to `resume` (None: all later offsets). A loss is told once.
+
+        Args:
+            topic_gone: whether the topic of the records does not exist any more.
 
         Raises:
             KafkaDataLost: unless reading goes on.
         """
-        lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason)
-        self._known.take(lost, split.split_id, start, 0 if resume is None else max(0, resume - start))
+        lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason, topic_gone)
+        until = split.stop if resume is None else resume
+        if until is None:
+            self._known.take(lost, (split.split_id, start))
+        else:
+            self._known.take_range(lost, split.split_id, start, until, told_to=split.lost_before)
+
+    def told_to(self, split: KafkaSplit) -> int:
+        """Return the offset before which all lost offsets of a split were counted; 0: none."""
+        return max(split.lost_before, self._known.told_to(split.split_id))

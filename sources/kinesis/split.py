@@ -98,4 +98,4 @@ class DataLoss:
         Raises:
             KinesisDataLost: unless reading goes on.
         """
-        self._known.take(KinesisDataLost(split.split_id, split.cursor, reason), split.split_id, split.cursor)
+        self._known.take(KinesisDataLost(split.split_id, split.cursor, reason), (split.split_id, split.cursor))

@@ -19,24 +19,46 @@ class KnownLosses:
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup, amount: str | None = None) -> None:
-        self._go_on, self._told = go_on, set[tuple[str, object]]()
+        self._go_on, self._told, self._told_to = go_on, set[object](), dict[str, int]()
         self._times = metrics.counter("data_losses")
         self._amount = None if amount is None else metrics.counter(amount)
 
-    def take(self, lost: LowmarkError, split_id: str, start: object, amount: int = 0) -> None:
-        """Handle a loss in a split, from a position on.
+    def take(self, lost: LowmarkError, key: object) -> None:
+        """Handle a loss of an unknown amount.
 
         Args:
-            amount: the lost amount, 0 if unknown.
+            key: the split, and the position from which on rows are lost; a loss with the same key is the same loss.
 
         Raises:
             LowmarkError: `lost`, unless reading goes on.
         """
         if not self._go_on:
             raise lost
-        if (split_id, start) in self._told:
-            return
-        self._told.add((split_id, start))
+        if key not in self._told:
+            self._told.add(key)
+            self._tell(lost, 0)
+
+    def take_range(self, lost: LowmarkError, split_id: str, start: int, until: int, *, told_to: int = 0) -> None:
+        """Handle the loss of a split's rows from `start` up to `until`, and count only what was not counted before.
+
+        Args:
+            told_to: the position up to which another process has told the losses of the split.
+
+        Raises:
+            LowmarkError: `lost`, unless reading goes on.
+        """
+        if not self._go_on:
+            raise lost
+        told_to = max(told_to, self.told_to(split_id))
+        if until > told_to:
+            self._told_to[split_id] = until
+            self._tell(lost, until - max(start, told_to))
+
+    def told_to(self, split_id: str) -> int:
+        """Return the position up to which the losses of a split were told; 0 without a loss."""
+        return self._told_to.get(split_id, 0)
+
+    def _tell(self, lost: LowmarkError, amount: int) -> None:
         self._times.inc()
         if self._amount is not None:
             self._amount.inc(amount)

@@ -6,6 +6,7 @@ from lowmark.sources.kit.data_loss import KnownLosses
 from lowmark.sources.metric_group import MetricGroup
 
 from .errors import PravegaDataLost
+from .segment import PravegaSplit
 
 
 class DataLoss:
@@ -18,11 +19,19 @@ class DataLoss:
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._known = KnownLosses(go_on=go_on, metrics=metrics, amount="lost_bytes")
 
-    def found(self, split_id: str, position: int, head: int | None) -> None:
+    def found(self, split: PravegaSplit, position: int, head: int | None) -> None:
         """Handle the loss of bytes from `position` up to `head` (None: all later bytes). A loss is told once.
 
         Raises:
             PravegaDataLost: unless reading goes on.
         """
-        lost = PravegaDataLost(split_id, position, head)
-        self._known.take(lost, split_id, position, 0 if head is None else head - position)
+        lost = PravegaDataLost(split.split_id, position, head)
+        until = min((each for each in (split.stop, head) if each is not None), default=None)
+        if until is None:
+            self._known.take(lost, (split.split_id, position))
+        else:
+            self._known.take_range(lost, split.split_id, position, until, told_to=split.lost_before)
+
+    def told_to(self, split: PravegaSplit) -> int:
+        """Return the byte before which all lost bytes of a split were counted; 0: none."""
+        return max(split.lost_before, self._known.told_to(split.split_id))

@@ -179,13 +179,14 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return noted_us if noted_us > EARLIEST_US else None
 
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
-        """Cut splits at positions; both parts carry the place of their first needed mark."""
+        """Cut splits at positions; both parts carry the place of their first needed mark, and the counted losses."""
+        told = ((replace(split, lost_before=self._loss.told_to(split)), stop) for split, stop in stops)
         return [
             (
                 replace(split, stop=stop, noted_from=self._noted_from(split, split.start)),
                 replace(split, start=stop, noted_from=self._noted_from(split, stop)),
             )
-            for split, stop in stops
+            for split, stop in told
         ]
 
     def _noted_from(self, split: PravegaSplit, position: int) -> int:
@@ -213,11 +214,10 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
                 raise PravegaStreamMissing(
                     scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
                 )
-            self._loss.found(split.split_id, start, None)
+            self._loss.found(split, start, None)
             return SplitEnd(start, rows=0, finished=self._over(split, names))
         if state.head > start:
-            lost_to = state.head if split.stop is None else min(state.head, split.stop)
-            self._loss.found(split.split_id, start, lost_to)
+            self._loss.found(split, start, state.head)
             self._heads[split.split_id] = state.head
         tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
         stop = max(start, tail if split.stop is None else min(tail, split.stop))
@@ -322,7 +322,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         except (Truncated, Gone):
             key = split.stream, split.segment
             state = self._client.all_states([key], f"look up the head of {split.split_id}")[key]
-            self._loss.found(split.split_id, start, None if state is None else state.head)
+            self._loss.found(split, start, None if state is None else state.head)
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
 
     def _index_small(self, splits: Sequence[PravegaSplit]) -> None:

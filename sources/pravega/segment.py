@@ -20,11 +20,14 @@ class PravegaSplit(SourceSplit):
         segment: Pravega's 64 bits: the epoch in the upper half, the number in the lower.
         noted_from: the place, in the stream of marks, of the mark in force at its start, or of an earlier mark; used if
             the noted time is read.
+        lost_before: the byte before which all lost bytes were counted by the planner, so no reader counts them again;
+            0: none.
     """
 
     stream: str
     segment: int
     noted_from: int = 0
+    lost_before: int = 0
 
 
 def segment_name(segment: int) -> str:

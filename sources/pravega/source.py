@@ -335,9 +335,9 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         assert split.stop is not None, "slices have one"
         key = split.stream, split.segment
         state = client_of(self.settings).all_states([key], f"look up the head of {split.split_id}")[key]
-        head = None if state is None else state.head
-        loss.found(split.split_id, position, head)
-        return split.stop if head is None else min(max(head, position), split.stop)
+        head = None if state is None or state.head <= position else state.head
+        loss.found(split, position, head)
+        return split.stop if head is None else min(head, split.stop)
 
     def _walk(self, known: DiscoveredSplits[PravegaSplit]) -> SegmentWalk:
         ids = [*known.assigned, *(split.split_id for split in known.pending)]

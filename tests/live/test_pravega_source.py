@@ -225,6 +225,19 @@ def test_events_that_are_truncated_between_plan_and_read_are_counted(pravega: Pr
     assert counted == [{"data_losses": 1, "lost_bytes": planned.stop}]
 
 
+def test_events_that_were_truncated_before_the_plan_are_counted_once(pravega: Pravega) -> None:
+    """The planner counts them, and the reader, whose slice begins with them, does not."""
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    query = Reading(pravega.source(stream, on_data_loss="go_on"))
+    tail = pravega.client.tail(stream)
+    pravega.truncate(tail)
+    pravega.write_json(stream, rows(10, 20))
+
+    assert query.events() == as_events(rows(10, 20))
+    assert (query.count("data_losses"), query.count("lost_bytes")) == (1, tail.positions[0])
+
+
 def test_a_bounded_read_from_a_cut_that_was_truncated_is_a_loss(pravega: Pravega) -> None:
     stream = pravega.create_stream(1)
     pravega.write_json(stream, rows(0, 10))

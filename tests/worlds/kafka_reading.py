@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,14 +27,20 @@ class Reading(reading.Reading[KafkaSplit]):
 
     def batch(self) -> dict[str, pa.Table]:
         """Read all present rows and advance; return split id -> rows."""
+        return self.read(self.plan())
+
+    def plan(self) -> list[KafkaSplit]:
+        """Plan a batch of all present rows; return its slices."""
         ends = self.planner.latest(self.going)
-        slices = [replace(split, stop=ends[split.split_id].position) for split in self.going if split.split_id in ends]
-        tables = read_tables(self.source, slices)
-        for split in slices:
-            assert split.stop is not None
-            self.splits[split.split_id] = replace(self.splits[split.split_id], start=split.stop)
+        stops = [(split, ends[split.split_id].position) for split in self.going if split.split_id in ends]
+        slices, rests = zip(*self.planner.cut(stops), strict=True) if stops else ((), ())
+        self.splits |= {rest.split_id: rest for rest in rests}
         self.finished |= {name for name, end in ends.items() if end.finished}
-        return tables
+        return list(slices)
+
+    def read(self, slices: Sequence[KafkaSplit]) -> dict[str, pa.Table]:
+        """Read the slices of a batch; return split id -> rows."""
+        return read_tables(self.source, slices, self.counted.update)
 
     def values(self) -> list[str]:
         """Read all present rows and advance; return all values, sorted."""

@@ -29,7 +29,7 @@ class Reading(reading.Reading[PravegaSplit]):
         """Plan and read one batch, and advance; return split id -> rows."""
         plan = self.plan(rows, read_before_us)
         cuts = self.planner.cut([(self.splits[name], cut.stop) for name, cut in plan.slices.items()])
-        tables = read_tables(self.source, [part for part, _ in cuts])
+        tables = read_tables(self.source, [part for part, _ in cuts], self.counted.update)
         for (_, rest), cut in zip(cuts, plan.slices.values(), strict=True):
             self.splits[rest.split_id] = rest
             if cut.finished:

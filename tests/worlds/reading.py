@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
 import pyarrow as pa
 from lowmark.sources import DataclassSerializer, Source
 from lowmark.sources.api import SplitT
+from lowmark.sources.reading.checked_reader import count_nothing
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.testing import ManualEnumeratorContext
 
@@ -24,6 +26,7 @@ class Reading(Generic[SplitT]):
     Attributes:
         splits: by id, at their positions; finished splits at their ends.
         finished: ids of the finished splits.
+        counted: what the readers of its batches have counted, by name.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Reading(Generic[SplitT]):
         self.planner = source.create_planner()
         self.splits = {} if splits is None else dict(splits)
         self.finished: set[str] = set()
+        self.counted: Counter[str] = Counter()
         self.enumerator.start()
         self.context.register(0)
         self.enumerator.add_reader(0)
@@ -70,14 +74,22 @@ class Reading(Generic[SplitT]):
     def snapshot(self) -> bytes:
         return self.source.enumerator_state_serializer.serialize(self.enumerator.snapshot_state(1))
 
+    def count(self, name: str) -> float:
+        """Return what planner and readers have counted under a name."""
+        return self.planner.metric_values()[name] + self.counted[name]
+
     def close(self) -> None:
         self.enumerator.close()
         self.planner.close()
 
 
-def read_tables(source: Source[SplitT, Any], slices: Sequence[SplitT]) -> dict[str, pa.Table]:
+def read_tables(
+    source: Source[SplitT, Any],
+    slices: Sequence[SplitT],
+    count: Callable[[Mapping[str, float]], None] = count_nothing,
+) -> dict[str, pa.Table]:
     """Read slices; return split id -> rows, with empty tables too."""
     parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in slices}
-    for part in read_slices(source, slices, stalled_seconds=30):
+    for part in read_slices(source, slices, stalled_seconds=30, count=count):
         parts[part.split_id].append(part.rows)
     return {name: pa.Table.from_batches(batches, schema=source.schema) for name, batches in parts.items()}

@@ -206,7 +206,10 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
     assert fed.run.last_batch_id == before["batch"], "the reports behind it let nobody advance"
     assert fed.run.epoch >= epoch
     written: list[Any] = []
-    Farewells().leave(cast("Any", SimpleNamespace(farewells=SimpleNamespace(write=written.append))), fed.run)
+    farewells = Farewells()
+    query: Any = SimpleNamespace(farewells=SimpleNamespace(write=written.append))
+    farewells.keep(query, fed.run, over=True)
+    farewells.close()
     assert written == []
 
 

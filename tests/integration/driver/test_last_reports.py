@@ -173,6 +173,10 @@ class Driver:
         self.commit(batch_id, **at_s)
         return batch_id
 
+    def stop_service(self) -> None:
+        self.desks.reports.say_farewells()
+        self.desks.reports.farewells.close()
+
     def hear(self) -> None:
         """Spark's listener brings the newest batch."""
         newest = self.progress[-1]
@@ -308,6 +312,56 @@ def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_w
     wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [4], "the newest is left")
 
 
+def test_a_file_system_that_hangs_at_the_end_of_a_query_delays_no_other_and_a_restart_finds_the_report(
+    checkpoint: Checkpoint,
+) -> None:
+    checkpoint.slow = threading.Event()
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20, new=15)
+    ended = threading.Thread(target=driver.end)  # as the loop of the service, which serves all queries
+    ended.start()
+    ended.join(10)
+    assert not ended.is_alive()
+    again = driver.restarted()
+    again.ask()
+    assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+    assert checkpoint.left == {}
+    checkpoint.slow.set()
+    driver.desks.reports.farewells.close()  # as the service does before `stop` returns
+    assert [*checkpoint.left] == [driver.token]
+
+
+def test_a_last_report_that_cannot_be_written_before_the_service_stops_is_told(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lowmark.integration.driver.farewells._WRITE_SECONDS", 0.1)
+    checkpoint.slow = threading.Event()
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.stop_service()
+    checkpoint.slow.set()
+
+    assert 'stream "orders": the last report could not be left in the checkpoint (cannot leave the' in caplog.text
+    assert "tried for 0.1 seconds" in caplog.text
+
+
+def test_a_last_report_whose_write_fails_is_written_when_the_service_stops(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: Checkpoint, farewell: Farewell) -> None:
+        raise OSError(28, f"no space for {farewell.token}")
+
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "write", full)
+        driver.end()
+        wait_until(lambda: "the last report could not be left" in caplog.text, "the write that fails")
+    driver.stop_service()
+    assert [*checkpoint.left] == [driver.token]
+
+
 @pytest.mark.parametrize("last", [True, False], ids=["of an ended run", "of a running run"])
 def test_a_write_that_fails_takes_no_newer_report_with_it(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, last: bool
@@ -321,20 +375,12 @@ def test_a_write_that_fails_takes_no_newer_report_with_it(
     driver.batch(a=20, new=15)
     driver.hear()
     driver.batch(a=30, newer=25)
-    farewells = driver.desks.reports.farewells
     if last:
-        call = farewells._writer.call
-
-        def free_and_call(*work: Any, **how: Any) -> Any:
-            checkpoint.slow.set()  # type: ignore[union-attr]
-            return call(*work, **how)
-
-        monkeypatch.setattr(farewells._writer, "call", free_and_call)
-        driver.desks.reports.say_farewells()
+        driver.end()
     else:
         driver.hear()
-        checkpoint.slow.set()
-        farewells.close()
+    checkpoint.slow.set()
+    driver.desks.reports.farewells.close()
     assert [left.batch_id for left in checkpoint.left.values()] == [2]
 
     again = Driver(checkpoint)
@@ -376,7 +422,7 @@ def test_a_lost_report_of_batches_in_which_no_source_went_on_brings_no_split_so_
     checkpoint.without_rows = without_rows
     driver = Driver(checkpoint)
     driver.batch(a=10)
-    driver.desks.reports.say_farewells()  # and the query continues without a service
+    driver.stop_service()  # and the query continues without a service
     checkpoint.offsets += [checkpoint.offsets[-1]] * 2
     checkpoint.commits = 2
     again = Driver(checkpoint)
@@ -426,7 +472,7 @@ def test_after_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> Non
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20, new=15)
-    driver.desks.reports.say_farewells()
+    driver.stop_service()
     again = Driver(checkpoint)
     again.ask()
 
@@ -438,7 +484,7 @@ def test_after_an_answer_that_spark_never_wrote_and_an_end_in_order_nothing_is_m
     driver.batch(a=10)
     driver.batch(a=20, new=15)
     driver.ask()  # takes the report; the query stops before the answer's offset is in the checkpoint
-    driver.desks.reports.say_farewells()
+    driver.stop_service()
     again = Driver(checkpoint)
     again.ask()
 
@@ -471,7 +517,7 @@ def test_what_was_not_heard_while_no_service_ran_is_missing(checkpoint: Checkpoi
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20)
-    driver.desks.reports.say_farewells()  # the service stops, and the query continues with its present watermark
+    driver.stop_service()  # the service stops, and the query continues with its present watermark
     for _ in range(2):
         checkpoint.offsets.append(checkpoint.offsets[-1])
     checkpoint.commits = 2
@@ -486,12 +532,12 @@ def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: 
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20, new=15)
-    driver.desks.reports.say_farewells()
+    driver.stop_service()
     between = Driver(checkpoint)
     between.ask()
     between.run.tie("q", between.run_id, None)
     between.run.last_batch_id = 1  # as after a batch that ran again: the offset is still the previous one
-    between.desks.reports.say_farewells()
+    between.stop_service()
     assert [*checkpoint.left] == [driver.token]
     again = Driver(checkpoint)
     again.ask()
@@ -508,7 +554,7 @@ def test_a_run_that_only_ran_a_batch_again_leaves_nothing_under_a_name_that_no_o
     again = Driver(checkpoint)
     again.commit(1, a=20, new=15)
     again.ask()
-    again.desks.reports.say_farewells()
+    again.stop_service()
 
     assert again.run.last_batch_id == 1
     assert again.token not in checkpoint.left
@@ -519,7 +565,7 @@ def test_what_the_run_before_left_stays_until_the_next_one_has_left_its_own(
 ) -> None:
     driver = Driver(checkpoint)
     driver.batch(a=10)
-    driver.desks.reports.say_farewells()
+    driver.stop_service()
     again = Driver(checkpoint)
     again.batch(a=20)
 
@@ -528,9 +574,9 @@ def test_what_the_run_before_left_stays_until_the_next_one_has_left_its_own(
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoint, "write", full)
-        again.desks.reports.say_farewells()
+        again.stop_service()
     assert [*checkpoint.left] == [driver.token]
-    again.desks.reports.say_farewells()
+    again.stop_service()
     assert [*checkpoint.left] == [again.token]
 
 

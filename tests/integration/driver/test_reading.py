@@ -343,6 +343,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
             desks.heartbeats.answer(HeartbeatRequest("s", "t"))  # and Spark writes the planner's and this answer
             spark.report(checkpoint, a=100 * checkpoint + 1)
     desks.reports.say_farewells()
+    desks.reports.farewells.close()
 
     assert [stream_of({}).watermarks("t", left.state, 0).low_watermark_us for left in spark.left] == (
         [201 * SECOND - BOUND] if written else []

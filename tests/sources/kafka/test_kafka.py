@@ -124,13 +124,15 @@ class ScriptedCache(ConsumerCache):
     def __init__(self, consumer: ScriptedConsumer) -> None:
         super().__init__()
         self.scripted, self.given_back, self.discarded = consumer, 0, 0
+        self.client = ScriptedClient(**{topic: {} for topic in ("orders", "returns", "a", "b")})
         self.properties: Mapping[str, Any] = {}
 
     def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> Any:
         from types import SimpleNamespace
 
         self.properties = properties
-        return SimpleNamespace(consumer=self.scripted, errors=SimpleNamespace(said=None, refused=None))
+        errors = SimpleNamespace(said=None, refused=None)
+        return SimpleNamespace(consumer=self.scripted, client=self.client, errors=errors)
 
     def discard(self, kept: Any) -> None:
         self.discarded += 1

@@ -50,7 +50,7 @@ class Answers:
 class Asking(KafkaClient):
     """Asks scripted clients by its own clock; counts the created clients."""
 
-    def __init__(self, admin: Answers, seconds: float = 60.0, **more: bool) -> None:
+    def __init__(self, admin: Answers, seconds: float = 60.0, **more: Any) -> None:
         self.now, self.made, self.pauses = 0.0, 0, list[float]()
         settings = KafkaSettings("b:1", {}, seconds, read_committed=True)
         super().__init__(settings, now_seconds=lambda: self.now, wait=self._pause, **more)
