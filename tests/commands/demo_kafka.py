@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from lowmark.integration.spark.session import java_problem
 
@@ -39,10 +41,15 @@ def as_exit(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-if __name__ == "__main__":
+def run(main: Callable[[list[str]], int]) -> NoReturn:
+    """Exit with what the command of this process returns."""
     try:
         sys.exit(main(sys.argv[1:]))
     except ServerError as failed:
         sys.exit(f"lowmark: {failed}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    run(main)

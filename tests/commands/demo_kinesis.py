@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lowmark.integration.spark.session import java_problem
 
-from tests.commands.demo_kafka import as_exit
+from tests.commands.demo_kafka import as_exit, run
 from tests.servers.kinesis import KINESIS_ACCESS, kinesis_server
-from tests.servers.local import ROOT, ServerError
+from tests.servers.local import ROOT
 
 
 def main(arguments: list[str]) -> int:
@@ -36,9 +36,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ServerError as failed:
-        sys.exit(f"lowmark: {failed}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lowmark.integration.spark.session import java_problem
 
-from tests.commands.demo_kafka import as_exit
-from tests.servers.local import ROOT, ServerError, jars
+from tests.commands.demo_kafka import as_exit, run
+from tests.servers.local import ROOT, jars
 from tests.servers.pravega import JARS, pravega_server
 
 
@@ -33,9 +33,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ServerError as failed:
-        sys.exit(f"lowmark: {failed}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

@@ -16,6 +16,7 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.servers.kafka import Broker
 from tests.servers.local import wait_until
@@ -56,6 +57,18 @@ def wrapped(service: LowWatermarkService, spark: SparkSession, log: Log, **optio
     )
 
 
+def finish(query: StreamingQuery, log: Log, sink: Sink | Batches) -> None:
+    """Close all windows, end the query, and check that no row was dropped and that every window is right."""
+    log.produce({p: [END_US] for p in range(2)})
+    query.processAllAvailable()
+    poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
+    query.processAllAvailable()
+    progress = history(query)
+    query.stop()
+    assert dropped(progress) == 0
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
 def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_the_restart(
     spark: SparkSession, kafka: Broker, checkpoint: str
 ) -> None:
@@ -84,14 +97,7 @@ def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_t
         for minute in range(3):
             log.produce({1: [T0_US + minute * MINUTE_US]})
             query.processAllAvailable()
-        log.produce({p: [END_US] for p in range(2)})
-        query.processAllAvailable()
-        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
-        query.processAllAvailable()
-        progress = history(query)
-        query.stop()
-    assert dropped(progress) == 0
-    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+        finish(query, log, sink)
 
 
 def test_a_batch_longer_than_the_grace_does_not_use_it_up(
@@ -123,13 +129,7 @@ def test_a_batch_longer_than_the_grace_does_not_use_it_up(
         for minute in (1, 2, 3):
             log.produce({1: [T0_US + minute * MINUTE_US]})
             query.processAllAvailable()
-        log.produce({p: [END_US] for p in range(2)})
-        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
-        query.processAllAvailable()
-        progress = history(query)
-        query.stop()
-    assert dropped(progress) == 0
-    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+        finish(query, log, sink)
 
 
 def heartbeat_processes(spark: SparkSession) -> list[int]:
@@ -177,14 +177,7 @@ def test_a_killed_heartbeat_reader_fails_the_query_and_a_restart_resumes_its_low
         assert service.status("orders").holder == f"{log.topic}/0"
         log.produce({0: [T0_US + 6 * MINUTE_US]})
         query.processAllAvailable()
-        log.produce({p: [END_US] for p in range(2)})
-        query.processAllAvailable()
-        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
-        query.processAllAvailable()
-        progress = history(query)
-        query.stop()
-    assert dropped(progress) == 0
-    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+        finish(query, log, sink)
 
 
 def test_a_query_outlives_its_service_and_a_new_service_resumes_it(
@@ -221,13 +214,7 @@ def test_a_query_outlives_its_service_and_a_new_service_resumes_it(
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
         query = writer.start()
         query.processAllAvailable()
-        log.produce({p: [END_US] for p in range(2)})
-        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
-        query.processAllAvailable()
-        progress = history(query)
-        query.stop()
-    assert dropped(progress) == 0
-    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+        finish(query, log, sink)
 
 
 def test_a_query_that_failed_before_its_first_batch_was_over_does_not_hide_the_one_that_runs(
