@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyspark
 
-__all__ = ["link_packages", "site_packages"]
-
 
 def site_packages() -> list[str]:
     """Return the package folders, the folder with pyspark first."""

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = [
-    "CONNECTOR_FAULT",
-    "LOCAL_CHECKPOINTS",
-    "OBSERVES",
-    "ROCKSDB",
-    "STATE_STORE",
-    "run_to_the_end",
-    "settings",
-    "since",
-    "start_again",
-]
-
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STREAMING = "org.apache.spark.sql.execution.streaming"

@@ -28,8 +28,6 @@ from lowmark.integration.errors import AddressRefused, SocketsRefused, TokenRefu
 from lowmark.integration.process import sockets
 from lowmark.sources.worker import described
 
-__all__ = ["Caller", "Door", "TokenCheck", "cause_of", "default_address", "read_token"]
-
 _UNIX = "unix:"
 _LEAST_TOKEN = 16  # characters: a token that people make up is shorter
 _HEADER = "authorization"

@@ -13,8 +13,6 @@ from lowmark.watermark.protocol import TaskForgotten
 from .access import Caller, cause_of
 from .messages import SAY, STATUS, Refused, Say, StatusAnswer, StatusQuestion, encode
 
-__all__ = ["ask_status", "forget_task"]
-
 
 def ask_status(
     address: str,

@@ -39,8 +39,6 @@ from .access import Caller, cause_of
 from .client_state import ClientState, GivenUp, Holdings, NewLow
 from .messages import SAY, WATCH, Say, SayAnswer, Told, Watch, encode
 
-__all__ = ["CoordinatorClient"]
-
 _log = logging.getLogger("lowmark")
 
 

@@ -37,8 +37,6 @@ from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
 from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, encode
 
-__all__ = ["BackOff", "ClientState", "GivenUp", "Heard", "Holdings", "Left", "NewLow", "TokenRenewed"]
-
 # Time between the starts of two messages: a single report is sent at once, and a hundred tasks that report one after
 # the other take a few messages.
 _GAP_US = 5_000

@@ -30,8 +30,6 @@ from urllib.parse import quote
 from lowmark.integration.errors import JournalRefused
 from lowmark.watermark.tasks.snapshot import VERSION, Key, Rows, to_json
 
-__all__ = ["Journal", "default_journal", "patience_seconds"]
-
 _LONGEST_NAME_BYTES = 200  # file systems allow 255; a suffix follows
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end
 _FILES = ("", "-wal", "-journal", "-shm")  # which SQLite may open

@@ -46,28 +46,6 @@ from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.message_check import MOST_NAME
 from lowmark.watermark.tasks.status import CoordinatorStatus
 
-__all__ = [
-    "CODEC",
-    "MOST_BYTES",
-    "SAY",
-    "SERVICE",
-    "STATUS",
-    "WATCH",
-    "Answer",
-    "News",
-    "Refused",
-    "Say",
-    "SayAnswer",
-    "Statement",
-    "StatusAnswer",
-    "StatusQuestion",
-    "Taken",
-    "Told",
-    "Watch",
-    "encode",
-    "refusal",
-]
-
 SERVICE = "lowmark.v1.Coordinator"
 """The coordinator's name on the wire."""
 

@@ -75,8 +75,6 @@ from .messages import (
     refusal,
 )
 
-__all__ = ["CoordinatorServer", "Watcher", "restore", "serve"]
-
 _STEP_SECONDS = 0.05  # between two steps of a round's questions; each question is a message to a task
 _CALM = 4  # the part of the interval over which questions are spread
 _LEAST_AT_ONCE = 16  # questions in one step, so that a few tasks are asked at once

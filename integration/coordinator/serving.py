@@ -14,8 +14,6 @@ from .access import Door
 from .journal import Journal, default_journal
 from .server import CoordinatorServer, restore, serve
 
-__all__ = ["run_coordinator"]
-
 
 def run_coordinator(
     door: Door,

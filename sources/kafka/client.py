@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["KafkaClient", "Topic", "matches"]
-
 AnswerT = TypeVar("AnswerT")
 
 REQUEST_SECONDS = 10.0

@@ -19,8 +19,6 @@ from .errors import InvalidKafkaOption, InvalidUtf8
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["COLUMNS", "KafkaColumns"]
-
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 COLUMNS: dict[str, pa.DataType] = {
     "key": pa.binary(),

@@ -18,8 +18,6 @@ from .settings import KafkaSettings
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-__all__ = ["ConsumerCache", "KeptConsumer", "range_properties"]
-
 IDLE_SECONDS = 60.0
 MOST_IDLE = 4
 ASK_SECONDS = 2.0

@@ -32,17 +32,6 @@ DOUBT_SECONDS = 1.0
 """Questions about a missing topic are repeated a few times, this far apart: brokers that have just started do not know
 all topics yet."""
 
-__all__ = [
-    "KafkaEnumerator",
-    "KafkaEnumeratorState",
-    "KafkaStateSerializer",
-    "PartitionSet",
-    "Subscriber",
-    "TopicList",
-    "TopicPattern",
-    "assign_round_robin",
-]
-
 
 # -- discovery strategies -----------------------------------------------------------------------------------------
 

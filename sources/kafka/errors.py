@@ -7,8 +7,6 @@ from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.sources.kit.unanswered import SourceUnavailable
 from lowmark.watermark import LowmarkError
 
-__all__ = ["InvalidKafkaOption", "InvalidUtf8", "KafkaDataLost", "KafkaTopicMissing", "KafkaUnavailable"]
-
 
 class InvalidKafkaOption(InvalidSourceOption):
     """An invalid option of `KafkaSource`. The error never has values of secrets."""

@@ -30,8 +30,6 @@ from .settings import KafkaSettings
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["FirstRow", "FirstRows"]
-
 LOOK_SECONDS = 2.0
 """How long a look may take. Nothing is claimed for a partition that has not answered by then."""
 RETRY_SECONDS = 5.0

@@ -14,8 +14,6 @@ from .settings import KafkaSettings
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-__all__ = ["ClientErrors", "LibrdkafkaLog", "created", "may_pass"]
-
 AnswerT = TypeVar("AnswerT")
 
 _log = logging.getLogger("lowmark")

@@ -12,8 +12,6 @@ from lowmark.watermark.errors import shown
 
 from .errors import InvalidKafkaOption
 
-__all__ = ["KafkaOffsets", "TopicPartitionId"]
-
 TopicPartitionId = tuple[str, int]
 """(topic, partition)"""
 

@@ -19,8 +19,6 @@ from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
 
-__all__ = ["KafkaPlanner"]
-
 PATIENCE_SECONDS = 2.0
 """How long partitions without a leader are asked again while others wait; the next batch asks again."""
 

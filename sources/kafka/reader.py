@@ -41,8 +41,6 @@ from .split import DataLoss, KafkaSplit, other_topic
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
 
-__all__ = ["GUESSED_RECORD_BYTES", "KafkaSplitReader", "collecting_nothing", "fetch_properties", "partition_runs"]
-
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
 CHUNK = 2_000

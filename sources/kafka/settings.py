@@ -8,8 +8,6 @@ from typing import Any
 
 from lowmark.watermark.errors import without_login
 
-__all__ = ["KafkaSettings"]
-
 DEFAULTS: Mapping[str, object] = {
     "reconnect.backoff.max.ms": 1_000,  # instead of 10 s, to notice soon when a broker is back
     "socket.keepalive.enable": True,

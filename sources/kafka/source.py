@@ -39,8 +39,6 @@ from .reader import KafkaSplitReader
 from .settings import KafkaSettings
 from .split import KafkaSplit
 
-__all__ = ["KafkaSource"]
-
 Position = str | KafkaOffsets | Mapping[TopicPartitionId, "int | str | KafkaOffsets"]
 
 OWNED: Mapping[str, str] = {

@@ -30,8 +30,6 @@ from .columns import DEFAULT_COLUMNS, LATEST_MS
 from .errors import InvalidKafkaOption
 from .offsets import KafkaOffsets, TopicPartitionId
 
-__all__ = ["WITHOUT_EFFECT", "arguments"]
-
 WITHOUT_EFFECT = frozenset(
     {
         "groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms",

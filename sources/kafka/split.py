@@ -10,8 +10,6 @@ from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KafkaDataLost
 
-__all__ = ["DataLoss", "KafkaSplit", "other_topic", "split_id"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSplit(SourceSplit):

@@ -11,8 +11,6 @@ from lowmark.sources.reading.slices import read_slices
 
 from .measure import Bound
 
-__all__ = ["PLAIN", "SIX_TIMES", "measured", "ours_read"]
-
 PLAIN = Bound(1 / 0.7, "ratio")
 SIX_TIMES = Bound(1 / 6, "ratio")
 

@@ -21,8 +21,6 @@ from lowmark.watermark.strategy import AlignmentParams
 
 from tests.integration.coordinator.serving import serving, task
 
-__all__ = ["BACK_WITHIN_SECONDS", "PLACES", "World", "in_a_client", "in_the_server"]
-
 PLACES = ("watermark", "integration/coordinator", "integration/process", "sources/worker.py")
 BACK_WITHIN_SECONDS = 10.0
 STEPS = 6

@@ -10,8 +10,6 @@ from lowmark.sources.kafka import KafkaSource
 if TYPE_CHECKING:
     from tests.failpoints.inject import Failpoint
 
-__all__ = ["FailingSource"]
-
 _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 

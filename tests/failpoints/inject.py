@@ -37,8 +37,6 @@ from random import Random
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["ERRORS", "Failpoint", "Fault", "Injector", "draw", "name_of"]
-
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error
     for error in (MemoryError, KeyError, ValueError, OSError, RuntimeError, AssertionError, RecursionError)

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from tests.integration.feed import Ran
     from tests.servers.kafka import Broker
 
-__all__ = ["ELSEWHERE", "KINDS", "Outcome", "World"]
-
 KINDS = ("job", "planner", "python", "read", "serve", "sketch")
 """`wrap` by sketch; `wrap` through Python; `read` on a Kafka broker; two applications of one job at `lowmark serve`."""
 ELSEWHERE = ("planner", "serve")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tests.servers.kafka import Broker
 
-__all__ = ["play"]
-
 _OF_THE_DRIVER = (
     "watermark",
     "integration/coordinator",

@@ -24,8 +24,6 @@ from tests.servers.local import LOCALHOST, Process, free_ports, port_open, requi
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["bare_server", "connect_server", "start_through_connect"]
-
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 

@@ -10,8 +10,6 @@ import subprocess
 import sys
 import threading
 
-__all__ = ["end_with_us", "ended"]
-
 _EXECUTOR = """
 import os, signal, sys
 left = set()

@@ -18,8 +18,6 @@ from tests.sparks import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["s3", "s3a"]
-
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
