@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
+from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.watermark.moment import datetime_of
 
 from .checkpoint import initial_offset, kafka_starting_offsets
 from .checkpoint_store import LocalStore, batches, local_path
 from .kafka_offsets import kafka_positions
-from .offset_log import OffsetEntry, ahead_of_clock, json_object
+from .offset_log import COPY, OffsetEntry, ahead_of_clock, json_object, planned_entry
 
 Starting = dict[str, dict[str, int]]
 
@@ -82,7 +82,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     store = LocalStore(local_path(checkpoint))
     stopped = kafka_starting_offsets(checkpoint)
     done = batches(store, "commits")[0]
-    entries = {batch: _entry(store, batch) for batch in batches(store, "offsets") if batch <= done}
+    entries = {batch: planned_entry(store, batch, COPY) for batch in batches(store, "offsets") if batch <= done}
     if done not in entries:
         raise CheckpointUnreadable(
             store.root,
@@ -121,14 +121,6 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
             "than the records' own, or adopt the checkpoint.",
         )
     return Beside(_initial(store, entries[done], stopped), stopped, watermark_ms * 1_000, None)
-
-
-def _entry(store: LocalStore, batch: int) -> OffsetEntry:
-    try:
-        return OffsetEntry.parse(store.read(f"offsets/{batch}") or "")
-    except (UnknownFormat, UnicodeDecodeError) as unknown:
-        hint = "use a copy of the checkpoint from before."
-        raise CheckpointUnreadable(store.root, f"offsets/{batch} {unknown}", hint) from unknown
 
 
 def _positions(entry: OffsetEntry) -> Starting:

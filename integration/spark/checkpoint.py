@@ -10,7 +10,6 @@ holds the partitions that are still to be marked as done.
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import re
@@ -18,12 +17,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
+from lowmark.integration.errors import CheckpointUnreadable
 
 from . import completion
 from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
 from .kafka_offsets import kafka_positions
-from .offset_log import OffsetEntry, json_object
+from .offset_log import OffsetEntry, json_object, planned_entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -252,22 +251,5 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
 
 
 def _offsets_of(store: LocalStore, batch_id: int) -> list[str | None]:
-    name = f"offsets/{batch_id}"
-    try:
-        text = store.read(name)
-        if text is None:
-            raise _unreadable(store, name, os.strerror(errno.ENOENT))
-        return [offset for _, offset in OffsetEntry.parse(text).sources]
-    except UnicodeDecodeError as failed:
-        raise _unreadable(store, name, "it is not UTF-8") from failed
-    except UnknownFormat as unknown:
-        hint = "this Spark writes a format that this version of lowmark does not read."
-        if unknown.found.startswith("has version ''"):
-            hint = "did the machine stop while it was written? Use a copy of the checkpoint from before."
-        raise CheckpointUnreadable(store.root, f"{name} {unknown}", hint) from unknown
-
-
-def _unreadable(store: LocalStore, name: str, why: str) -> CheckpointUnreadable:
-    return CheckpointUnreadable(
-        store.root, f"{name} cannot be read ({why})", "check that the folder is whole and yours to read."
-    )
+    hint = "this Spark writes a format that this version of lowmark does not read."
+    return [offset for _, offset in planned_entry(store, batch_id, hint).sources]

@@ -21,16 +21,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat
+from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us
 
 from .arrow_store import checkpoint_files
 from .checkpoint_store import CheckpointFiles, batches, is_elsewhere, local_path, open_store
-from .offset_log import OffsetEntry
+from .offset_log import planned_entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_OTHER = "this is no entry as Spark writes it; is `lowmark adopt` at work there?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def of_files(files: CheckpointFiles) -> list[Completion]:
             "pass the folder given as checkpointLocation, not one above or below it.",
         )
     done = committed[0] if committed else None
-    entry = _entry(files, planned[0] if done is None else done)
+    entry = planned_entry(files, planned[0] if done is None else done, _OTHER)
     try:
         heartbeats = sorted(entry.heartbeats.values(), key=lambda offset: offset.stream)
     except UnreadableHeartbeat as unreadable:
@@ -192,21 +195,3 @@ def completion(
         )
     mine = [each for each in found if stream in (None, each.stream)]
     return min(mine, key=lambda each: (each.until_us is not None, each.until_us or 0))
-
-
-def _entry(files: CheckpointFiles, batch_id: int) -> OffsetEntry:
-    name = f"offsets/{batch_id}"
-    try:
-        text = files.read(name)
-        if text is None:
-            raise CheckpointUnreadable(
-                files.root, f"batch {batch_id} is committed, and {name} is not there", "use a whole checkpoint."
-            )
-        return OffsetEntry.parse(text)
-    except UnicodeDecodeError as failed:
-        raise CheckpointUnreadable(files.root, f"{name} cannot be read (it is not UTF-8)", _OTHER) from failed
-    except UnknownFormat as unknown:
-        raise CheckpointUnreadable(files.root, f"{name} {unknown}", _OTHER) from unknown
-
-
-_OTHER = "this is no entry as Spark writes it; is `lowmark adopt` at work there?"

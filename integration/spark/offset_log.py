@@ -18,13 +18,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.errors import UnknownFormat
+from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us
 from lowmark.watermark.strategy import FUTURE_GUARD_US
+
+if TYPE_CHECKING:
+    from .checkpoint_store import CheckpointFiles
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 LEFT_OUT = (
@@ -32,6 +35,7 @@ LEFT_OUT = (
     "batches after each has."
 )
 """The remedy if an entry does not show the number of sources."""
+COPY = "use a copy of the checkpoint from before."
 _NONE = "-"
 _VERSIONS = ("v1", "v2")
 _PLACE_DIGITS = 4
@@ -224,3 +228,27 @@ def ahead_of_clock(watermark_us: int, now_us: int) -> str | None:
         f"stands at {format_time_us(watermark_us)}, {rough_duration_us(ahead_us)} ahead of the clock, where a "
         "timestamp of the future has put it"
     )
+
+
+def planned_entry(files: CheckpointFiles, batch_id: int, hint: str) -> OffsetEntry:
+    """Return the entry of a planned batch.
+
+    Args:
+        hint: the remedy if the entry is not in a format that is known here.
+
+    Raises:
+        CheckpointUnreadable: the entry is not there, is not readable or has an unknown format.
+    """
+    name = f"offsets/{batch_id}"
+    try:
+        text = files.read(name)
+        if text is None:
+            fact = f"batch {batch_id} is committed, and {name} is not there"
+            raise CheckpointUnreadable(files.root, fact, "use a whole copy of the checkpoint.")
+        return OffsetEntry.parse(text)
+    except UnicodeDecodeError as failed:
+        raise CheckpointUnreadable(files.root, f"{name} cannot be read (it is not UTF-8)", COPY) from failed
+    except UnknownFormat as unknown:
+        if unknown.found.startswith("has version ''"):
+            hint = f"did the machine stop while it was written? {COPY.capitalize()}"
+        raise CheckpointUnreadable(files.root, f"{name} {unknown}", hint) from unknown
