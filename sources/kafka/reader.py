@@ -329,7 +329,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _check_topics(self) -> bool:
         """Drop rows of another topic than the planned one; return whether all other rows may be handed out."""
-        fetched = [each for each in (*self._over, *self._ranges.values()) if each.rows and each.split.topic_id]
+        ranges = (*self._over, *self._ranges.values())
+        # Also a range without rows, because the planned topic may have rows where the other topic has none.
+        fetched = [each for each in ranges if each.given < each.position and each.split.topic_id]
         if not fetched:
             return True
         there = self._topics_there(fetched)
@@ -338,7 +340,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 raise self._gives_up(fetched[0])
             return False
         self._lose_other_topics(fetched, there)
-        return not any(each.rows and each.split.topic not in there for each in fetched)
+        return not any(each.given < each.position and each.split.topic not in there for each in fetched)
 
     def _topics_there(self, ranges: Sequence[_Range]) -> Mapping[str, Topic] | None:
         """Ask for the topics of ranges; None without an answer."""
@@ -378,6 +380,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """Drop the rows of a range that were not handed out, because their topic is unknown, and finish the range."""
         each.rows, each.chunks, each.position = 0, [[] for _ in each.chunks], each.given
         self._loss.found(each.split, each.position, None, reason, topic_gone=True)
+        each.given = each.stop
         key = each.split.topic, each.split.partition
         if self._ranges.get(key) is each:
             self._finish(key)

@@ -41,7 +41,7 @@ from .client import OPENED_TOGETHER, StreamCut, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .cuts import check_stream_cut, stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
-from .errors import InvalidPravegaOption
+from .errors import InvalidPravegaOption, PravegaEventBroken
 from .event_time import EventTime, unit_us
 from .group import PravegaGroup
 from .group_reader import GroupReader
@@ -331,11 +331,15 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
         Raises:
             PravegaDataLost: unless reading goes on.
+            PravegaEventBroken: the segment ends before the slice, though nothing was truncated.
         """
         assert split.stop is not None, "slices have one"
         key = split.stream, split.segment
         state = client_of(self.settings).all_states([key], f"look up the head of {split.split_id}")[key]
-        head = None if state is None or state.head <= position else state.head
+        head = None if state is None else state.head
+        if head is not None and head <= position:
+            what = f"the end of the segment, which was planned up to byte {split.stop}"
+            raise PravegaEventBroken(split.split_id, position, what)
         loss.found(split, position, head)
         return split.stop if head is None else min(head, split.stop)
 

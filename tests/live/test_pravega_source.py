@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from lowmark.sources import check_source, read_slices
+from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
 from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega.errors import PravegaEventBroken
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.notes import ENDLESS, Mark
 
@@ -223,6 +226,21 @@ def test_events_that_are_truncated_between_plan_and_read_are_counted(pravega: Pr
     counted: list[Mapping[str, float]] = []
     assert sum(part.rows.num_rows for part in read_slices(source, [planned], count=counted.append)) == 0
     assert counted == [{"data_losses": 1, "lost_bytes": planned.stop}]
+
+
+def test_a_segment_that_ends_before_a_planned_slice_does_is_an_error_and_not_read_for_ever(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    source = pravega.source(stream, on_data_loss="go_on")
+    [split] = Reading(source).going
+    tail = source.latest([split])[split.split_id].position
+    pravega.seal_stream(stream)
+    planned, metrics = replace(split, stop=tail + 50), MetricGroup()
+
+    with pytest.raises(PravegaEventBroken, match=f"the end of the segment, which was planned up to byte {tail + 50}"):
+        list(islice(source.rows(planned, source.loss(metrics)), 20))
+
+    assert metrics.values() == {"data_losses": 0, "lost_bytes": 0}
 
 
 def test_events_that_were_truncated_before_the_plan_are_counted_once(pravega: Pravega) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
 from confluent_kafka import KafkaError
+from lowmark.sources.kafka import KafkaDataLost, KafkaUnavailable
+from lowmark.sources.kafka.client import Topic
+from lowmark.sources.kafka.reader import KafkaSplitReader
 
 from tests.sources.kafka.test_kafka import (
+    ScriptedCache,
     ScriptedClient,
     ScriptedConsumer,
+    eof,
     event,
     message,
     planner_of,
@@ -46,3 +55,47 @@ def test_a_loss_that_grows_before_it_is_planned_and_one_that_takes_several_batch
     assert (rest.start, rest.lost_before) == (20, 60)
     assert planner.metric_values()["lost_offsets"] == 60
     assert restarted.metric_values()["lost_offsets"] == 0
+
+
+def test_a_range_in_which_another_topic_has_no_record_is_lost_and_not_passed() -> None:
+    reader = reader_of(ScriptedConsumer([[eof(0, 8)]]), split(start=2, stop=5))
+    client_of(reader).ids["orders"] = "id-2"
+
+    with pytest.raises(KafkaDataLost, match="from 2 on are lost: the topic was deleted and created anew"):
+        reader.fetch()
+
+
+@pytest.mark.parametrize("trouble", ["no answer", "no topic"])
+def test_rows_wait_until_a_broker_says_whose_they_are(monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    """A broker that has just started does not know all topics."""
+    reader = reader_of(ScriptedConsumer([[message(2), message(3)]]), split(start=2, stop=4))
+    answers: list[Any] = [{}, {}]
+
+    def topics(names: Sequence[str], action: str = "") -> Any:
+        if answers and trouble == "no answer":
+            raise KafkaUnavailable("b:9092", "describe topics", 2.0, answers.pop() or "nobody", "wait.")
+        return answers.pop() if answers else {"orders": Topic("orders", "id-1", (0,))}
+
+    monkeypatch.setattr(client_of(reader), "topics", topics)
+
+    assert read(reader, 2) == ({}, [], {})
+    assert read(reader, 1) == ({"orders/0": [2, 3]}, ["orders/0"], {"orders/0": 4})
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_rows_of_a_topic_that_stays_unknown_are_not_handed_out(go_on: bool) -> None:
+    reader = reader_of(ScriptedConsumer([[message(2), message(3)]]), split(start=2, stop=9), go_on=go_on, step=0.5)
+    client_of(reader).there.clear()
+
+    if not go_on:
+        with pytest.raises(KafkaDataLost, match="from 2 on are lost: the topic does not exist any more"):
+            read(reader, 20)
+    else:
+        assert read(reader, 20)[:2] == ({}, ["orders/0"])
+        assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 7}
+
+
+def client_of(reader: KafkaSplitReader) -> ScriptedClient:
+    cache = reader._consumers
+    assert isinstance(cache, ScriptedCache)
+    return cache.client
