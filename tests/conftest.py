@@ -97,7 +97,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    from tests.sparks import LOCAL_CHECKPOINTS
+    from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
 
     # pytest gives its handler to each logger that keeps its records, and PySpark's loggers would make the handler write
     # JSON, in all later tests, after the first error of an SQL text.
@@ -131,7 +131,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
-        **LOCAL_CHECKPOINTS,  # test_torture and test_late_kills have Spark's own manager of checkpoints
+        **LOCAL_CHECKPOINTS,  # test_torture has Spark's own manager of checkpoints
+        **RARE_LOOKS,
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
     yield session

@@ -29,6 +29,11 @@ LOCAL_CHECKPOINTS = {
 Hadoop's local file system asks `readlink`, a process, four times before Spark's own manager of checkpoints renames a
 file: a hundred processes a second, and a fifth of a test's time.
 """
+RARE_LOOKS = {"spark.sql.streaming.pollingDelay": "50ms"}
+"""Setting with which a query that waits for rows looks for them every 50 ms.
+
+With Spark's 10 ms, a query takes a third of a core while a test waits for something else.
+"""
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
 """The error of a query on Spark's Kafka connector 4.1 that reports a batch for the second time (SPARK-55271).
 

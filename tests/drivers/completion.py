@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.integration.feed import Feed
 from tests.integration.spark.test_completion import BATCHES, STRATEGY, windowed
-from tests.sparks import LOCAL_CHECKPOINTS
+from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
 
 PROPERTY = "lowmark.complete-until"
 SNAPSHOTS = "snapshots.json"
@@ -100,6 +100,7 @@ def main(table: Delta | Iceberg, folder: Path, jars: str) -> None:
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **LOCAL_CHECKPOINTS,
+        **RARE_LOOKS,
     }
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     feed = Feed(spark, folder / "feed")

@@ -1,7 +1,9 @@
-"""Common base of the processes that tests kill: a query, its checkpoint and its output on disk.
+"""Common base of the processes that tests kill: queries, their checkpoints and their output on disk.
 
-    python -m tests.drivers.NAME run CONFIG     runs until it is killed
-    python -m tests.drivers.NAME drain CONFIG   reads all rows until the last window is emitted, and ends
+    python -m tests.drivers.NAME run CONFIG...     runs until it is killed
+    python -m tests.drivers.NAME drain CONFIG...   reads all rows until the last window is emitted, and ends
+
+Each configuration is a query. Most of the cost of a process is its start, so one kill hits several queries.
 
 Output: one file per batch, written under a temporary name and renamed, so that a repeated batch replaces its file.
 `torture` starts and kills the processes.
@@ -13,7 +15,7 @@ import json
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,7 +26,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.sparks import CONNECTOR_FAULT, LOCAL_CHECKPOINTS
+from tests.sparks import CONNECTOR_FAULT, LOCAL_CHECKPOINTS, RARE_LOOKS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,6 +45,11 @@ class Config:
     """
 
     folder: str
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream, one name for each query of a process."""
+        return STREAM
 
     @property
     def checkpoint(self) -> Path:
@@ -99,7 +106,7 @@ class Driven(ABC, Generic[ConfigT]):
     """A query that gets killed.
 
     Attributes:
-        checkpoints: the setting of the manager of checkpoints; `test_torture` and `test_late_kills` have Spark's own.
+        checkpoints: the setting of the manager of checkpoints; `test_torture` has Spark's own.
     """
 
     checkpoints: Mapping[str, str] = LOCAL_CHECKPOINTS
@@ -126,22 +133,13 @@ class Driven(ABC, Generic[ConfigT]):
         """When batches run; by default at once."""
         return {"processingTime": "0 seconds"}
 
-    def main(self, mode: str) -> None:
-        """Run the query until it is killed, or until all rows are read."""
-        spark = self.session()
-        with LowWatermarkService(spark) as service:
-            query = self.begin(spark, service, mode)
-            self.config.started.touch()
-            if mode == "run":
-                query.awaitTermination()
-                raise AssertionError("the query ended by itself")
-            try:
-                self.await_all(query, service)
-            except TimeoutError as late:
-                raise TimeoutError(f"{late}\n{service.explain(STREAM)}") from late
-            query.stop()
-            self.ended(spark)
-        spark.stop()
+    def finish(self, query: StreamingQuery, service: LowWatermarkService) -> None:
+        """Stop the query when all rows are read."""
+        try:
+            self.await_all(query, service)
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}\n{service.explain(self.config.stream)}") from late
+        query.stop()
 
     def begin(self, spark: SparkSession, service: LowWatermarkService, mode: str) -> StreamingQuery:
         """Start the query."""
@@ -170,6 +168,7 @@ class Driven(ABC, Generic[ConfigT]):
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             "spark.local.dir": str(Path(self.config.folder, "local")),
             "spark.sql.warehouse.dir": str(Path(self.config.folder, "warehouse")),
+            **RARE_LOOKS,
             **self.checkpoints,
             **self.settings(),
         }
@@ -177,15 +176,32 @@ class Driven(ABC, Generic[ConfigT]):
         return SparkSession.builder.master("local[2, 4]").appName("lowmark-torture").config(map=settings).getOrCreate()
 
 
-def main(driven: type[Driven[ConfigT]], config: type[ConfigT]) -> None:
+def main(driven: Callable[[ConfigT], Driven[Any]], config: type[ConfigT]) -> None:
     """Run the mode that the command line names.
 
-    Restarts the query once if a fault of Spark's Kafka connector ended it, as a supervisor would.
+    Restarts the queries once if a fault of Spark's Kafka connector ended one, as a supervisor would.
     """
-    driver = driven(config.read(Path(sys.argv[2])))
+    mode, *paths = sys.argv[1:]
+    queries = [driven(config.read(Path(path))) for path in paths]
     try:
-        driver.main(sys.argv[1])
+        _run(mode, queries)
     except StreamingQueryException as failed:
         if CONNECTOR_FAULT not in str(failed):
             raise
-        driver.main(sys.argv[1])
+        _run(mode, queries)
+
+
+def _run(mode: str, drivens: Sequence[Driven[Any]]) -> None:
+    """Run the queries until the process is killed, or until all rows are read."""
+    spark = drivens[0].session()
+    with LowWatermarkService(spark) as service:
+        queries = [each.begin(spark, service, mode) for each in drivens]
+        for each in drivens:
+            each.config.started.touch()
+        if mode == "run":
+            spark.streams.awaitAnyTermination()
+            raise AssertionError("a query ended by itself")
+        for each, query in zip(drivens, queries, strict=True):
+            each.finish(query, service)
+            each.ended(spark)
+    spark.stop()

@@ -1,10 +1,9 @@
-"""The process that `test_kafka_sink` kills: minute windows of a skewed stream go to a topic by Spark's Kafka sink."""
+"""The process that `test_marking` kills: a query of `marking`, and one that writes its windows into a topic."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +15,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.drivers import marking
 from tests.drivers.driven import Windows, main
 from tests.servers.kafka import Broker
-from tests.servers.local import Process, jars, wait_until
+from tests.servers.local import Process, wait_until
 from tests.worlds.kafka_reading import values_of
 
 
 @dataclass(frozen=True)
 class Config(marking.Config):
     bootstrap: str = ""
-    topic: str = ""
+    topic: str = ""  # empty: a query of `marking`
     last_us: int = 0  # the start of the windows that end the drain
+
+    @property
+    def stream(self) -> str:
+        return "to a topic" if self.topic else super().stream
 
     def emitted(self) -> Windows:
         """The windows in the topic, each once: a repeated batch writes its windows once more."""
+        if not self.topic:
+            return super().emitted()
         broker = Broker(self.bootstrap, Process("Kafka", [], Path(os.devnull)))
         found = dict[tuple[str, int], int]()
         for value in values_of(broker, self.topic):
@@ -39,9 +44,6 @@ class Config(marking.Config):
 
 class KafkaSinkQuery(marking.MarkingQuery):
     config: Config
-
-    def settings(self) -> Mapping[str, str]:
-        return {"spark.jars": ",".join(map(str, jars("spark-kafka")))}
 
     def begin(self, spark: SparkSession, service: LowWatermarkService, mode: str) -> StreamingQuery:
         del mode
@@ -60,4 +62,4 @@ class KafkaSinkQuery(marking.MarkingQuery):
 
 
 if __name__ == "__main__":
-    main(KafkaSinkQuery, Config)
+    main(lambda config: KafkaSinkQuery(config) if config.topic else marking.MarkingQuery(config), Config)

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +63,6 @@ class LateConfig(Config):
 class LateDriven(Driven[LateConfig]):
     """A query that writes windows and dropped rows."""
 
-    checkpoints: Mapping[str, str] = {}  # Spark's own manager, as users have it
     _taken = 0
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:

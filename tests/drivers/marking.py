@@ -1,9 +1,13 @@
-"""The process that `test_marking` kills: minute windows of a skewed stream, whose ten-minute partitions are marked."""
+"""The queries that `test_marking` kills: minute windows of a skewed stream, whose ten-minute partitions are marked.
+
+The windows of `kafka_sink` beside it go to a topic.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
-from tests.drivers.driven import STREAM, Driven, Windows, main, read_windows, write_windows
-from tests.servers.local import wait_until
+from tests.drivers.driven import Driven, Windows, read_windows, write_windows
+from tests.servers.local import jars, wait_until
 
 PARTITION_US = 600_000_000
 FILES_A_BATCH = 3
@@ -28,7 +32,8 @@ class Config(driven.Config):
 
     @property
     def feed(self) -> Path:
-        return Path(self.folder, "feed")
+        """The files that all queries of a process read."""
+        return Path(self.folder).with_name("feed")
 
     @property
     def marks(self) -> Path:
@@ -45,11 +50,14 @@ class Config(driven.Config):
 
 
 class MarkingQuery(Driven[Config]):
+    def settings(self) -> Mapping[str, str]:
+        return {"spark.jars": ",".join(map(str, jars("spark-kafka")))}
+
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         self.config.marks.mkdir(exist_ok=True)
         shown = self.counted(spark, service)
         return service.mark_done(
-            shown, name=STREAM, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
+            shown, name=self.config.stream, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
         )
 
     def counted(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
@@ -57,7 +65,7 @@ class MarkingQuery(Driven[Config]):
         rows = spark.readStream.schema("split string, us long").option("maxFilesPerTrigger", FILES_A_BATCH)
         events = service.wrap(
             rows.json(str(self.config.feed)).select("split", F.timestamp_micros("us").alias("ts")),
-            name=STREAM,
+            name=self.config.stream,
             event_time="ts",
             split="split",
             splits=["fast", "slow"],
@@ -91,7 +99,3 @@ class MarkingQuery(Driven[Config]):
     def _take(self, frame: DataFrame, batch_id: int) -> None:
         rows = [((split, start), n) for split, start, n, _ in frame.collect()]
         write_windows(self.config.output / f"{batch_id:06}.json", rows)
-
-
-if __name__ == "__main__":
-    main(MarkingQuery, Config)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.feed import SCHEMA, windows
-from tests.sparks import LOCAL_CHECKPOINTS
+from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
 
 
 def session(scratch: Path) -> SparkSession:
@@ -34,11 +34,10 @@ def session(scratch: Path) -> SparkSession:
         "spark.driver.memory": "512m",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
-        # With Spark's 10 ms, each application looks for rows all the time while the test waits: a third of a core.
-        "spark.sql.streaming.pollingDelay": "50ms",
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **LOCAL_CHECKPOINTS,
+        **RARE_LOOKS,
     }
     return SparkSession.builder.master("local[1]").appName("lowmark-redeploy").config(map=settings).getOrCreate()
 

@@ -46,6 +46,10 @@ class Config(driven.Config):
     other_topic: str = ""  # the topic to join with
 
     @property
+    def stream(self) -> str:
+        return STREAM if self.how in ("wrapped", "native") else self.how
+
+    @property
     def undisturbed(self) -> Path:
         return Path(self.folder, "undisturbed.json")
 
@@ -86,7 +90,7 @@ class KafkaQuery(Driven[Config]):
         return {"spark.jars": self.config.jars, **state}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
-        events = self._events(spark, service, self._log, STREAM)
+        events = self._events(spark, service, self._log, self.config.stream)
         one = [F.unix_micros("ts").alias("start_us"), F.lit(1).alias("rows")]
         match self.config.query:
             case "windows":

@@ -170,5 +170,5 @@ def test_by_turns_and_killed_each_time(
         produce({p: [END_US] for p in range(3)})
         leave(base.checkpoint, stopped=True)
         adopt(base.checkpoint, streams, stopped=True)
-        emitted = killer.drain(base.but(how="wrapped", last_low_us=LAST_LOW_US), whole=False)
+        [emitted] = killer.drain(base.but(how="wrapped", last_low_us=LAST_LOW_US), whole=False)
         assert dict(emitted) == expected(query, logs[0])

@@ -36,7 +36,7 @@ class World:
     def start(self) -> Driver:
         self.address.unlink(missing_ok=True)
         self.config.started.unlink(missing_ok=True)
-        driver = Driver("by_hand", "run", self.config, self.log)
+        driver = Driver("by_hand", "run", [self.config], self.log)
         wait_until(lambda: self.config.started.exists() or not driver.alive(), "the start of the query", seconds=120)
         return driver
 

@@ -1,4 +1,4 @@
-"""Completion on S3 and HDFS, and of tables of Delta Lake and Iceberg; `test_kafka_sink` has that of a topic.
+"""Completion on S3 and HDFS, and of tables of Delta Lake and Iceberg; `test_marking` has that of a topic.
 
 A checkpoint in a bucket is read without Spark, by Arrow, with the address and the login of S3's own clients.
 """

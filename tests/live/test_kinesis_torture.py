@@ -77,7 +77,7 @@ def kill(server: Kinesis, folder: Path, *, kills: int, reshardings: int) -> None
         feeder.stop()
         put = Counter((key, at_us // MINUTE_US * MINUTE_US) for key, at_us in feeder.sent)
         feeder.finish()
-        emitted = killer.drain(config.but(rows_per_batch=100_000, last_low_us=LAST_US - MINUTE_US))
+        [emitted] = killer.drain(config.but(rows_per_batch=100_000, last_low_us=LAST_US - MINUTE_US))
         assert dict(emitted) == dict(put)
         assert len(server.shards(config.stream)) > reshardings + 2
 

@@ -43,7 +43,7 @@ def test_the_input_is_the_windows_and_the_dropped_rows_also_under_kills(tmp_path
         before = [set(output.glob("*.json")) for output in outputs]
         enough, dies_in = rng.randint(1, 4), (*QUERIES, "")[kill % 3]  # "": the test kills the driver
         config = config.but(tasks=rng.randint(1, 4), dies_after=enough, dies_in=dies_in)
-        driver = Driver("late", "run", config, log)
+        driver = Driver("late", "run", [config], log)
 
         def ended(
             driver: Driver = driver, before: list[set[Path]] = before, enough: int = enough, dies: bool = bool(dies_in)
@@ -56,7 +56,7 @@ def test_the_input_is_the_windows_and_the_dropped_rows_also_under_kills(tmp_path
         wait_until(ended, f"{enough} batches, {note}", seconds=90)
         PAUSE.wait(0 if dies_in else rng.choice([0, 0.05, 0.2]))
         driver.kill()
-    driver = Driver("late", "drain", config.but(dies_after=None), log)
+    driver = Driver("late", "drain", [config.but(dies_after=None)], log)
     assert driver.process.wait(240) == 0, log.read_text()[-3_000:]
 
     for query in QUERIES:

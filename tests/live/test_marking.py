@@ -4,7 +4,11 @@ Split "slow" is 25 minutes behind split "fast", split "idle" has a single row, a
 Each mark keeps what a reader of the output sees at that moment, which has to be what the partition has in the end, and
 comes within ten batches after the partition's last windows. The same holds for `lowmark wait`, which looks at the
 checkpoint from a process of its own while drivers are killed. At its end the output has the sums of all rows
-that were fed. `drivers/marking` is the killed process.
+that were fed.
+
+A second query in the same process writes its windows into a topic (`drivers/kafka_sink`). The test asks the checkpoint
+all the time and after each kill, as `lowmark wait --checkpoint` does, and reads the topic each time
+(`Torture.remember`): a time that the checkpoint calls complete has its windows in the topic.
 """
 
 from __future__ import annotations
@@ -15,14 +19,20 @@ import os
 import subprocess
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from tests.drivers import marking
 from tests.drivers.driven import STREAM, Windows
-from tests.drivers.marking import PARTITION_US, Config
-from tests.servers.local import LOWMARK, ROOT
+from tests.drivers.kafka_sink import Config
+from tests.drivers.marking import PARTITION_US
+from tests.servers.kafka import Broker
+from tests.servers.local import LOWMARK, ROOT, wait_until
 from tests.worlds import torture
-from tests.worlds.skewed_files import Feeder
-from tests.worlds.torture import Torture
+from tests.worlds.skewed_files import MINUTE_US, Feeder
+from tests.worlds.torture import Driver, Torture
 
 pytestmark = torture.MARKS
 
@@ -37,7 +47,7 @@ class Waiting:
         code: its exit code; None: it waits.
     """
 
-    def __init__(self, config: Config, past_us: int) -> None:
+    def __init__(self, config: marking.Config, past_us: int) -> None:
         self.past_us, self._config = past_us, config
         self.code: int | None = None
         self.seen: Windows = []
@@ -62,26 +72,35 @@ class Waiting:
         self._thread.join(10)
 
 
-def test_kills_at_random_moments_mark_no_partition_early_and_forget_none(tmp_path: Path) -> None:
-    config, waiting = Config(str(tmp_path)), list[Waiting]()
-    config.feed.mkdir()
-    with Torture("marking", tmp_path) as killer, Feeder(config) as feeder, ExitStack() as stack:
+def _is_past(past_us: int, killer: Torture, driver: Driver, config: Config) -> bool:
+    return driver.alive() and killer.remember(config) > past_us
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_kills_at_random_moments_mark_no_partition_early_and_call_no_window_complete_that_is_not_in_the_topic(
+    kafka: Broker, tmp_path: Path
+) -> None:
+    config, waiting = Config(str(tmp_path / "marked")), list[Waiting]()
+    sink = Config(str(tmp_path / "sink"), bootstrap=kafka.bootstrap, topic=kafka.create_topic())
+    with Torture("kafka_sink", tmp_path) as killer, Feeder(config, sink) as feeder, ExitStack() as stack:
         for _ in range(int(os.environ.get("LOWMARK_KILLS", "2"))):
-            driver = killer.start(config)
+            driver, past_us = killer.start(config, sink), killer.remember(sink) + 10 * MINUTE_US
             if not waiting:  # for an hour between the kills, and for an hour after them
                 torture.await_batch(driver, config)
                 hour_us = (feeder.us // HOUR_US + 1) * HOUR_US
                 waiting = [Waiting(config, hour_us), Waiting(config, hour_us + 24 * HOUR_US)]
                 for each in waiting:
                     stack.callback(each.stop)
-            killer.strike(config, workers=False)
+            wait_until(partial(_is_past, past_us, killer, driver, sink), "four batches and more", seconds=180)
+            killer.strike(config, sink, workers=False)
         feeder.stop()
         assert waiting[1].code is None, "the kills were to come while it waits"
         end_us = waiting[1].past_us + 6 * PARTITION_US
         feeder.put([("fast", end_us), ("slow", end_us)])
         feeder.put([("fast", end_us + 2 * PARTITION_US), ("slow", end_us + 2 * PARTITION_US)])
         last = dt.datetime.fromtimestamp(end_us / 1_000_000, dt.timezone.utc)
-        emitted = killer.drain(config.but(last=f"{last:%d-%H%M}"))
+        emitted, in_topic = killer.drain(config.but(last=f"{last:%d-%H%M}"), sink.but(last_us=end_us))
+        assert sorted(window for window in in_topic if window[0][1] < end_us) == feeder.sums(0, end_us)
         for each in waiting:
             each.join()
             assert each.code == 0

@@ -64,7 +64,7 @@ def kill(config: Config, ends: Sequence[tuple[signal.Signals, Whom]]) -> None:
             how, whom = killer.rng.choice(ends)
             driver = killer.start(config)
             killer.tell(strike(driver, config, killer.rng, how, whom))
-        emitted = killer.drain(config)
+        [emitted] = killer.drain(config)
 
         assert {window: n for window, n in emitted if window[1] < config.closed_us} == expected(config)
 

@@ -76,7 +76,7 @@ def kill(pravega: Pravega, folder: Path, kills: int) -> None:
             killer.strike(config)
         feeder.stop()
         feeder.finish()
-        windows = killer.drain(config.but(rows_per_batch=100_000, rows=feeder.windows.total()))
+        [windows] = killer.drain(config.but(rows_per_batch=100_000, rows=feeder.windows.total()))
 
         assert Counter(dict(windows)) == feeder.windows
         assert feeder.scalings == SCALINGS
@@ -115,7 +115,7 @@ def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> No
             killer.strike(config)
         feeder.stop()
         feeder.finish()
-        windows = killer.drain(config.but(rows=feeder.windows.total()))
+        [windows] = killer.drain(config.but(rows=feeder.windows.total()))
 
         assert Counter(dict(windows)) == feeder.windows
         assert feeder.scalings == SCALINGS

@@ -19,11 +19,13 @@ BAD_US = int(dt.datetime(2123, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_
 
 
 class Feeder(torture.Feeder):
-    """A file each round: two rows of each split, minutes further; at most `AHEAD` batches before the query."""
+    """A file each round: two rows of each split, minutes further; at most `AHEAD` batches before the slowest query."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, *configs: Config) -> None:
         super().__init__(every_seconds=0.3)
-        self._folder, self._commits, self._round = config.feed, config.checkpoint / "commits", 0
+        self._commits, self._round = [config.checkpoint / "commits" for config in configs], 0
+        self._folder = configs[0].feed
+        self._folder.mkdir()
         self.us = ZERO_US
         self.fed: Counter[tuple[str, int]] = Counter()
         """Rows by split and start of the window, without the bad clock's."""
@@ -40,7 +42,7 @@ class Feeder(torture.Feeder):
         return sorted(window for window in self.fed.items() if begin_us <= window[0][1] < end_us)
 
     def feed(self) -> None:
-        if self._round > FILES_A_BATCH * (newest(self._commits) + AHEAD):
+        if self._round > FILES_A_BATCH * (min(map(newest, self._commits)) + AHEAD):
             return
         # Every third partition has no row.
         if (self.us - ZERO_US) // PARTITION_US % 3 == 2:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ from lowmark.integration import completion
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
-from tests.drivers.driven import STREAM, Config, Windows
+from tests.drivers.driven import Config, Windows
 from tests.servers import last_will
 from tests.servers.local import ROOT, tail, wait_until
 from tests.worlds.kafka_scenarios import seed
@@ -62,17 +63,19 @@ class Driver:
     Args:
         module: the module with its `main`; see `driven`.
         mode: run or drain.
-        config: for that module.
+        configs: for that module, one for each query.
         log: the file that its output is appended to.
     """
 
-    def __init__(self, module: str, mode: str, config: Config, log: Path) -> None:
-        path = Path(config.folder, "config.json")
-        config.write(path)
-        config.started.unlink(missing_ok=True)
+    def __init__(self, module: str, mode: str, configs: Sequence[Config], log: Path) -> None:
+        paths = [Path(config.folder, "config.json") for config in configs]
+        for config, path in zip(configs, paths, strict=True):
+            path.parent.mkdir(exist_ok=True)
+            config.write(path)
+            config.started.unlink(missing_ok=True)
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"tests.drivers.{module}", mode, str(path)],
+                [sys.executable, "-m", f"tests.drivers.{module}", mode, *map(str, paths)],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         last_will.end_with_us(self.session)
@@ -184,24 +187,26 @@ class Torture:
         self.seed = int(os.environ.get("LOWMARK_SEED", seed()))
         self.rng = random.Random(self.seed)
         self._story = [f"LOWMARK_SEED={self.seed}"]
-        self._complete: list[tuple[int, set[tuple[tuple[Any, int], int]]]] = []
+        self._complete: dict[str, list[tuple[int, set[tuple[tuple[Any, int], int]]]]] = {}
         self.driver: Driver | None = None
 
     def tell(self, what: str) -> None:
         """Record an event for a failure's message."""
         self._story.append(what)
 
-    def start(self, config: Config) -> Driver:
+    def start(self, *configs: Config) -> Driver:
         """Start a driver that runs until it is killed."""
-        self.driver = driver = Driver(self._module, "run", config, self._log)
+        self.driver = driver = Driver(self._module, "run", configs, self._log)
         return driver
 
-    def strike(self, config: Config, *, workers: bool = True) -> None:
-        """Kill the driver at a drawn moment, and check the checkpoint."""
+    def strike(self, *configs: Config, workers: bool = True) -> None:
+        """Kill the driver at a drawn moment of a drawn query, and check the checkpoint of each query."""
         assert self.driver is not None, "started before"
-        self.tell(strike(self.driver, config, self.rng, workers=workers))
-        check_checkpoint(config)
-        self.tell(f"complete until {self.remember(config)}")
+        struck = self.rng.choice(configs)
+        self.tell(f"{Path(struck.folder).name}: {strike(self.driver, struck, self.rng, workers=workers)}")
+        for config in configs:
+            check_checkpoint(config)
+            self.tell(f"complete until {self.remember(config)}")
 
     def remember(self, config: Config) -> int:
         """Keep what the checkpoint says is complete, and what a reader of the output sees afterwards, for `drain`.
@@ -211,25 +216,28 @@ class Torture:
         """
         with suppress(CheckpointUnreadable):  # no batch is planned yet, or the query is native
             if (until_us := completion(config.checkpoint).until_us) is not None:
-                self._complete.append((until_us, set(config.emitted())))
+                self._complete.setdefault(config.folder, []).append((until_us, set(config.emitted())))
                 return until_us
         return 0
 
-    def drain(self, config: Config, *, whole: bool = True) -> Windows:
-        """Let a driver read the rest, and return all emitted windows, each once.
+    def drain(self, *configs: Config, whole: bool = True) -> list[Windows]:
+        """Let a driver read the rest, and return all emitted windows of each query, each once.
 
         Args:
-            config: of the driver.
-            whole: whether every offset in the checkpoint is lowmark's.
+            configs: of the driver.
+            whole: whether every offset in the checkpoints is lowmark's.
         """
-        self.driver = driver = Driver(self._module, "drain", config, self._log)
+        self.driver = driver = Driver(self._module, "drain", configs, self._log)
         wait_until(lambda: driver.process.poll() is not None, "the rest read", seconds=240)
         assert driver.process.returncode == 0, tail(driver.log)
+        return [self._drained(config, whole=whole) for config in configs]
+
+    def _drained(self, config: Config, *, whole: bool) -> Windows:
         if whole:
             check_checkpoint(config)
         emitted = config.emitted()
         assert len(emitted) == len(dict(emitted)), "a window was emitted twice"
-        for until_us, readable in self._complete:
+        for until_us, readable in self._complete.get(config.folder, ()):
             gone = [window for window in emitted if config.end_us(window[0][1]) <= until_us and window not in readable]
             assert not gone, f"complete until {until_us}, and these windows could not be read: {gone}"
         return emitted
@@ -321,7 +329,7 @@ def planned(config: Config) -> list[tuple[int, int, HeartbeatOffset]]:
 def check_checkpoint(config: Config) -> None:
     """Assert over all runs that the low watermark never fell, and that each batch used the previous heartbeat's."""
     for (batch, _, before), (_, in_force_us, after) in pairwise(planned(config)):
-        assert after.stream == STREAM
+        assert after.stream == config.stream
         if before.low_us is not None:
             assert after.low_us is not None, f"batch {batch + 1} lost the low watermark"
             assert after.low_us >= before.low_us, f"the low watermark fell in batch {batch + 1}"
