@@ -121,7 +121,8 @@ def main(folder: Path) -> None:
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-        "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+        # The archive of Spark's classes, too: executors have the class path of the driver.
+        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", SHORT_LIVED_JVM),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 
 from tests.drivers.cluster import WORKER, worker_program
+from tests.servers import class_archive
 from tests.servers.local import LOCALHOST, ROOT, Process, free_ports, port_open, require_java
 
-HOME = Path(pyspark.__file__).parent
+HOME = class_archive.home()
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def master(tmp_path: Path) -> Iterator[str]:
     environment = ["env", "-i", f"SPARK_HOME={HOME}", f"SPARK_LOCAL_IP={LOCALHOST}", f"PATH={os.environ['PATH']}"]
     environment += ["SPARK_SCALA_VERSION=2.13"]  # as bin/spark-class sets it
     environment += [f"JAVA_HOME={os.environ['JAVA_HOME']}"] if "JAVA_HOME" in os.environ else []
-    run = [*environment, require_java(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{HOME}/jars/*"]
+    run = [*environment, require_java(), "-Xmx256m", *SHORT_LIVED_JVM.split(), "-cp", f"{HOME}/jars/*"]
     at = ["--webui-port", "0", "--host"]
     deployed = "org.apache.spark.deploy"
     nodes = [

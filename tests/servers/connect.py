@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from lowmark.integration.spark.connect_query import progress_of
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.session import SHORT_LIVED_JVM
@@ -19,6 +18,7 @@ from msgspec import json
 
 from tests.drivers.cluster import bare_python
 from tests.integration.feed import Ran, Row
+from tests.servers import class_archive
 from tests.servers.local import LOCALHOST, Process, free_ports, port_open, require_java, started, wait_until
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def connect_server(folder: Path, *settings: str, kind: str = "server") -> Iterat
 def bare_server(folder: Path) -> Iterator[int]:
     """Yield the port of Spark's own Connect server, whose Python has no lowmark; its log goes to a folder."""
     require_java()
-    python, home = bare_python(folder / "bare"), Path(pyspark.__file__).parent
+    python, home = bare_python(folder / "bare"), class_archive.home()
     environment = [f"SPARK_HOME={home}", f"PYSPARK_PYTHON={python}", f"PYSPARK_DRIVER_PYTHON={python}"]
 
     def start(_attempt: int) -> tuple[Process, int]:
