@@ -47,7 +47,7 @@ class Config:
     folder: str
 
     @property
-    def stream(self) -> str:
+    def stream_name(self) -> str:
         """The name of the stream, one name for each query of a process."""
         return STREAM
 
@@ -138,7 +138,7 @@ class Driven(ABC, Generic[ConfigT]):
         try:
             self.await_all(query, service)
         except TimeoutError as late:
-            raise TimeoutError(f"{late}\n{service.explain(self.config.stream)}") from late
+            raise TimeoutError(f"{late}\n{service.explain(self.config.stream_name)}") from late
         query.stop()
 
     def begin(self, spark: SparkSession, service: LowWatermarkService, mode: str) -> StreamingQuery:

@@ -26,8 +26,8 @@ class Config(marking.Config):
     last_us: int = 0  # the start of the windows that end the drain
 
     @property
-    def stream(self) -> str:
-        return "to a topic" if self.topic else super().stream
+    def stream_name(self) -> str:
+        return "to a topic" if self.topic else super().stream_name
 
     def emitted(self) -> Windows:
         """The windows in the topic, each once: a repeated batch writes its windows once more."""

@@ -48,7 +48,7 @@ class LateConfig(Config):
     query: str = ""
 
     @property
-    def stream(self) -> str:
+    def stream_name(self) -> str:
         return STREAM if self.query == "files" else self.query
 
     def of(self, query: str) -> LateConfig:
@@ -68,7 +68,7 @@ class LateDriven(Driven[LateConfig]):
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         feed = str(Path(self.config.folder).with_name("feed"))
         rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(feed)
-        of = {"name": self.config.stream, "event_time": "ts", "split": "split", "splits": SPLITS}
+        of = {"name": self.config.stream_name, "event_time": "ts", "split": "split", "splits": SPLITS}
         if self.config.query == "files":
             return counted(service.wrap(rows, **of, late_to=self.config.late, late_until=WINDOW))  # type: ignore[arg-type]
         return windows_and_dropped(service.wrap(rows, **of, watermark="passed"))  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ class MarkingQuery(Driven[Config]):
         self.config.marks.mkdir(exist_ok=True)
         shown = self.counted(spark, service)
         return service.mark_done(
-            shown, name=self.config.stream, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
+            shown, name=self.config.stream_name, time="at", partition="10 minutes", layout="%d-%H%M", call=self.mark
         )
 
     def counted(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
@@ -65,7 +65,7 @@ class MarkingQuery(Driven[Config]):
         rows = spark.readStream.schema("split string, us long").option("maxFilesPerTrigger", FILES_A_BATCH)
         events = service.wrap(
             rows.json(str(self.config.feed)).select("split", F.timestamp_micros("us").alias("ts")),
-            name=self.config.stream,
+            name=self.config.stream_name,
             event_time="ts",
             split="split",
             splits=["fast", "slow"],

@@ -46,7 +46,7 @@ class Config(driven.Config):
     other_topic: str = ""  # the topic to join with
 
     @property
-    def stream(self) -> str:
+    def stream_name(self) -> str:
         return STREAM if self.how in ("wrapped", "native") else self.how
 
     @property
@@ -90,7 +90,7 @@ class KafkaQuery(Driven[Config]):
         return {"spark.jars": self.config.jars, **state}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
-        events = self._events(spark, service, self._log, self.config.stream)
+        events = self._events(spark, service, self._log, self.config.stream_name)
         one = [F.unix_micros("ts").alias("start_us"), F.lit(1).alias("rows")]
         match self.config.query:
             case "windows":

@@ -329,7 +329,7 @@ def planned(config: Config) -> list[tuple[int, int, HeartbeatOffset]]:
 def check_checkpoint(config: Config) -> None:
     """Assert over all runs that the low watermark never fell, and that each batch used the previous heartbeat's."""
     for (batch, _, before), (_, in_force_us, after) in pairwise(planned(config)):
-        assert after.stream == config.stream
+        assert after.stream == config.stream_name
         if before.low_us is not None:
             assert after.low_us is not None, f"batch {batch + 1} lost the low watermark"
             assert after.low_us >= before.low_us, f"the low watermark fell in batch {batch + 1}"
