@@ -225,7 +225,8 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             return SplitEnd(start, rows=0, finished=True)
         if end < start:
             self._loss.found(split, start, None, f"the partition ends at offset {end} now, before what was read of it")
-            return SplitEnd(start, rows=0)  # the partition may grow again; positions do not go back
+            # Positions do not go back. The partition may grow again, but the rows up to a stop count as lost.
+            return SplitEnd(start, rows=0, finished=split.stop is not None)
         if begin > start:
             lost = begin if split.stop is None else min(begin, split.stop)
             self._loss.found(split, start, lost, "they were deleted (retention, or delete-records)")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
+from lowmark.sources.api import SplitEnd
 from lowmark.sources.kafka import KafkaDataLost, KafkaUnavailable
 from lowmark.sources.kafka.client import Topic
 from lowmark.sources.kafka.reader import KafkaSplitReader
@@ -55,6 +56,13 @@ def test_a_loss_that_grows_before_it_is_planned_and_one_that_takes_several_batch
     assert (rest.start, rest.lost_before) == (20, 60)
     assert planner.metric_values()["lost_offsets"] == 60
     assert restarted.metric_values()["lost_offsets"] == 0
+
+
+def test_a_bounded_partition_that_became_shorter_than_its_position_ends_because_its_rows_are_lost() -> None:
+    planner = planner_of(ScriptedClient(orders={0: (0, 9)}), go_on=True)
+
+    assert planner.latest([split(start=12, stop=20)])["orders/0"] == SplitEnd(12, rows=0, finished=True)
+    assert planner.metric_values()["lost_offsets"] == 8
 
 
 def test_a_range_in_which_another_topic_has_no_record_is_lost_and_not_passed() -> None:
