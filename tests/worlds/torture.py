@@ -187,6 +187,7 @@ class Torture:
         self.seed = int(os.environ.get("LOWMARK_SEED", seed()))
         self.rng = random.Random(self.seed)
         self._story = [f"LOWMARK_SEED={self.seed}"]
+        self._struck = False
         self._complete: dict[str, list[tuple[int, set[tuple[tuple[Any, int], int]]]]] = {}
         self.driver: Driver | None = None
 
@@ -200,10 +201,16 @@ class Torture:
         return driver
 
     def strike(self, *configs: Config, workers: bool = True) -> None:
-        """Kill the driver at a drawn moment of a drawn query, and check the checkpoint of each query."""
+        """Kill the driver at a drawn moment of a drawn query, and check the checkpoint of each query.
+
+        The first kill comes after a batch of each query, so the checkpoint of each has a run before the last one.
+        """
         assert self.driver is not None, "started before"
         struck = self.rng.choice(configs)
-        self.tell(f"{Path(struck.folder).name}: {strike(self.driver, struck, self.rng, workers=workers)}")
+        others = [config for config in configs if config is not struck]
+        told = strike(self.driver, struck, self.rng, others, workers=workers, starting=self._struck)
+        self._struck = True
+        self.tell(f"{Path(struck.folder).name}: {told}")
         for config in configs:
             check_checkpoint(config)
             self.tell(f"complete until {self.remember(config)}")
@@ -272,29 +279,42 @@ def wait_for_next(driver: Driver, folder: Path) -> None:
         PAUSE.wait(0.002)  # leaves the processor to the driver
 
 
-def await_batch(driver: Driver, config: Config) -> None:
-    """Return when one more batch is committed."""
-    commits = config.checkpoint / "commits"
-    before = newest(commits)
-    wait_until(lambda: driver.alive() and newest(commits) > before, "a batch after the restart", seconds=180)
+def await_batch(driver: Driver, *configs: Config) -> None:
+    """Return when one more batch of each query is committed."""
+    known = [(commits, newest(commits)) for commits in (config.checkpoint / "commits" for config in configs)]
+
+    def committed() -> bool:
+        return driver.alive() and all(newest(commits) > before for commits, before in known)
+
+    wait_until(committed, "a batch of each query after the restart", seconds=180)
 
 
-def strike(driver: Driver, config: Config, rng: random.Random, *, workers: bool = True) -> str:
+def strike(
+    driver: Driver,
+    config: Config,
+    rng: random.Random,
+    others: Sequence[Config] = (),
+    *,
+    workers: bool = True,
+    starting: bool = True,
+) -> str:
     """Kill the driver at a random moment. Returns a description for the failure message.
 
     Args:
         driver: the driver to kill.
-        config: of the driver.
+        config: of the query whose moment is drawn.
         rng: draws the moment.
+        others: of the driver's other queries, each of which has a batch before the moment, unless the query starts.
         workers: sometimes kill one of Spark's Python processes first.
+        starting: whether the moment may be the start.
     """
     offsets, commits = config.checkpoint / "offsets", config.checkpoint / "commits"
-    moment = rng.choice(["starting", "anytime", "planned", "planned", "committed", "committed"])
+    moment = rng.choice([*["starting"] * starting, "anytime", "planned", "planned", "committed", "committed"])
     if moment == "starting":
         wait_until(lambda: driver.alive() and config.started.exists(), "the query started", seconds=180)
         pause = rng.uniform(0, 0.5)
     else:
-        await_batch(driver, config)
+        await_batch(driver, config, *others)
         if moment == "planned":
             wait_for_next(driver, offsets)
             pause = rng.uniform(0, 0.2)
