@@ -93,9 +93,10 @@ def hdfs_server(folder: Path) -> Iterator[Hdfs]:
     assert made.returncode == 0, tail(log)
 
     def has_data_node() -> bool:
+        # A data node is live before it has told its space, and until then the name node refuses a file with 403.
         status, told = http_get(f"http://{LOCALHOST}:{http}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState")
         beans = json.loads(told)["beans"] if status == 200 else []
-        return bool(beans) and beans[0]["NumLiveDataNodes"] > 0
+        return bool(beans) and beans[0]["NumLiveDataNodes"] > 0 and beans[0]["CapacityRemaining"] > 0
 
     nodes = [
         Process("a name node", [*run, f"{_NODES}.namenode.NameNode"], folder / "namenode.log"),
