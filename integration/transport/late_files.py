@@ -177,7 +177,7 @@ def _rows_of(file: Any) -> tuple[pa.Schema, int]:
     content, told = pq.ParquetFile(file), 0
     for batch in content.iter_batches():
         for row in batch.to_pylist():
-            told += int.from_bytes(hashlib.sha256(repr(row).encode()).digest())
+            told += int.from_bytes(hashlib.sha256(repr(row).encode()).digest(), "big")
     return content.schema_arrow, told
 
 
