@@ -78,11 +78,8 @@ class DataLoss:
         """
         lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason, topic_gone)
         until = split.stop if resume is None else resume
-        if until is None:
-            self._known.take(lost, (split.split_id, start))
-        else:
-            self._known.take_range(lost, split.split_id, start, until, told_to=split.lost_before)
+        self._known.take_range(lost, split.split_id, start, until, told_to=split.lost_before)
 
     def told_to(self, split: KafkaSplit) -> int:
         """Return the offset before which all lost offsets of a split were counted; 0: none."""
-        return max(split.lost_before, self._known.told_to(split.split_id))
+        return self._known.told_to(split.split_id, split.lost_before)

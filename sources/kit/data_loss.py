@@ -38,25 +38,29 @@ class KnownLosses:
             self._told.add(key)
             self._tell(lost, 0)
 
-    def take_range(self, lost: LowmarkError, split_id: str, start: int, until: int, *, told_to: int = 0) -> None:
+    def take_range(self, lost: LowmarkError, split_id: str, start: int, until: int | None, *, told_to: int = 0) -> None:
         """Handle the loss of a split's rows from `start` up to `until`, and count only what was not counted before.
 
         Args:
+            until: None: all later rows, so the amount is unknown.
             told_to: the position up to which another process has told the losses of the split.
 
         Raises:
             LowmarkError: `lost`, unless reading goes on.
         """
+        if until is None:
+            self.take(lost, (split_id, start))
+            return
         if not self._go_on:
             raise lost
-        told_to = max(told_to, self.told_to(split_id))
+        told_to = self.told_to(split_id, told_to)
         if until > told_to:
             self._told_to[split_id] = until
             self._tell(lost, until - max(start, told_to))
 
-    def told_to(self, split_id: str) -> int:
-        """Return the position up to which the losses of a split were told; 0 without a loss."""
-        return self._told_to.get(split_id, 0)
+    def told_to(self, split_id: str, elsewhere: int) -> int:
+        """Return the position up to which the losses of a split were told, here or in another process; 0: none."""
+        return max(elsewhere, self._told_to.get(split_id, 0))
 
     def _tell(self, lost: LowmarkError, amount: int) -> None:
         self._times.inc()

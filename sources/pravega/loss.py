@@ -27,11 +27,8 @@ class DataLoss:
         """
         lost = PravegaDataLost(split.split_id, position, head)
         until = min((each for each in (split.stop, head) if each is not None), default=None)
-        if until is None:
-            self._known.take(lost, (split.split_id, position))
-        else:
-            self._known.take_range(lost, split.split_id, position, until, told_to=split.lost_before)
+        self._known.take_range(lost, split.split_id, position, until, told_to=split.lost_before)
 
     def told_to(self, split: PravegaSplit) -> int:
         """Return the byte before which all lost bytes of a split were counted; 0: none."""
-        return max(split.lost_before, self._known.told_to(split.split_id))
+        return self._known.told_to(split.split_id, split.lost_before)
