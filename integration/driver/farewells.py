@@ -24,7 +24,6 @@ from .stream_run import StreamRun
 log = logging.getLogger("lowmark")
 
 _WRITE_SECONDS = 60.0
-_END_SECONDS = 10.0
 _NOT_LEFT = (
     'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat carries it. A '
     "query that is killed before holds for a grace when it is started again"
@@ -55,16 +54,16 @@ class _Unwritten:
         if self.resumes is not None:
             self.query.farewells.forget(self.resumes)
 
-    def warn(self, failed: object) -> None:
-        log.warning(_LAST_NOT_LEFT if self.over else _NOT_LEFT, self.stream, failed)
+    def warn(self, failed: Exception) -> None:
+        warn_unwritten(self.stream, failed, over=self.over)
 
 
 class Farewells:
     """Writes farewells on a thread of its own, because a file system may be slow and the loop must not wait for it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._unwritten: dict[str, _Unwritten] = {}  # by token, the newest of each; guarded by the lock
+        self._unwritten: dict[str, _Unwritten] = {}  # by token, the newest of each
+        self._lock = threading.Lock()  # no newer one comes between the look and the removal
         self._loop: Loop | None = None
 
     def keep(self, query: Query | None, run: StreamRun, *, over: bool = False) -> None:
@@ -81,24 +80,23 @@ class Farewells:
 
     def unwritten(self, token: str | None) -> Farewell | None:
         """Return the farewell of a run that is not in its checkpoint yet; None: there is no such farewell."""
-        with self._lock:
-            found = None if token is None else self._unwritten.get(token)
+        found = None if token is None else self._unwritten.get(token)
         return None if found is None else found.farewell
 
     def close(self) -> None:
         """Write all farewells that are not written yet, log what cannot be written in time, and end the thread."""
         if self._loop is None:
             return
-        seconds = _END_SECONDS
         for token in tuple(self._unwritten):
             self._writer.post(partial(self._write, token))
         try:
             self._writer.call(lambda: None, "leave the last reports", seconds=_WRITE_SECONDS)
         except (TimeoutError, WorkerDied) as failed:
-            seconds = 0.0
             for each in self._unwritten.copy().values():
                 each.warn(failed)
-        self._loop.stop(seconds)
+            self._loop.stop(0.0)
+        else:
+            self._loop.stop()
         self._loop = None
 
     @property
@@ -189,6 +187,15 @@ def find(
 
 def _fits(farewell: Farewell, request: HeartbeatRequest) -> bool:
     return farewell.epoch == request.epoch or bool(farewell.state and farewell.epoch > request.epoch)
+
+
+def warn_unwritten(stream: str, failed: Exception, *, over: bool) -> None:
+    """Log that a report is not in the checkpoint, and the consequence.
+
+    Args:
+        over: whether the run has ended.
+    """
+    log.warning(_LAST_NOT_LEFT if over else _NOT_LEFT, stream, failed)
 
 
 def warn(stream: str, token: str | None, failed: Exception) -> None:

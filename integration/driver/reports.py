@@ -14,7 +14,7 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
-from .farewells import Farewells
+from .farewells import Farewells, warn_unwritten
 from .plans import Plans
 from .runs import Runs
 from .stream_run import StreamRun
@@ -129,12 +129,7 @@ class Reports:
             self.catch_up(run, planned_at_us=run.asked_at_us)
             self.farewells.keep(self._runs.queries.get(run.run_id), run, over=True)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
-            log.warning(
-                'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
-                "wait for one more row of each split",
-                run.stream.name,
-                failed,
-            )
+            warn_unwritten(run.stream.name, failed, over=True)
 
     def end(self, run: StreamRun, *, failed: bool = False, failure: str | None = None) -> None:
         """End a run whose reader is gone."""
