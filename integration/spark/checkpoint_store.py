@@ -109,7 +109,7 @@ def local_path(checkpoint: str | os.PathLike[str]) -> Path:
 def reading(
     root: str, what: str, kinds: tuple[type[Exception], ...], why: Callable[[Any], str], hint: str
 ) -> Iterator[None]:
-    """Raise errors of these kinds as `CheckpointUnreadable`, but a `UnicodeDecodeError` as it is."""
+    """Turn errors of these kinds into a `CheckpointUnreadable`; a `UnicodeDecodeError` passes unchanged."""
     try:
         yield
     except UnicodeDecodeError:

@@ -91,8 +91,8 @@ class ConsumerCache:
             kept.consumer.consume(1, 0.0)  # delivers errors since its last use by callbacks
             if kept.errors.said is None:
                 return kept
-            kept.close()  # brokers were away, so it may know outdated leaders
-        # One log for all consumers that replace each other, because each would repeat the same lines.
+            kept.close()  # brokers were away, so this consumer may know outdated leaders
+        # Consumers that replace each other share a log, because each consumer would repeat the same lines.
         log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
         return KeptConsumer(settings, properties, key, log)
 

@@ -114,8 +114,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     sign of life on; then the error names split and position. A consumer goes on asking the earlier leader of a
     partition, or an earlier epoch, for minutes, so a consumer that brings no rows although rows must come is replaced.
 
-    A topic that was created anew has other records at the same offsets. So rows are handed out only if the topic still
-    has the id with which they were planned: then it had this id while they were fetched, too.
+    A topic that was created anew has other records at the same offsets. The reader hands out fetched rows if the topic
+    still has the planned id, because a topic with that id now had that id during the fetch.
 
     Attributes:
         metrics: counts `lost_offsets` and `data_losses`.

@@ -118,7 +118,8 @@ def run(
         Row.pairs(section, "a data batch", "ms", *([spent_ms(r.data, "triggerExecution") / len(r.data) for r in side]
                   for side in (native, read))),
         Row.pairs(section, "planning a batch (latestOffset)", "ms",
-                  *([spent_ms(r.data, "latestOffset") / len(r.data) for r in side] for side in (native, read))),
+                  *([spent_ms(r.data, "latestOffset") / len(r.data) for r in side] for side in (native, read)),
+                  bound=Bound(15, "at most")),
         Row(section, "drift between partitions after a batch, at most", "min", None, max(max(s) for s in spans),
             bound=Bound(SLICE_MINUTES, "at most")),
         flink,

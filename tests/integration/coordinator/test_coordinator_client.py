@@ -914,7 +914,7 @@ def test_a_connection_that_lacks_a_thread_leaves_none_behind(folder: Path, monke
 
     with serving(Door(f"unix:{folder}/c.sock")) as address:
         with CoordinatorClient(address) as one:
-            one.reach()  # so that the threads of gRPC itself are there
+            one.reach()  # starts gRPC's own threads, which stay
         before = set(threading.enumerate())
         monkeypatch.setattr(Worker, "start", short_of_threads)
         with CoordinatorClient(address) as one:
