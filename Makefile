@@ -13,14 +13,14 @@ export PYTHONDONTWRITEBYTECODE :=
 # SPARK: the version that make test and make bench run on, 4.2.0 of constraints.txt or one of SPARKS.
 # HASHED=1: make venv takes only files whose hashes are in hashes.txt, which needs Python 3.11.5 or newer.
 # WORKERS: processes that share the tests, each with a Spark session and servers of its own, 3 GB at most; 0: this one.
+# On two cores three processes take four fifths of the time of two, because some tests wait.
 PYTHON ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 FAILPOINTS_ARGS ?=
-WORKERS ?= 2
-CHECK_WORKERS ?= 3
+WORKERS ?= 3
 HASHED ?=
 SPARK ?=
 SPARKS := 4.0.5 4.1.4 4.3.0
@@ -60,10 +60,9 @@ demo-kinesis: java .venv/.installed-test ## the same on a server that stands in 
 	@$(bin)/python -m tests.commands.demo_kinesis $(DEMO_ARGS)
 
 # The laws are held against a fourth of the worlds that make test draws (tests/laws/strategies.py).
-# The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
-# than cores: some of these tests wait.
+# The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half.
 check: lint ## before every commit: ruff, mypy --strict, all tests that need no JVM and no server
-	@LOWMARK_DRAWS=few $(bin)/python -m pytest --numprocesses $(CHECK_WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
+	@LOWMARK_DRAWS=few $(bin)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
 
 format: .venv/.installed-test ## the code as ruff lays it out, imports in order
 	@$(bin)/ruff check --fix-only --quiet .

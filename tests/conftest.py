@@ -97,8 +97,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
-
     # pytest gives its handler to each logger that keeps its records, and PySpark's loggers would make the handler write
     # JSON, in all later tests, after the first error of an SQL text.
     PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[assignment,method-assign]
@@ -114,7 +112,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         ]
     )
     settings: dict[str, bool | float | int | str | None] = {
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -131,8 +128,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
-        **LOCAL_CHECKPOINTS,  # test_torture has Spark's own manager of checkpoints
-        **RARE_LOOKS,
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
     yield session

@@ -21,18 +21,19 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 # Spark 4.1 moved the class to another package.
 _PACKAGE = _STREAMING if major_minor(pyspark.__version__) < (4, 1) else f"{_STREAMING}.checkpointing"
-LOCAL_CHECKPOINTS = {
-    "spark.sql.streaming.checkpointFileManagerClass": f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
+CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
+OWN_CHECKPOINTS = {CHECKPOINTS: f"{_PACKAGE}.FileContextBasedCheckpointFileManager"}
+"""The setting of Spark's own manager of checkpoints, for tests of kills."""
+LIGHT = {
+    CHECKPOINTS: f"{_PACKAGE}.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.ui.enabled": "false",
 }
-"""Settings with which a checkpoint in a local folder starts no process for each file that Spark renames.
+"""Settings of every Spark that the tests start, which cost a test nothing and take processor time from it.
 
 Hadoop's local file system asks `readlink`, a process, four times before Spark's own manager of checkpoints renames a
-file: a hundred processes a second, and a fifth of a test's time.
-"""
-RARE_LOOKS = {"spark.sql.streaming.pollingDelay": "50ms"}
-"""Setting with which a query that waits for rows looks for them every 50 ms.
-
-With Spark's 10 ms, a query takes a third of a core while a test waits for something else.
+file: a hundred processes a second, and a fifth of a test's time. A query that waits for rows looks for them every 10 ms
+by default, which takes a third of a core while a test waits for something else.
 """
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
 """The error of a query on Spark's Kafka connector 4.1 that reports a batch for the second time (SPARK-55271).

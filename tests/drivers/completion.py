@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.drivers.session import driver_session
 from tests.integration.feed import Feed
 from tests.integration.spark.test_completion import BATCHES, STRATEGY, windowed
-from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
+from tests.sparks import LIGHT
 
 PROPERTY = "lowmark.complete-until"
 SNAPSHOTS = "snapshots.json"
@@ -90,19 +90,7 @@ class Iceberg:
 
 def main(table: Delta | Iceberg, folder: Path, jars: str) -> None:
     """Write all batches, and end."""
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.jars": jars,
-        **table.settings,
-        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.ui.enabled": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        **LOCAL_CHECKPOINTS,
-        **RARE_LOOKS,
-    }
-    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark = driver_session(folder, {"spark.jars": jars, **table.settings, **LIGHT})
     feed = Feed(spark, folder / "feed")
     with LowWatermarkService(spark) as service:
         df = service.wrap(

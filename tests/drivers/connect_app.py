@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Any
 
 import lowmark.sources.spark
 from lowmark import LowWatermarkService, WatermarkStrategy, adopt, leave
-from lowmark.integration.spark.session import local_session
 from lowmark.integration.transport.driver_rpc import HeartbeatReply
 from lowmark.integration.transport.told import FORMAT, TellSource, Told
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
@@ -28,6 +28,7 @@ from lowmark.sources.spark.source import register_class
 from lowmark.sources.spark.versions import major_minor
 from pyspark.sql import SparkSession
 
+from tests.drivers.session import driver_session
 from tests.integration.feed import Feed, run, us, windows
 from tests.servers.local import jars
 
@@ -43,10 +44,12 @@ def serving(port: int, *further: str) -> Iterator[SparkSession]:
         **dict(each.split("=", 1) for each in further),
     }
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    with local_session("lowmark-connect", settings=settings) as (spark, _):
+    with tempfile.TemporaryDirectory(prefix="lowmark-connect-", ignore_cleanup_errors=True) as place:
+        spark = driver_session(Path(place), settings)
         yield spark
         print("ready", flush=True)
         signal.sigwait([signal.SIGTERM])
+        spark.stop()
 
 
 def serve(_: Path, port: int, *further: str) -> None:

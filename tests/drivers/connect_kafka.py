@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowmark import LowWatermarkService, WatermarkStrategy
-from lowmark.integration.spark.session import local_session
 from pyspark.sql import functions as F
 
+from tests.drivers.session import driver_session
 from tests.servers.connect import connect_server
 from tests.servers.kafka import Broker, Record, kafka_broker
 from tests.servers.local import ROOT, jars
@@ -75,14 +75,13 @@ class Shop:
 
 
 @contextmanager
-def session(server: str) -> Iterator[SparkSession]:
+def session(server: str, folder: Path) -> Iterator[SparkSession]:
     if server == "driver":
-        with local_session("kafka", settings={"spark.jars": ",".join(map(str, jars("spark-kafka")))}) as (spark, _):
-            yield spark
-        return
-    from pyspark.sql import SparkSession
+        spark = driver_session(folder, {"spark.jars": ",".join(map(str, jars("spark-kafka")))})
+    else:
+        from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.remote(f"sc://127.0.0.1:{server}").getOrCreate()
+        spark = SparkSession.builder.remote(f"sc://127.0.0.1:{server}").getOrCreate()
     yield spark
     spark.stop()
 
@@ -151,7 +150,7 @@ def main(*arguments: str) -> None:
             compare(Path(place))
         return
     folder, server, *others = arguments
-    with session(server) as spark:
+    with session(server, Path(folder)) as spark:
         print(json.dumps(use(spark, Path(folder), *others)))
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.sparks import CONNECTOR_FAULT, LOCAL_CHECKPOINTS, RARE_LOOKS
+from tests.drivers.session import driver_session
+from tests.sparks import CONNECTOR_FAULT
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,13 +103,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class Driven(ABC, Generic[ConfigT]):
-    """A query that gets killed.
-
-    Attributes:
-        checkpoints: the setting of the manager of checkpoints; `test_torture` has Spark's own.
-    """
-
-    checkpoints: Mapping[str, str] = LOCAL_CHECKPOINTS
+    """A query that gets killed."""
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
@@ -155,25 +149,12 @@ class Driven(ABC, Generic[ConfigT]):
 
     def session(self) -> SparkSession:
         """A session of this process, with the folders of the configuration."""
-        settings: dict[str, bool | float | int | str | None] = {
-            "spark.ui.enabled": "false",
-            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "1",
+        settings = {
             "spark.sql.streaming.minBatchesToRetain": "10000",
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
-            "spark.local.dir": str(Path(self.config.folder, "local")),
-            "spark.sql.warehouse.dir": str(Path(self.config.folder, "warehouse")),
-            **RARE_LOOKS,
-            **self.checkpoints,
-            **self.settings(),
         }
         # A task whose Python worker is killed is run again, as on a cluster.
-        return SparkSession.builder.master("local[2, 4]").appName("lowmark-torture").config(map=settings).getOrCreate()
+        return driver_session(Path(self.config.folder), {**settings, **self.settings()}, master="local[2, 4]")
 
 
 def main(driven: Callable[[ConfigT], Driven[Any]], config: type[ConfigT]) -> None:

@@ -16,30 +16,11 @@ import sys
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.drivers.session import driver_session
 from tests.integration.feed import SCHEMA, windows
-from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
-
-
-def session(scratch: Path) -> SparkSession:
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        **LOCAL_CHECKPOINTS,
-        **RARE_LOOKS,
-    }
-    return SparkSession.builder.master("local[1]").appName("lowmark-redeploy").config(map=settings).getOrCreate()
 
 
 def begin(
@@ -64,7 +45,7 @@ def begin(
 
 
 def main(scratch: Path) -> None:
-    spark = session(scratch)
+    spark = driver_session(scratch, {}, master="local[1]")
     running: tuple[LowWatermarkService, StreamingQuery] | None = None
     print("ready", flush=True)
     for line in sys.stdin:

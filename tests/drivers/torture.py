@@ -22,7 +22,7 @@ from tests.drivers import driven
 from tests.drivers.driven import STREAM, Driven, write_windows
 from tests.servers.kafka import Broker
 from tests.servers.local import Process
-from tests.sparks import ROCKSDB, STATE_STORE
+from tests.sparks import OWN_CHECKPOINTS, ROCKSDB, STATE_STORE
 from tests.worlds.kafka_scenarios import VALUE_TIME, Log, batch_windows, bounded, counted, history, poll_query, source
 
 OTHER = "payments"
@@ -78,8 +78,6 @@ class Alarms(StatefulProcessor):
 class KafkaQuery(Driven[Config]):
     """The query that the config names: by default counts in minute windows, by partition."""
 
-    checkpoints: Mapping[str, str] = {}  # Spark's own manager, as users have it
-
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         broker = Broker(config.bootstrap, Process("Kafka", [], Path(os.devnull)))
@@ -87,7 +85,7 @@ class KafkaQuery(Driven[Config]):
 
     def settings(self) -> Mapping[str, str]:
         state = {STATE_STORE: ROCKSDB} if self.config.rocksdb else {}
-        return {"spark.jars": self.config.jars, **state}
+        return {"spark.jars": self.config.jars, **state, **OWN_CHECKPOINTS}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         events = self._events(spark, service, self._log, self.config.stream_name)

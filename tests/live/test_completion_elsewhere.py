@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -146,9 +145,7 @@ def test_windows_in_a_table_can_be_read_once_they_are_complete(
         unavailable(f"the environment of Spark {version}", "run make sparks")
     jars = ",".join(str(jar) for jar in require_jars(kind))
     command = [str(python), "-m", "tests.drivers.completion", kind, str(tmp_path), jars]
-    # Not the home of the Spark that the tests run on.
-    environment = {name: value for name, value in os.environ.items() if version is None or name != "SPARK_HOME"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-3_000:]
     for name in ("native", "batches"):
         recorded, told, stored = recorded_as(tmp_path / name, time_of), set(), set()

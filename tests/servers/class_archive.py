@@ -2,9 +2,10 @@
 
     python -m tests.servers.class_archive      makes the archive of this environment's Spark, once
 
-`SPARK_SUBMIT_OPTS` passes the archive to every JVM of Spark that the tests start in any process. The JVM silently
-ignores a missing archive, an archive of another Java or Spark, and one made with another class path; so the archive and
-all processes of the tests have one home of Spark, and each home has an archive of its own.
+`SPARK_SUBMIT_OPTS` passes the archive, and the settings `LIGHT`, to every JVM of Spark that the tests start in any
+process. The JVM silently ignores a missing archive, an archive of another Java or Spark, and one made with another
+class path; so the archive and all processes of the tests have one home of Spark, and each home has an archive of its
+own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.servers.local import CACHE
+from tests.sparks import LIGHT
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"
 
@@ -53,10 +55,13 @@ def home() -> Path:
 
 
 def share() -> dict[str, str]:
-    """Return environment variables for short-lived Spark processes, with the archive if it exists."""
+    """Return environment variables for the tests' Spark processes: the archive if it exists, and `LIGHT`.
+
+    A session that sets one of these settings itself has its own value.
+    """
     # The option disables the log because the JVM would write a mismatch of the archive to stdout.
     found = f" -XX:SharedArchiveFile={archive()} -Xshare:auto -Xlog:disable" if archive().exists() else ""
-    return {_OPTIONS: SHORT_LIVED_JVM + found}
+    return {_OPTIONS: SHORT_LIVED_JVM + found + "".join(f" -D{name}={value}" for name, value in LIGHT.items())}
 
 
 def main() -> None:

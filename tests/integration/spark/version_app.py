@@ -28,7 +28,7 @@ from tests.integration.feed import Feed, Row, lose_commit, run, start, windows
 from tests.integration.log import Log, LogSource
 from tests.integration.spark import timers
 from tests.servers.local import wait_until
-from tests.sparks import LOCAL_CHECKPOINTS, RARE_LOOKS
+from tests.sparks import LIGHT
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 # "slow" is eight minutes behind "fast"; each batch holds both.
@@ -182,7 +182,7 @@ def main(folder: Path, *stay: str) -> None:
     told = Told()
     logging.getLogger("lowmark").addHandler(told)
     # `test_newcomer` has Spark's own manager of checkpoints, on the oldest and the newest version.
-    with local_session("lowmark-versions", settings=LOCAL_CHECKPOINTS | RARE_LOOKS) as (spark, _):
+    with local_session("lowmark-versions", settings=LIGHT) as (spark, _):
         came = {}
         for what in (restarted, available_now, adopted, read, watched, late):
             sys.stderr.write(f"{what.__name__}\n")  # the last line names a run that hangs
