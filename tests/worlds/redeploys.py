@@ -225,8 +225,8 @@ class Scene:
             for one in applications:
                 if one.out != seen.get(one.folder.name, (-1, 0))[0]:
                     seen[one.folder.name] = one.out, time.monotonic()
-            # Late rows are never emitted, and a window that can close does so in the next batch.
-            return all(one.out == one.rows or time.monotonic() - seen[one.folder.name][1] > 12 for one in applications)
+            # Late rows are never emitted. A window that can close does so in the next batch; a busy machine delays it.
+            return all(one.out == one.rows or time.monotonic() - seen[one.folder.name][1] > 45 for one in applications)
 
         wait_until(still, "the last windows", seconds=SECONDS)
 
