@@ -39,7 +39,7 @@ from tests.servers.local import LOWMARK, wait_until
 from .measure import Bound, Row
 
 SERVE = [*LOWMARK, "serve", "--json"]
-MOST_MS = 20  # the limit of the 99th percentile
+MOST_MS = 10  # the limit of the 99th percentile
 WARM_SECONDS = 3
 START_SECONDS = 60
 
