@@ -10,12 +10,12 @@ from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
 
-from tests.drivers.redeploy import session
+from tests.drivers.session import driver_session
 from tests.integration.feed import SCHEMA
 
 
 def main(folder: Path, coordinator: str) -> None:
-    spark = session(folder)
+    spark = driver_session(folder, {}, master="local[1]")
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "feed"))
     with LowWatermarkService(spark, coordinator=coordinator, job="billing", job_queries=2) as service:
         events = service.wrap(rows, name="orders", event_time="ts", split="split")
