@@ -111,7 +111,8 @@ class FileSource(SimpleSource[FileSplit]):
         max_age: files older than the newest by this duration are never new.
         on_unreadable: "error", or "skip": log a warning and go on without the file's (remaining) rows. A network error
             is skipped too, so rows can be lost.
-        on_vanished: the same for files that were deleted or changed after they were found.
+        on_vanished: the same for files that were deleted or changed after they were found. A file that is rewritten
+            while it is read fails its batch in any case, and is an error or skipped when the batch is read again.
         filesystem: the file system of paths that are no URIs; Arrow's, picklable.
         now_us: the wall clock, for `min_age`; picklable.
         steady_us: a clock that never steps, for `min_age`; picklable.
@@ -234,6 +235,9 @@ class FileSource(SimpleSource[FileSplit]):
         except (OSError, pa.ArrowException, FileChanged) as trouble:
             self.settle(reached, "read the rows", trouble)
             losses.inc()
+        else:
+            # Never skipped here, because rows of both files were handed out. Who reads again finds the change first.
+            self._unchanged(split, read=True)
 
     def index(self, split: FileSplit) -> FileIndex | None:
         """Return the index of a file, None if it is skipped.
@@ -300,8 +304,11 @@ class FileSource(SimpleSource[FileSplit]):
                 repr(self), path, first.name, "read the columns", f"{type(cause).__name__}: {cause}"
             ) from cause
 
-    def _unchanged(self, split: FileSplit) -> None:
+    def _unchanged(self, split: FileSplit, *, read: bool = False) -> None:
+        """Raise FileChanged if a file is not as it was found. If it is read already, it may be deleted."""
         now = self.listing.find(split.split_id)
+        if now is None and read:
+            return
         if now is None or (now.size_bytes, now.modified_us) != (split.size_bytes, split.modified_us):
             raise self._changed(split, now)
 

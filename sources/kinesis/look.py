@@ -201,7 +201,7 @@ class ShardLook:
             self._reading.patience_seconds = patience_seconds
             page = self._reading.page(client, limit)
             self.answers += 1
-            found = list(map(_seen, page.records if self.ahead else _from_time(split, page.records)))
+            found = list(map(_seen, page.records if self.ahead else from_time(split, page.records)))
             # Kept at once, because the next page may fail, and this page is not read again.
             self.ahead += found
             self._read += found
@@ -399,7 +399,7 @@ def _seen(record: dict[str, Any]) -> Seen:
     return Seen(int(record["SequenceNumber"]), time_ms, rows_in(record), len(record["Data"]))
 
 
-def _from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Drop records before the split's cursor, because the service may begin a little before a time."""
     kind, _, where = split.cursor.partition(" ")
     if kind != "AT_TIMESTAMP":

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
@@ -21,6 +21,7 @@ from .aggregated import MalformedPacket
 from .client import IteratorExpired, KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .columns import KinesisColumns
 from .errors import KinesisStreamReplaced
+from .look import from_time
 from .split import DataLoss, KinesisSplit, after, at
 
 MOST_RECORDS = 10_000
@@ -130,6 +131,8 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             return self._finish(each, [])
         except PlaceRefused as refused:
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
+        if each.last is None:
+            page = replace(page, records=from_time(split, page.records))
         if page.records and each.last is None:
             self._check_first(split, int(page.records[0]["SequenceNumber"]))
         taken, over = _up_to(split.until, page.records)

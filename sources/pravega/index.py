@@ -104,7 +104,8 @@ class SegmentIndex:
         number, within = divmod(rows, BLOCK_ROWS)
         if number < self._forgotten:
             return self.begin
-        return int(self._block(number)[0][within])
+        positions = self._block(number)[0]
+        return int(positions[min(within, len(positions) - 1)])  # of a truncated block, the end is known
 
     def find_time(self, time_us: int) -> int | None:
         """Return the position of the first event with that time or a later time; None: no such event is indexed."""

@@ -18,7 +18,7 @@ from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import Chunk, chunks
 from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client_of
-from .errors import PravegaStreamMissing, PravegaUnavailable
+from .errors import PravegaEventBroken, PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
 from .index import Integers, SegmentIndex
@@ -74,7 +74,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._settings, self._event_time, self._noted, self._given_client = settings, event_time, noted, client
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
-        self._standing: dict[str, PravegaSplit] = {}  # splits with noted time, at their present starts
+        self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
         self._silence_told = False
         self._retention = retention
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
@@ -231,9 +231,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     def _note(self, splits: Sequence[PravegaSplit]) -> None:
         """Read how far writers have noted the time."""
+        self._standing |= {split.split_id: split for split in splits}
         if self._noted is None:
             return
-        self._standing |= {split.split_id: split for split in splits}
         for stream in sorted({split.stream for split in splits}):
             window = self._windows.setdefault(stream, MarkWindow())
             standing = [split for split in self._standing.values() if split.stream == stream]
@@ -322,8 +322,15 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         except (Truncated, Gone):
             key = split.stream, split.segment
             state = self._client.all_states([key], f"look up the head of {split.split_id}")[key]
-            self._loss.found(split, start, None if state is None else state.head)
+            head = None if state is None else state.head
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
+            # An index is ahead of the unread bytes, and a block of it may begin before them.
+            unread = self._standing.get(split.split_id, split)
+            if head is None or head > unread.start:
+                self._loss.found(unread, unread.start, head)
+            elif head <= start:
+                what = f"the end of the segment, which was planned up to byte {stop}"
+                raise PravegaEventBroken(split.split_id, start, what) from None
 
     def _index_small(self, splits: Sequence[PravegaSplit]) -> None:
         """Index the segments with few unindexed bytes. They are opened together."""

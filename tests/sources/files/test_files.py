@@ -550,6 +550,32 @@ def test_a_file_that_changed_is_named_or_skipped(
     assert "skipped from position 0 on" in caplog.text
 
 
+@pytest.mark.parametrize("on_vanished", ["error", "skip"])
+def test_a_file_that_is_rewritten_while_it_is_read_fails_its_batch_and_is_skipped_when_it_is_read_again(
+    tmp_path: Path, kind: str, on_vanished: Any
+) -> None:
+    filled(tmp_path, kind, (35,))
+    source = FileSource(str(tmp_path), format=kind, schema=SCHEMA, on_vanished=on_vanished)
+    [split] = source.discover()
+    part = replace(split, stop=source.latest([split])[split.split_id].position)
+    rows = source.read(part)
+    next(rows)
+    touch(tmp_path / f"part-0.{kind}", 5_000)
+    with pytest.raises(FileChanged, match=r"modified 1970-01-01 00:16:40.* when it was found, and is .* 01:23:20"):
+        list(rows)
+    if on_vanished == "skip":
+        assert list(source.read(part)) == []
+
+
+def test_a_file_that_is_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Path, kind: str) -> None:
+    source = filled(tmp_path, kind, (35,))
+    [split] = source.discover()
+    rows = source.read(replace(split, stop=source.latest([split])[split.split_id].position))
+    first, _ = next(rows)
+    (tmp_path / f"part-0.{kind}").unlink()
+    assert first.num_rows + sum(rest.num_rows for rest, _ in rows) == 35
+
+
 def test_a_file_that_goes_in_the_moment_it_is_opened_is_gone_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,13 +6,14 @@ import pickle
 import random
 import threading
 from bisect import bisect_left
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from lowmark.sources import Boundedness
+from lowmark.sources import Boundedness, SplitsAddition
 from lowmark.sources.formats import FormatOptions
 from lowmark.sources.kinesis import (
     InvalidKinesisOption,
@@ -24,10 +25,12 @@ from lowmark.sources.kinesis import (
 from lowmark.sources.kinesis import client as client_module
 from lowmark.sources.kinesis import planner as planner_module
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, Page, _time_of, milliseconds
+from lowmark.sources.kinesis.columns import KinesisColumns
 from lowmark.sources.kinesis.enumerator import StreamList, StreamPattern, _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
 from lowmark.sources.kinesis.planner import KinesisPlanner
+from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, after, at, at_time
 
 BIG = 49590338271490256608559692538361571095921575989136588802
@@ -426,6 +429,33 @@ def test_the_end_of_a_shard_is_found_without_reading_it(silent_ms: int) -> None:
     look.refresh(client, split, **options)
     assert look.tip.sequence == BIG + 200_699
     assert client.read_records - read < 8_000
+
+
+def test_a_slice_from_a_time_has_no_record_that_arrived_before() -> None:
+    """The service may begin a little before a time, and the planner may not have seen the first record."""
+
+    def arrived(number: int, time_ms: int) -> dict[str, Any]:
+        time = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=time_ms)
+        return {"SequenceNumber": str(number), "Data": b"x", "ApproximateArrivalTimestamp": time}
+
+    pages = {
+        "0": Page([arrived(1, 4_900)], "1", 200),
+        "1": Page([arrived(2, 4_999), arrived(3, 5_000), arrived(4, 4_999)], "2", 100),
+        "2": Page([arrived(5, 5_100)], "3", 0),
+    }
+    client: Any = SimpleNamespace(
+        iterator=lambda *asked: "0",
+        records=lambda stream, shard, iterator, limit: pages[iterator],
+        wait_seconds=lambda *asked: 0.0,
+    )
+    reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["sequenceNumber"]), go_on=False, client=client)
+    [split] = splits_of({"0": ()})
+    part = replace(split, start=5_000, stop=5_101, cursor=at_time(5_000), until=after(5), records=3)
+    reader.handle_splits_changes(SplitsAddition((part,)))
+    fetched = [reader.fetch() for _ in pages]
+    read = [number for each in fetched for rows in each.batches for number in rows.rows[0].to_pylist()]
+    assert read == ["3", "4", "5"], "times may go back after the first record of the time"
+    assert fetched[-1].finished_splits == {split.split_id}
 
 
 def test_times_of_records_are_read_as_the_client_reads_them() -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -374,6 +375,63 @@ def test_a_planner_that_nobody_tells_the_head_calls_nothing_lost() -> None:
     with pytest.raises(PravegaUnavailable, match=r"the head of orders/0.#epoch.0"):
         planner.latest([split_of("orders", 0)])
     assert planner.metric_values()["data_losses"] == 0
+
+
+class Truncating(Halves):
+    """One segment of events of ten bytes, which is truncated in the moment of the next read, if asked for."""
+
+    def __init__(self, tail: int) -> None:
+        super().__init__({})
+        self.grow(tail)
+        self.truncated_next: int | None = None
+
+    def grow(self, tail: int, head: int = 0) -> None:
+        self.head_now, self.tail_now = head, tail
+        self.states_of = {("orders", 0): SegmentState(head, tail, sealed=False)}
+
+    def open(self, stream: str, segment: int, position: int) -> Any:
+        return SimpleNamespace(read_into=partial(self._read_into, [position]), close=lambda: None)
+
+    def open_ahead(self, stream: str, segment: int, position: int) -> Any:
+        return self.open(stream, segment, position)
+
+    def _read_into(self, at: list[int], data: memoryview) -> None:
+        if self.truncated_next is not None:
+            self.grow(self.tail_now, self.truncated_next)
+            self.truncated_next = None
+        if at[0] < self.head_now:
+            raise Truncated
+        data[:] = (framed([b"ab"]) * (self.tail_now // 10))[at[0] : at[0] + len(data)]
+        at[0] += len(data)
+
+
+def test_of_bytes_that_are_truncated_before_they_are_read_those_with_an_index_are_counted_too() -> None:
+    client = Truncating(1_000)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    planner.latest([split_of("orders", 0)])
+    assert planner.metric_values()["indexed_events"] == 100
+    client.grow(2_000)
+    client.truncated_next = 1_500
+    for _ in range(2):
+        planner.latest([split_of("orders", 0, 300)])
+    assert planner.metric_values()["lost_bytes"] == 1_200, "bytes 300 to 1500"
+    assert planner.metric_values()["data_losses"] == 1
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_bytes_truncated_after_they_were_read_are_no_loss(go_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention by consumption truncates up to the read position, in the midst of a block."""
+    monkeypatch.setattr(index_module, "KEPT_BLOCKS", 1)
+    client, standing = Truncating(40 * BLOCK_ROWS), split_of("orders", 0, 3_000)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=client)
+    planner.latest([split_of("orders", 0)])
+    end = planner.latest([standing])[standing.split_id]
+    planner.after_rows(standing, 700, end)  # now the block of the start is not kept
+    client.grow(40 * BLOCK_ROWS, head=3_000)
+    assert planner.after_rows(standing, 10, end) > 3_000
+    assert planner.latest([standing])[standing.split_id] == replace(end, rows=724)
+    assert planner.after_rows(standing, 10, end) == 3_100
+    assert planner.metric_values()["data_losses"] == planner.metric_values()["lost_bytes"] == 0
 
 
 def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
