@@ -148,7 +148,7 @@ class ConnectSession:
                 farewells = ClientCheckpoint(self._left)
                 name = getattr(raw, "name", None)
                 query = ConnectQuery(
-                    self.explained, spark.conf.get, event.query_id, event.run_id, name, farewells, relay.silent_seconds
+                    self.explained, spark.conf.get, event.query_id, event.run_id, name, farewells, relay.silence
                 )
                 self._queries[event.run_id] = query
                 keep(query)
@@ -203,13 +203,27 @@ class ConnectSession:
             running: Any = self._client.streams.get(query.query_id)
             recent = [] if running is None else running.recentProgress
         if running is None or str(running.runId) != query.run_id:
-            self._end(query, None)
+            self._end(query, self._failure(query))
             return
         newest = query.newest()
         for progress in recent:
             if "addBatch" in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
                 # At once, because the listener may have told of a later batch already.
                 self._relay.take("progress", ClientEvent(QueryProgressEvent(progress)), query)
+
+    def _failure(self, query: ConnectQuery) -> str | None:
+        """Return why an ended run has failed, None if it has not. The server remembers it for a while."""
+        from pyspark.sql.connect.streaming.query import StreamingQuery
+
+        assert self._relay is not None, "the relay calls this"
+        try:
+            with self._relay.asking():
+                failed = StreamingQuery(self._client, query.query_id, query.run_id).exception()
+        except Exception as unknown:  # gRPC and Spark have no common base class of errors
+            if "INVALID_HANDLE" in str(unknown):
+                raise
+            return f"its server does not say how it ended: {unknown}"
+        return None if failed is None else str(failed)
 
     def _end(self, query: ConnectQuery, failure: str | None) -> None:
         log.warning("query %s ended while nothing was heard of it", query.query_id)

@@ -88,7 +88,7 @@ class ConnectQuery:
         query_id, run_id: Spark's names of it.
         name: the user's name for it.
         farewells: see `ClientCheckpoint`.
-        silent: returns for how long the server has not answered, seconds; None: it answers.
+        silence: says for how long the server has not answered; None: it answers.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class ConnectQuery:
         run_id: str,
         name: str | None,
         farewells: ClientCheckpoint,
-        silent: Callable[[], float | None],
+        silence: Callable[[], str | None],
     ) -> None:
         self.query_id, self.run_id, self.name, self.farewells = query_id, run_id, name, farewells
         self.active = True
-        self._explained, self._setting, self._silent = explained, setting, silent
+        self._explained, self._setting, self._silence = explained, setting, silence
         self._plan: list[plan_text.Node] = []
         self._policy: str | None = None
         self._batches: deque[Progress] = deque(maxlen=_REMEMBERED)
@@ -125,10 +125,7 @@ class ConnectQuery:
 
     @property
     def trouble(self) -> str | None:
-        seconds = self._silent()
-        if seconds is None:
-            return None
-        return f"The server of Spark Connect has not answered for {seconds:.0f} s, so its watermark holds meanwhile."
+        return self._silence()
 
     def take(self, progress: Progress) -> None:
         self._batches.append(progress)

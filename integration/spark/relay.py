@@ -137,6 +137,7 @@ class Relay:
         self._readers: dict[str, _Reader] = {}  # by token
         self._clock = ServerClock()
         self._asked_since: float | None = None  # the first call to the server without an answer
+        self._error: str | None = None  # of the newest call since then
         self._warned = False
         self._worker = Worker("lowmark-relay", self._run)
         self._worker.start()
@@ -152,19 +153,26 @@ class Relay:
         except Exception:
             log.exception("could not take an event of a query; the watermark holds until the next batch")
 
-    def silent_seconds(self) -> float | None:
-        """Return for how long the server has not answered; None: it answers. May be called from any thread."""
-        since = self._asked_since
+    def silence(self) -> str | None:
+        """Say for how long the server has not answered; None: it answers. May be called from any thread."""
+        since, error = self._asked_since, self._error
         silent = 0.0 if since is None else time.monotonic() - since
-        return silent if silent >= _LONG_SECONDS else None
+        if silent < _LONG_SECONDS:
+            return None
+        said = f"The server of Spark Connect has not answered for {silent:.0f} s, so its watermark holds meanwhile."
+        return said if error is None else f"{said} The newest error: {error}"
 
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Note how long a call to the server lasts, because a stopped server never answers and never refuses."""
         if self._asked_since is None:
             self._asked_since = time.monotonic()
-        yield
-        self._asked_since = None
+        try:
+            yield
+        except Exception as failed:
+            self._error = _first_line(failed)
+            raise
+        self._asked_since = self._error = None
 
     def close(self) -> None:
         """End the thread after the events that it has."""

@@ -17,12 +17,15 @@ from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRe
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import Told
 from lowmark.sources.worker import Worker
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.connect.streaming.query import StreamingQuery
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from tests.integration.driver.test_cooperation_rules import FakeClient
 from tests.integration.driver.test_runs import stream as wrapped_stream
 from tests.servers.local import wait_until
 
+ID = "00000000-0000-0000-0000-000000000001"
 FIRST, LATER = HeartbeatOffset("orders"), HeartbeatOffset("orders", token="t")
 
 
@@ -67,6 +70,7 @@ class Client:
         self.answer = answer
         self.asked: list[HeartbeatRequest] = []
         self.failures = 0  # of the next questions
+        self.refuses = False  # whether the server takes no answer
         self.looked = threading.Event()
         running = SimpleNamespace(runId="r", recentProgress=recent)
         spark: Any = SimpleNamespace(streams=SimpleNamespace(get=lambda _: running))
@@ -87,6 +91,8 @@ class Client:
         return HeartbeatReply(low_watermark_us=None, epoch=1, state="")
 
     def _tell(self, stream_id: str, token: str, told: Told | None) -> None:
+        if self.refuses:
+            raise OSError("disk full")
         if told is None:
             self.removed.append(token)
         else:
@@ -233,9 +239,53 @@ def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(m
     listens.start()
     try:
         assert hangs.wait(30)
-        assert client.relay.silent_seconds() is not None
+        assert client.relay.silence() is not None
     finally:
         answers.set()
         listens.join(30)
-    assert client.relay.silent_seconds() is None
+    assert client.relay.silence() is None
     client.relay.close()
+
+
+def test_a_server_that_answers_with_errors_is_named_with_its_newest_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(relay, "_LONG_SECONDS", 1e-6)
+    client = Client([])
+    client.refuses = True
+    client.hear(batch(0))
+    wait_until(lambda: "The newest error: disk full" in (client.relay.silence() or ""), "the error is told")
+    client.refuses = False
+    wait_until(lambda: client.told, "the server takes answers again")
+    client.relay.close()
+    assert client.relay.silence() is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "failure"),
+    [
+        (None, None),
+        (StreamingQueryException("boom"), "boom"),
+        (KeyError("Streaming query q is not found"), "its server does not say how it ended: 'Streaming query q is not"),
+    ],
+    ids=["stopped", "failed", "forgotten"],
+)
+def test_a_query_that_ended_during_a_break_has_failed_if_its_server_says_so(
+    raised: Exception | None, failure: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exception(query: StreamingQuery) -> Exception | None:
+        assert (query.id, query.runId) == (ID, ID)
+        if isinstance(raised, KeyError):
+            raise raised
+        return raised
+
+    monkeypatch.setattr(StreamingQuery, "exception", exception)
+    client, ended = Client([]), []
+    client.looked.set()
+    client.query = ConnectQuery(lambda _: "", lambda *_: None, ID, ID, None, ClientCheckpoint({}), lambda: None)
+    client.session.spark = cast("Any", SimpleNamespace(streams=SimpleNamespace(get=lambda _: None)))
+    client.session._put = lambda kind, event: ended.append((kind, event.exception))
+    client.session._catch_up(client.query)
+    client.relay.close()
+    [(kind, told)] = ended
+    assert kind == "terminated"
+    assert told is None if failure is None else str(told).startswith(failure)
