@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
     from .split_key import SplitKey
 
@@ -60,23 +60,8 @@ class BatchTrack:
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     late: dict[tuple[SplitId, int], int] | None = None
 
-    def merge(self, other: BatchTrack) -> BatchTrack:
-        """Return the union of both tracks: commutative, associative, idempotent."""
-        merged = BatchTrack(
-            self.tracker.merge(SplitTracker()),
-            dict(self.watermarks_us),
-            dict(self.names),
-            dict(self.events),
-            dict(self.lateness),
-            dict(self.counted),
-            dict(self.times),
-            None if self.late is None else dict(self.late),
-        )
-        merged.absorb(other)
-        return merged
-
     def absorb(self, other: BatchTrack) -> None:
-        """Merge another track into this track."""
+        """Merge another track into this track: commutative, associative, idempotent."""
         self.tracker.absorb(other.tracker)
         for split, watermark_us in other.watermarks_us.items():
             known_us = self.watermarks_us.get(split)
@@ -158,7 +143,11 @@ class TrackShelf:
         """Return the track of a batch, None without one, and drop the tracks of older batches, which are not needed."""
         self.forget(query_id, batch_id - 1)
         track = self._accumulator.value.get((query_id, batch_id))
-        return None if track is None else track.merge(BatchTrack())  # a copy, because late tasks may still add
+        if track is None:
+            return None
+        copy = BatchTrack()  # because late tasks may still add
+        copy.absorb(track)
+        return copy
 
     def forget(self, query_id: str, batch_id: int) -> None:
         """Drop the tracks of a query up to a batch. Later tracks stay, because the query may be running again."""
@@ -253,6 +242,33 @@ def map_in_arrow(
     return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
 
 
+def add_to_batch(tracks: Accumulator[Tracks], track: BatchTrack) -> None:
+    """Add the measurements of this task to those of its batch; no service hears of a batch query."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "rows are measured in tasks"
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    if batch_id is not None and query_id is not None:
+        tracks.add({(query_id, int(batch_id)): track})
+
+
+def with_time_field(fields: Sequence[StructField], event_time: str) -> StructType:
+    """Return a schema in which the column of this name is a timestamp; the column comes last if it is new."""
+    from pyspark.sql.types import StructField, StructType, TimestampType
+
+    names = [field.name for field in fields]
+    at = names.index(event_time) if event_time in names else len(names)
+    return StructType([*fields[:at], StructField(event_time, TimestampType()), *fields[at + 1 :]])
+
+
+def with_times(batch: pa.RecordBatch, event_time: str, times: pa.Array[Any]) -> pa.RecordBatch:
+    """Return a batch with these times in the column of this name; the column comes last if it is new."""
+    at = batch.schema.get_field_index(event_time)
+    return batch.append_column(event_time, times) if at < 0 else batch.set_column(at, event_time, times)
+
+
 def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us: int | None) -> int | None:
     """Return the time that a timestamp assigner gives a row, in microseconds; None: no time.
 
@@ -287,13 +303,7 @@ class EventTimeMap:
         return map_in_arrow(df, self, self.schema(df))
 
     def schema(self, df: DataFrame) -> StructType:
-        from pyspark.sql.types import StructField, StructType, TimestampType
-
-        fields = [f for f in df.schema.fields if f.name != self.event_time]
-        names = [f.name for f in df.schema.fields]
-        at = names.index(self.event_time) if self.event_time in names else len(fields)
-        fields.insert(at, StructField(self.event_time, TimestampType()))
-        return StructType(fields)
+        return with_time_field(df.schema.fields, self.event_time)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -303,12 +313,7 @@ class EventTimeMap:
         task = _Measuring(self, cell=context.partitionId())
         for batch in batches:
             yield task.measure(batch)
-        batch_id, query_id = (
-            context.getLocalProperty("streaming.sql.batchId"),
-            context.getLocalProperty("sql.streaming.queryId"),
-        )
-        if batch_id is not None and query_id is not None:  # None in a batch query, which no service hears of
-            self.tracks.add({(query_id, int(batch_id)): task.track()})
+        add_to_batch(self.tracks, task.track())
 
 
 class _Measuring:
@@ -331,13 +336,7 @@ class _Measuring:
         own_us = [None] * batch.num_rows if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
         times = [self._see(row, row_us) for row, row_us in zip(batch.to_pylist(), own_us, strict=True)]
         column = pa.array(times, type=pa.timestamp("us", tz="UTC"))
-        arrays, names = list(batch.columns), list(batch.schema.names)
-        if at < 0:
-            arrays.append(column)
-            names.append(self._job.event_time)
-        else:
-            arrays[at] = column
-        return pa.RecordBatch.from_arrays(arrays, names=names)
+        return with_times(batch, self._job.event_time, column)
 
     def track(self) -> BatchTrack:
         watermarks_us: dict[SplitId, int] = {}

@@ -27,7 +27,17 @@ from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import Assigner, BatchTrack, TrackedMeasure, Tracks, assigned_us, map_in_arrow
+from .accumulated import (
+    Assigner,
+    BatchTrack,
+    TrackedMeasure,
+    Tracks,
+    add_to_batch,
+    assigned_us,
+    map_in_arrow,
+    with_time_field,
+    with_times,
+)
 from .late import of_this_batch
 from .measure import Measured
 
@@ -66,14 +76,10 @@ class BatchMap:
         return map_in_arrow(df, self, self.schema(df))
 
     def schema(self, df: DataFrame) -> StructType:
-        from pyspark.sql.types import StructField, StructType, TimestampType
+        from pyspark.sql.types import StructField, StructType
 
         fields = [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in df.schema.fields]
-        if self.assigner is not None:
-            names = [f.name for f in fields]
-            at = names.index(self.event_time) if self.event_time in names else len(fields)
-            fields[at : at + 1] = [StructField(self.event_time, TimestampType())]
-        return StructType(fields)
+        return StructType(fields) if self.assigner is None else with_time_field(fields, self.event_time)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -83,10 +89,7 @@ class BatchMap:
         reduction = _Reduction(self, cell=context.partitionId())
         for batch in batches:
             yield reduction.see(batch)
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        if batch_id is not None and query_id is not None:  # None in a batch query, which no service hears of
-            self.tracks.add({(query_id, int(batch_id)): reduction.track()})
+        add_to_batch(self.tracks, reduction.track())
 
 
 class _Reduction:
@@ -113,11 +116,7 @@ class _Reduction:
             return batch
         micros = pa.array(self._assigned(batch, at, self._job.assigner), type=pa.int64())
         self._measure(batch, micros)
-        arrays, names = list(batch.columns), list(batch.schema.names)
-        at = len(arrays) if at < 0 else at
-        arrays[at : at + 1] = [micros.cast(pa.timestamp("us", tz="UTC"))]
-        names[at : at + 1] = [self._job.event_time]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
+        return with_times(batch, self._job.event_time, micros.cast(pa.timestamp("us", tz="UTC")))
 
     def track(self) -> BatchTrack:
         """Return the measurements, with splits named by their values."""

@@ -16,7 +16,7 @@ from lowmark.watermark import LowmarkError, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import BatchTrack, TrackedMeasure, Tracks
+from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch
 from .late import of_this_batch
 from .measure import Measured, added_up
 from .split_key import SplitKey
@@ -120,20 +120,13 @@ class _SlotRecording:
         self._counted.append(counted)
 
     def end(self) -> None:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "sources are read in tasks"
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        query_id = context.getLocalProperty("sql.streaming.queryId")
         for split, seen in self._lateness.items():
             self._track.lateness[split, self._cell] = seen.behind
             self._track.times[split, self._cell] = seen.times
         if self._sent:
             self._track.events[self._cell] = tuple(self._sent)
         self._track.counted[self._cell] = added_up(self._counted)
-        if batch_id is not None and query_id is not None:
-            self._recorder.tracks.add({(query_id, int(batch_id)): self._track})
+        add_to_batch(self._recorder.tracks, self._track)
 
 
 @dataclass(frozen=True, slots=True)
