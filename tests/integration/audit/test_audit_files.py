@@ -1,0 +1,48 @@
+"""`lowmark audit files`: splits by file, files that have no row, another column or an empty cell, and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from lowmark.integration.audit.audit import Question
+from lowmark.integration.audit.event_time import TimeReader
+from lowmark.integration.audit.files import FilesAudit
+from lowmark.integration.audit.kafka_range import Wanted
+from lowmark.integration.audit.page import page
+from lowmark.watermark.replay.report import AuditReport
+
+START_S = 1_700_000_000
+
+
+def rows(count: int, first: int = 0) -> str:
+    """JSON lines, a second apart."""
+    return "".join(json.dumps({"at": START_S + first + row}) + "\n" for row in range(count))
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write files, the first as the oldest."""
+    for age, (name, text) in enumerate(files.items()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        os.utime(folder / name, (START_S + age, START_S + age))
+
+
+def audited(path: Path) -> AuditReport:
+    return FilesAudit(path, Question(), Wanted(), "at", (), TimeReader(), (START_S + 10**6) * 10**6).run()
+
+
+def test_the_page_shows_splits_that_were_found_after_the_first_batch(tmp_path: Path) -> None:
+    write(tmp_path, {"a.json": rows(5_000), "b.json": rows(5_000, first=100)})
+    assert page(audited(tmp_path)).count('stroke="var(--split)"') == 2
+
+
+def test_the_page_draws_only_splits_that_have_a_time(tmp_path: Path) -> None:
+    """Twenty-four files without a usable time take all lines of the picture."""
+    write(
+        tmp_path,
+        {f"a{number:02}.json": '{"at": "soon"}\n' * 2_000 for number in range(24)}
+        | {f"b{number}.json": rows(5_000, first=5_000 * number) for number in range(3)},
+    )
+    assert page(audited(tmp_path)).count('stroke="var(--split)"') == 3
