@@ -109,7 +109,7 @@ class FilesAudit:
             except (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error) as broken:
                 unread += 1
                 if unread <= 3:
-                    self._notes.append(f"{_text(file.path.name)} cannot be read: {str(broken).splitlines()[0]:.200}")
+                    self._notes.append(f"{self._name(file)} cannot be read: {str(broken).splitlines()[0]:.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
                 cut.batch_over()
@@ -213,13 +213,17 @@ class FilesAudit:
         if links:
             self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
 
+    def _name(self, file: _File) -> str:
+        """The path of a file below the audited folder, because files of several folders may have one name."""
+        return _text(str(file.path.relative_to(self.path)) if file.path != self.path else file.path.name)
+
     # -- reading
 
     def _read(self, file: _File, audit: Audit, cut: AsRead) -> None:
         unbroken = 0
         for times, splits in self._pieces(file):
             names, numbers = (
-                np.unique(splits, return_inverse=True) if splits is not None else ([_text(file.path.name)], None)
+                np.unique(splits, return_inverse=True) if splits is not None else ([self._name(file)], None)
             )
             new = [str(name) for name in names if str(name) not in self._numbers]
             if new:

@@ -46,3 +46,15 @@ def test_the_page_draws_only_splits_that_have_a_time(tmp_path: Path) -> None:
         | {f"b{number}.json": rows(5_000, first=5_000 * number) for number in range(3)},
     )
     assert page(audited(tmp_path)).count('stroke="var(--split)"') == 3
+
+
+def test_two_files_of_one_name_in_two_folders_are_two_splits(tmp_path: Path) -> None:
+    write(tmp_path, {"day=2/part-0.json": rows(100, first=500), "day=1/part-0.json": rows(100), "day=3/no.csv": ""})
+    found = audited(tmp_path)
+    assert {split.name: split.profile.rows for split in found.splits} == {
+        "day=1/part-0.json": 100,
+        "day=2/part-0.json": 100,
+    }
+    assert [split.profile.disorder.largest_us for split in found.splits] == [0, 0], "each is in order"
+    assert any(note.startswith("day=3/no.csv cannot be read") for note in found.notes)
+    assert [split.name for split in audited(tmp_path / "day=1/part-0.json").splits] == ["part-0.json"]
