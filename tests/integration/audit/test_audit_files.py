@@ -6,12 +6,15 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
 from lowmark.watermark.replay.report import AuditReport
+
+from tests.integration.audit.test_audit import call
 
 START_S = 1_700_000_000
 
@@ -58,3 +61,16 @@ def test_two_files_of_one_name_in_two_folders_are_two_splits(tmp_path: Path) -> 
     assert [split.profile.disorder.largest_us for split in found.splits] == [0, 0], "each is in order"
     assert any(note.startswith("day=3/no.csv cannot be read") for note in found.notes)
     assert [split.name for split in audited(tmp_path / "day=1/part-0.json").splits] == ["part-0.json"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_page_that_cannot_be_written_costs_no_report(tmp_path: Path, as_json: bool) -> None:
+    write(tmp_path / "orders", {"a.json": rows(100)})
+    words = ["files", tmp_path / "orders", "--event-time", "at", *(["--json"] if as_json else [])]
+    code, out, err = call(*words, "--html", tmp_path / "none/page.html")
+    printed = call(*words)[1]
+    if as_json:  # one object, as always
+        assert {**json.loads(printed), "error": json.loads(out)["error"]} == json.loads(out)
+    assert (code, as_json or out == printed) == (2, True)
+    assert "cannot write" in err
+    assert "name a file in a folder that is there" in err
