@@ -254,21 +254,28 @@ class TimeReader:
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
             return EventTimes(read.times_us, read.timed, nulls, len(column) - nulls - int(read.timed.sum()))
         if self.pattern is not None:
-            try:
-                return _settled(
-                    pc.strptime(column, format=self.pattern, unit="us", error_is_null=True).cast(pa.int64()), nulls
-                )
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
-                raise AuditImpossible(
-                    f"--format {self.pattern!r:.100} cannot be used: {wrong!s:.200}",
-                    "write it as strptime does, such as '%Y-%m-%d %H:%M:%S'.",
-                ) from wrong
+            return self._formatted(column, self.pattern)
         for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return _settled(column.cast(kind).cast(pa.int64()), nulls)
             except pa.ArrowInvalid:
                 continue
         return _gathered([self._single(value) for value in column.to_pylist()], nulls)
+
+    def _formatted(self, column: pa.Array[Any], pattern: str) -> EventTimes:
+        try:
+            made = pc.strptime(column, format=pattern, unit="us", error_is_null=True).cast(pa.int64())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+            raise AuditImpossible(
+                f"--format {pattern!r:.100} cannot be used: {wrong!s:.200}",
+                "write it as strptime does, such as '%Y-%m-%d %H:%M:%S'.",
+            ) from wrong
+        # Arrow lacks directives of Python's strptime, such as %f.
+        left = pc.and_(column.is_valid(), made.is_null())
+        if pc.any(left).as_py():
+            read = pa.array([self._single(text) for text in column.filter(left).to_pylist()], pa.int64())
+            made = pc.replace_with_mask(made, left, read)
+        return _settled(made, column.null_count)
 
     def _single(self, value: Any) -> int | None:
         """Convert one value, for a column of mixed kinds."""

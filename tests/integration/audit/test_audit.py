@@ -393,6 +393,12 @@ def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Pat
         (["1700000000"], TimeReader(), [START_US]),
         (["1700000000", "soon", None, "9" * 400], TimeReader(), [START_US, None, None, None]),
         (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),
+        (["14.11.2023 22:13:20.5"] * 3, TimeReader(pattern="%d.%m.%Y %H:%M:%S.%f"), [START_US + 500_000] * 3),
+        (
+            ["2023-11-14 23:13:20.0+0100", None, "soon"],
+            TimeReader(pattern="%Y-%m-%d %H:%M:%S.%f%z"),
+            [START_US, None, None],
+        ),
         ([1_700_000_000, "2023-11-14T22:13:20Z", True, {}], TimeReader(), [START_US, START_US, None, None]),
         ([2**70, 1_700_000_000], TimeReader(Unit.SECONDS), [None, START_US]),
         ([float("inf"), float("nan")], TimeReader(), [None, None]),
