@@ -91,6 +91,7 @@ class FilesAudit:
 
         Raises:
             AuditImpossible: there is nothing to audit; the text gives the reason.
+            KeyboardInterrupt: `stop` ended the reading before the first row.
         """
         files = self._files()
         size = sum(file.size_bytes for file in files)
@@ -145,6 +146,8 @@ class FilesAudit:
 
     def _check(self, audit: Audit, files: int) -> None:
         if audit.rows == 0:
+            if self.stop():
+                raise KeyboardInterrupt
             why = f": {self._notes[0]}" if self._notes else ""
             raise AuditImpossible(
                 f"{files} files below {str(self.path)!r:.200} hold no row{why}", "audit them once they do."

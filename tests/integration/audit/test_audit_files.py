@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
+from lowmark.integration.cli.audit import _Watch
 from lowmark.watermark.replay.report import AuditReport
 
 from tests.integration.audit.test_audit import call
@@ -74,3 +76,14 @@ def test_a_page_that_cannot_be_written_costs_no_report(tmp_path: Path, as_json: 
     assert (code, as_json or out == printed) == (2, True)
     assert "cannot write" in err
     assert "name a file in a folder that is there" in err
+
+
+def test_an_audit_that_is_interrupted_before_its_first_row_exits_as_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"a.json": "", "b.json": rows(100)})
+    monkeypatch.setattr(_Watch, "progress", lambda _self, _read, _total: signal.raise_signal(signal.SIGINT))
+    assert call("files", tmp_path, "--event-time", "at") == (130, "", "")
+    (tmp_path / "a.json").unlink()
+    code, out, _ = call("files", tmp_path, "--event-time", "at")
+    assert (code, "interrupted: this is what was read by then" in out) == (130, True)
