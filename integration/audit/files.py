@@ -406,9 +406,12 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
         schema = opened.schema
     wanted = columns(schema)
     # As texts, because a type guessed from the first rows may not fit the others, and one bad time must not end the
-    # file.
+    # file. An empty cell is null, as in Spark.
     options = csv.ConvertOptions(
-        include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
+        include_columns=list(dict.fromkeys(wanted)),
+        column_types=dict.fromkeys(wanted, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
     )
     with _stream(file) as raw, csv.open_csv(raw, convert_options=options) as opened:
         yield from opened

@@ -34,8 +34,8 @@ def write(folder: Path, files: dict[str, str]) -> None:
         os.utime(folder / name, (START_S + age, START_S + age))
 
 
-def audited(path: Path) -> AuditReport:
-    return FilesAudit(path, Question(), Wanted(), "at", (), TimeReader(), (START_S + 10**6) * 10**6).run()
+def audited(path: Path, *split: str) -> AuditReport:
+    return FilesAudit(path, Question(), Wanted(), "at", split, TimeReader(), (START_S + 10**6) * 10**6).run()
 
 
 def test_the_page_shows_splits_that_were_found_after_the_first_batch(tmp_path: Path) -> None:
@@ -87,3 +87,12 @@ def test_an_audit_that_is_interrupted_before_its_first_row_exits_as_interrupted(
     (tmp_path / "a.json").unlink()
     code, out, _ = call("files", tmp_path, "--event-time", "at")
     assert (code, "interrupted: this is what was read by then" in out) == (130, True)
+
+
+@pytest.mark.parametrize("empty", ["", '""'])
+def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
+    write(tmp_path, {"a.csv": f"at,p\n{START_S},a\n{empty},a\n{START_S},{empty}\nNULL,a\n{START_S},NULL\n"})
+    found = audited(tmp_path, "p")
+    profiles = {split.name: split.profile for split in found.splits}
+    assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
+    assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
