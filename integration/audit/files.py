@@ -263,7 +263,7 @@ class FilesAudit:
             return
 
         def columns(schema: pa.Schema) -> list[str]:
-            return self._columns(schema, folders)
+            return self._columns(file, schema, folders)
 
         for batch in _parquet(file.path, columns) if file.kind in PARQUET else _csv(file.path, columns):
             assert self.event_time is not None, "settled with the columns"
@@ -290,8 +290,13 @@ class FilesAudit:
                     ]
                     yield self.reader.payloads(rows, path), _named(columns) if columns else None
 
-    def _columns(self, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
-        """Return the columns to read from a file, without those in folder names. The first file decides the choice."""
+    def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
+        """Return the columns to read from a file, without those in folder names. The first file decides the choice.
+
+        Raises:
+            AuditImpossible: no file has been read yet, and this one has other columns.
+            OSError: files have been read, and this one has other columns.
+        """
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]
         if self.event_time is None:
@@ -308,10 +313,10 @@ class FilesAudit:
         wanted = [self.event_time, *self.split]
         for name in wanted:
             if name not in known:
-                raise AuditImpossible(
-                    f"there is no column {name!r:.100}; there are: {', '.join(known):.300}",
-                    "check the spelling.",
-                )
+                why = f"there is no column {name!r:.100}; there are: {', '.join(known):.300}"
+                if self._numbers:
+                    raise OSError(why)
+                raise AuditImpossible(f"{self._name(file)}: {why}", "check the spelling.")
         return [name for name in wanted if name not in folders]
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
@@ -14,7 +15,9 @@ from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
 from lowmark.integration.cli.audit import _Watch
+from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
+from pyarrow import csv, parquet
 
 from tests.integration.audit.test_audit import call
 
@@ -96,3 +99,17 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     profiles = {split.name: split.profile for split in found.splits}
     assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_file_with_other_columns_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
+    for age, column in enumerate(("at", "paid", "at")):
+        table, file = pa.table({column: pa.array([START_S] * 10)}), tmp_path / f"{'abc'[age]}.{kind}"
+        (parquet.write_table if kind == "parquet" else csv.write_csv)(table, file)
+        os.utime(file, (START_S + age, START_S + age))
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (20, False)
+    assert f"b.{kind} cannot be read: there is no column 'at'; there are: paid" in found.notes
+    (tmp_path / f"a.{kind}").unlink()
+    with pytest.raises(AuditImpossible, match=f"b.{kind}: there is no column 'at'; there are: paid"):
+        audited(tmp_path)
