@@ -116,12 +116,19 @@ def record_place(text: str) -> JsonPath | Header:
 def shown_place(place: JsonPath | Header) -> str:
     """Return the text of a place, as users write it.
 
-    >>> shown_place(json_path("$.items[0].at")), shown_place(Header("paid_at"))
-    ('$.items[0].at', 'header:paid_at')
+    >>> shown_place(json_path("$.items[0].at")), shown_place(json_path("$['paid.at']")), shown_place(Header("paid_at"))
+    ('$.items[0].at', "$['paid.at']", 'header:paid_at')
     """
     if isinstance(place, Header):
         return f"header:{place.name}"
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return "$" + "".join(map(_shown_step, place))
+
+
+def _shown_step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    quote = '"' if "'" in step else "'"
+    return f"[{quote}{step}{quote}]" if set(step) & set(".[]") else f".{step}"
 
 
 @dataclass

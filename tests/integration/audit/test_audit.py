@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, spark_shares
-from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path
+from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path, shown_place
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
@@ -452,6 +452,24 @@ def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_val
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(AuditImpossible, match="no path into JSON"):
         json_path(text)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "$.a.b",
+        "$['paid.at']",
+        "$[3]",
+        "$.a[0]['b[1]'].c d",
+        '$["it\'s.at"]',
+        "$['say \".\"']",
+        "$.it's",
+        "$.0",
+        "$.ä['$.x']",
+    ],
+)
+def test_a_path_is_shown_as_one_that_leads_there(path: str) -> None:
+    assert shown_place(json_path(path)) == path
 
 
 # --- cuts: the same batches, at any pace of reading
