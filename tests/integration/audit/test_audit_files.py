@@ -71,7 +71,7 @@ def test_two_files_of_one_name_in_two_folders_are_two_splits(tmp_path: Path) -> 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_page_that_cannot_be_written_costs_no_report(tmp_path: Path, as_json: bool) -> None:
     write(tmp_path / "orders", {"a.json": rows(100)})
-    words = ["files", tmp_path / "orders", "--event-time", "at", *(["--json"] if as_json else [])]
+    words: list[str | Path] = ["files", tmp_path / "orders", "--event-time", "at", *(["--json"] if as_json else [])]
     code, out, err = call(*words, "--html", tmp_path / "none/page.html")
     printed = call(*words)[1]
     if as_json:  # one object, as always
