@@ -116,12 +116,19 @@ def record_place(text: str) -> JsonPath | Header:
 def shown_place(place: JsonPath | Header) -> str:
     """Return the text of a place, as users write it.
 
-    >>> shown_place(json_path("$.items[0].at")), shown_place(Header("paid_at"))
-    ('$.items[0].at', 'header:paid_at')
+    >>> shown_place(json_path("$.items[0].at")), shown_place(json_path("$['paid.at']")), shown_place(Header("paid_at"))
+    ('$.items[0].at', "$['paid.at']", 'header:paid_at')
     """
     if isinstance(place, Header):
         return f"header:{place.name}"
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return "$" + "".join(map(_shown_step, place))
+
+
+def _shown_step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    quote = '"' if "'" in step else "'"
+    return f"[{quote}{step}{quote}]" if set(step) & set(".[]") else f".{step}"
 
 
 @dataclass
@@ -254,21 +261,28 @@ class TimeReader:
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
             return EventTimes(read.times_us, read.timed, nulls, len(column) - nulls - int(read.timed.sum()))
         if self.pattern is not None:
-            try:
-                return _settled(
-                    pc.strptime(column, format=self.pattern, unit="us", error_is_null=True).cast(pa.int64()), nulls
-                )
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
-                raise AuditImpossible(
-                    f"--format {self.pattern!r:.100} cannot be used: {wrong!s:.200}",
-                    "write it as strptime does, such as '%Y-%m-%d %H:%M:%S'.",
-                ) from wrong
+            return self._formatted(column, self.pattern)
         for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return _settled(column.cast(kind).cast(pa.int64()), nulls)
             except pa.ArrowInvalid:
                 continue
         return _gathered([self._single(value) for value in column.to_pylist()], nulls)
+
+    def _formatted(self, column: pa.Array[Any], pattern: str) -> EventTimes:
+        try:
+            made = pc.strptime(column, format=pattern, unit="us", error_is_null=True).cast(pa.int64())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+            raise AuditImpossible(
+                f"--format {pattern!r:.100} cannot be used: {wrong!s:.200}",
+                "write it as strptime does, such as '%Y-%m-%d %H:%M:%S'.",
+            ) from wrong
+        # Arrow lacks directives of Python's strptime, such as %f.
+        left = pc.and_(column.is_valid(), made.is_null())
+        if pc.any(left).as_py():
+            read = pa.array([self._single(text) for text in column.filter(left).to_pylist()], pa.int64())
+            made = pc.replace_with_mask(made, left, read)
+        return _settled(made, column.null_count)
 
     def _single(self, value: Any) -> int | None:
         """Convert one value, for a column of mixed kinds."""

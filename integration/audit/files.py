@@ -91,6 +91,7 @@ class FilesAudit:
 
         Raises:
             AuditImpossible: there is nothing to audit; the text gives the reason.
+            KeyboardInterrupt: `stop` ended the reading before the first row.
         """
         files = self._files()
         size = sum(file.size_bytes for file in files)
@@ -109,7 +110,7 @@ class FilesAudit:
             except (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error) as broken:
                 unread += 1
                 if unread <= 3:
-                    self._notes.append(f"{_text(file.path.name)} cannot be read: {str(broken).splitlines()[0]:.200}")
+                    self._notes.append(f"{self._name(file)} cannot be read: {str(broken).splitlines()[0]:.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
                 cut.batch_over()
@@ -145,6 +146,8 @@ class FilesAudit:
 
     def _check(self, audit: Audit, files: int) -> None:
         if audit.rows == 0:
+            if self.stop():
+                raise KeyboardInterrupt
             why = f": {self._notes[0]}" if self._notes else ""
             raise AuditImpossible(
                 f"{files} files below {str(self.path)!r:.200} hold no row{why}", "audit them once they do."
@@ -213,13 +216,17 @@ class FilesAudit:
         if links:
             self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
 
+    def _name(self, file: _File) -> str:
+        """The path of a file below the audited folder, because files of several folders may have one name."""
+        return _text(str(file.path.relative_to(self.path)) if file.path != self.path else file.path.name)
+
     # -- reading
 
     def _read(self, file: _File, audit: Audit, cut: AsRead) -> None:
         unbroken = 0
         for times, splits in self._pieces(file):
             names, numbers = (
-                np.unique(splits, return_inverse=True) if splits is not None else ([_text(file.path.name)], None)
+                np.unique(splits, return_inverse=True) if splits is not None else ([self._name(file)], None)
             )
             new = [str(name) for name in names if str(name) not in self._numbers]
             if new:
@@ -256,7 +263,7 @@ class FilesAudit:
             return
 
         def columns(schema: pa.Schema) -> list[str]:
-            return self._columns(schema, folders)
+            return self._columns(file, schema, folders)
 
         for batch in _parquet(file.path, columns) if file.kind in PARQUET else _csv(file.path, columns):
             assert self.event_time is not None, "settled with the columns"
@@ -283,8 +290,13 @@ class FilesAudit:
                     ]
                     yield self.reader.payloads(rows, path), _named(columns) if columns else None
 
-    def _columns(self, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
-        """Return the columns to read from a file, without those in folder names. The first file decides the choice."""
+    def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
+        """Return the columns to read from a file, without those in folder names. The first file decides the choice.
+
+        Raises:
+            AuditImpossible: no file has been read yet, and this one has other columns.
+            OSError: files have been read, and this one has other columns.
+        """
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]
         if self.event_time is None:
@@ -301,10 +313,10 @@ class FilesAudit:
         wanted = [self.event_time, *self.split]
         for name in wanted:
             if name not in known:
-                raise AuditImpossible(
-                    f"there is no column {name!r:.100}; there are: {', '.join(known):.300}",
-                    "check the spelling.",
-                )
+                why = f"there is no column {name!r:.100}; there are: {', '.join(known):.300}"
+                if self._numbers:
+                    raise OSError(why)
+                raise AuditImpossible(f"{self._name(file)}: {why}", "check the spelling.")
         return [name for name in wanted if name not in folders]
 
 
@@ -399,9 +411,12 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
         schema = opened.schema
     wanted = columns(schema)
     # As texts, because a type guessed from the first rows may not fit the others, and one bad time must not end the
-    # file.
+    # file. An empty cell is null, as in Spark.
     options = csv.ConvertOptions(
-        include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
+        include_columns=list(dict.fromkeys(wanted)),
+        column_types=dict.fromkeys(wanted, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
     )
     with _stream(file) as raw, csv.open_csv(raw, convert_options=options) as opened:
         yield from opened

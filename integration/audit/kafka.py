@@ -83,6 +83,7 @@ class KafkaAudit:
 
         Raises:
             AuditImpossible: there is nothing to audit, or no broker answers; the text says which.
+            KeyboardInterrupt: `stop` ended the reading before the first row.
         """
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
@@ -121,9 +122,11 @@ class KafkaAudit:
         finally:
             kept.close()
         if reading.audit is None:
+            if self.stop():
+                raise KeyboardInterrupt
             raise AuditImpossible(
                 f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: "
-                f"{settings.redact(reading.why_short or 'interrupted before the first row')}",
+                f"{settings.redact(reading.why_short or 'no committed record is left there')}",
                 "check that the brokers run, and the right to read the topic.",
             )
         audit = reading.audit

@@ -159,13 +159,24 @@ def _progress(report: AuditReport) -> str:
     moments = [moment for moment in report.moments if moment.front_us is not None]
     if len(moments) < 2:
         return '<p class="faint">Too few batches for a picture.</p>'
-    shown = [report.splits.index(split) for split in by_loss(report)[:LINES_SHOWN]]
-    low_us = min(int(moment.tops_us[number]) for moment in moments for number in shown if moment.spoken[number])
+    spoken = moments[-1].spoken
+    numbers = {split.name: number for number, split in enumerate(report.splits)}
+    by_need = (numbers[split.name] for split in by_loss(report))
+    shown = [number for number in by_need if number < len(spoken) and spoken[number]][:LINES_SHOWN]
+    # A moment knows the splits that were found by then.
+    points_of = {
+        number: [
+            (moment.rows, int(moment.tops_us[number]))
+            for moment in moments
+            if number < len(moment.spoken) and moment.spoken[number]
+        ]
+        for number in shown
+    }
+    low_us = min(top_us for points in points_of.values() for _, top_us in points)
     high_us = max(moment.front_us for moment in moments if moment.front_us is not None)
     scale = _Scale(low_us, high_us, moments[-1].rows)
     lines = []
-    for number in shown:
-        points = [(moment.rows, int(moment.tops_us[number])) for moment in moments if moment.spoken[number]]
+    for number, points in points_of.items():
         title = f"<title>{_name(report.splits[number].name)}</title>"
         lines.append(f'<path d="{scale.path(points)}" fill="none" stroke="var(--split)">{title}</path>')
     native = [(moment.rows, moment.native_us) for moment in moments if moment.native_us is not None]
@@ -178,7 +189,7 @@ def _progress(report: AuditReport) -> str:
         f'<path d="{scale.path(low)}" fill="none" stroke="var(--low)" stroke-width="3">'
         "<title>lowmark's low watermark, bound 0</title></path>"
     )
-    more = "" if len(report.splits) <= LINES_SHOWN else f" (the {LINES_SHOWN} that lose most)"
+    more = "" if spoken.sum() <= LINES_SHOWN else f" (the {LINES_SHOWN} that lose most)"
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Event time over rows read">'
         f"{scale.axes()}{''.join(lines)}</svg><figcaption>Event time over rows read. Thin lines: splits{more}. Dashed: "

@@ -11,14 +11,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from lowmark.integration.console import EscapingConsole, print_json
+from lowmark.integration.console import EscapingConsole, print_error, print_json
 
-from .common import EXIT_CODES, INTERRUPTED, SHOWN, Commands, Debug, Json
+from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json
 
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question
     from lowmark.integration.audit.event_time import TimeReader
     from lowmark.integration.audit.kafka_range import Topics
+    from lowmark.integration.errors import AuditImpossible
     from lowmark.watermark.replay.report import AuditReport
     from rich.progress import Progress
     from typing_extensions import Self
@@ -227,24 +228,33 @@ def _need_kafka() -> None:
 
 
 def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, interrupted: bool) -> None:
-    if html is not None:
-        from lowmark.integration.audit.page import page
-        from lowmark.integration.errors import AuditImpossible
-
-        try:
-            html.write_text(page(found), encoding="utf-8")
-        except OSError as failed:
-            raise AuditImpossible(
-                f"cannot write {str(html)!r:.200}: {failed.strerror}", "name a file in a folder that is there."
-            ) from failed
+    unwritten = None if html is None else _write_page(found, html)
     if as_json:
-        print_json({**found.to_json(), "interrupted": interrupted})
+        failed = {} if unwritten is None else {"error": str(unwritten)}
+        print_json({**found.to_json(), "interrupted": interrupted, **failed})
     else:
         from lowmark.integration.audit.text import show
 
         show(found, EscapingConsole(), limit)
+    if unwritten is not None:
+        print_error(str(unwritten))
+        raise typer.Exit(FAILED)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _write_page(found: AuditReport, to: Path) -> AuditImpossible | None:
+    """Write the page. Return the error instead of raising it, because the report is printed nevertheless."""
+    from lowmark.integration.audit.page import page
+    from lowmark.integration.errors import AuditImpossible
+
+    try:
+        to.write_text(page(found), encoding="utf-8")
+    except OSError as failed:
+        return AuditImpossible(
+            f"cannot write {str(to)!r:.200}: {failed.strerror}", "name a file in a folder that is there."
+        )
+    return None
 
 
 def _question(

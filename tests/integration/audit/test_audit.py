@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, spark_shares
-from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path
+from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path, shown_place
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
@@ -393,6 +393,12 @@ def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Pat
         (["1700000000"], TimeReader(), [START_US]),
         (["1700000000", "soon", None, "9" * 400], TimeReader(), [START_US, None, None, None]),
         (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),
+        (["14.11.2023 22:13:20.5"] * 3, TimeReader(pattern="%d.%m.%Y %H:%M:%S.%f"), [START_US + 500_000] * 3),
+        (
+            ["2023-11-14 23:13:20.0+0100", None, "soon"],
+            TimeReader(pattern="%Y-%m-%d %H:%M:%S.%f%z"),
+            [START_US, None, None],
+        ),
         ([1_700_000_000, "2023-11-14T22:13:20Z", True, {}], TimeReader(), [START_US, START_US, None, None]),
         ([2**70, 1_700_000_000], TimeReader(Unit.SECONDS), [None, START_US]),
         ([float("inf"), float("nan")], TimeReader(), [None, None]),
@@ -446,6 +452,24 @@ def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_val
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(AuditImpossible, match="no path into JSON"):
         json_path(text)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "$.a.b",
+        "$['paid.at']",
+        "$[3]",
+        "$.a[0]['b[1]'].c d",
+        '$["it\'s.at"]',
+        "$['say \".\"']",
+        "$.it's",
+        "$.0",
+        "$.ä['$.x']",
+    ],
+)
+def test_a_path_is_shown_as_one_that_leads_there(path: str) -> None:
+    assert shown_place(json_path(path)) == path
 
 
 # --- cuts: the same batches, at any pace of reading

@@ -1,0 +1,115 @@
+"""`lowmark audit files`: splits by file, files that have no row, another column or an empty cell, and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from lowmark.integration.audit.audit import Question
+from lowmark.integration.audit.event_time import TimeReader
+from lowmark.integration.audit.files import FilesAudit
+from lowmark.integration.audit.kafka_range import Wanted
+from lowmark.integration.audit.page import page
+from lowmark.integration.cli.audit import _Watch
+from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark.replay.report import AuditReport
+from pyarrow import csv, parquet
+
+from tests.integration.audit.test_audit import call
+
+START_S = 1_700_000_000
+
+
+def rows(count: int, first: int = 0) -> str:
+    """JSON lines, a second apart."""
+    return "".join(json.dumps({"at": START_S + first + row}) + "\n" for row in range(count))
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write files, the first as the oldest."""
+    for age, (name, text) in enumerate(files.items()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        os.utime(folder / name, (START_S + age, START_S + age))
+
+
+def audited(path: Path, *split: str) -> AuditReport:
+    return FilesAudit(path, Question(), Wanted(), "at", split, TimeReader(), (START_S + 10**6) * 10**6).run()
+
+
+def test_the_page_shows_splits_that_were_found_after_the_first_batch(tmp_path: Path) -> None:
+    write(tmp_path, {"a.json": rows(5_000), "b.json": rows(5_000, first=100)})
+    assert page(audited(tmp_path)).count('stroke="var(--split)"') == 2
+
+
+def test_the_page_draws_only_splits_that_have_a_time(tmp_path: Path) -> None:
+    """Twenty-four files without a usable time take all lines of the picture."""
+    write(
+        tmp_path,
+        {f"a{number:02}.json": '{"at": "soon"}\n' * 2_000 for number in range(24)}
+        | {f"b{number}.json": rows(5_000, first=5_000 * number) for number in range(3)},
+    )
+    assert page(audited(tmp_path)).count('stroke="var(--split)"') == 3
+
+
+def test_two_files_of_one_name_in_two_folders_are_two_splits(tmp_path: Path) -> None:
+    write(tmp_path, {"day=2/part-0.json": rows(100, first=500), "day=1/part-0.json": rows(100), "day=3/no.csv": ""})
+    found = audited(tmp_path)
+    assert {split.name: split.profile.rows for split in found.splits} == {
+        "day=1/part-0.json": 100,
+        "day=2/part-0.json": 100,
+    }
+    assert [split.profile.disorder.largest_us for split in found.splits] == [0, 0], "each is in order"
+    assert any(note.startswith("day=3/no.csv cannot be read") for note in found.notes)
+    assert [split.name for split in audited(tmp_path / "day=1/part-0.json").splits] == ["part-0.json"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_page_that_cannot_be_written_costs_no_report(tmp_path: Path, as_json: bool) -> None:
+    write(tmp_path / "orders", {"a.json": rows(100)})
+    words: list[str | Path] = ["files", tmp_path / "orders", "--event-time", "at", *(["--json"] if as_json else [])]
+    code, out, err = call(*words, "--html", tmp_path / "none/page.html")
+    printed = call(*words)[1]
+    if as_json:  # one object, as always
+        assert {**json.loads(printed), "error": json.loads(out)["error"]} == json.loads(out)
+    assert (code, as_json or out == printed) == (2, True)
+    assert "cannot write" in err
+    assert "name a file in a folder that is there" in err
+
+
+def test_an_audit_that_is_interrupted_before_its_first_row_exits_as_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"a.json": "", "b.json": rows(100)})
+    monkeypatch.setattr(_Watch, "progress", lambda _self, _read, _total: signal.raise_signal(signal.SIGINT))
+    assert call("files", tmp_path, "--event-time", "at") == (130, "", "")
+    (tmp_path / "a.json").unlink()
+    code, out, _ = call("files", tmp_path, "--event-time", "at")
+    assert (code, "interrupted: this is what was read by then" in out) == (130, True)
+
+
+@pytest.mark.parametrize("empty", ["", '""'])
+def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
+    write(tmp_path, {"a.csv": f"at,p\n{START_S},a\n{empty},a\n{START_S},{empty}\nNULL,a\n{START_S},NULL\n"})
+    found = audited(tmp_path, "p")
+    profiles = {split.name: split.profile for split in found.splits}
+    assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
+    assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_file_with_other_columns_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
+    for age, column in enumerate(("at", "paid", "at")):
+        table, file = pa.table({column: pa.array([START_S] * 10)}), tmp_path / f"{'abc'[age]}.{kind}"
+        (parquet.write_table if kind == "parquet" else csv.write_csv)(table, file)
+        os.utime(file, (START_S + age, START_S + age))
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (20, False)
+    assert f"b.{kind} cannot be read: there is no column 'at'; there are: paid" in found.notes
+    (tmp_path / f"a.{kind}").unlink()
+    with pytest.raises(AuditImpossible, match=f"b.{kind}: there is no column 'at'; there are: paid"):
+        audited(tmp_path)
