@@ -1,6 +1,6 @@
 """The driver's end of the socket: answers questions of Spark's processes, of the page and of the command line.
 
-Each question arrives on a thread of gRPC's, and is answered on the loop.
+Each question arrives on a thread of gRPC's, and is answered on the loop, except for what is read of checkpoints.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.run_status import run_json
@@ -31,21 +31,13 @@ from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.sources.worker import WorkerDied
 
+from .aside import OnLoop, hold
 from .desks import Desks
 from .standing import Standing, in_words
 
-Result = TypeVar("Result")
 Said = TypeVar("Said", Marked, SetOf)
 
 _ROUND_SECONDS = 2.5  # two rounds of a coordinator, with a margin
-
-
-class OnLoop(Protocol):
-    """Runs work on the service's loop, and waits for it."""
-
-    def __call__(self, work: Callable[[], Result], action: str) -> Result:
-        """Return the result of the work; an error names the `action` that failed."""
-        ...
 
 
 class Answers:
@@ -74,10 +66,13 @@ class Answers:
 
     def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         if request.looks:
-            refusal = self._on_loop(lambda: self._desks.heartbeats.refuses(request.stream_id), "look at a checkpoint")
+            try:
+                refusal = hold(self._desks.heartbeats.refuses(request.stream_id), self._on_loop, "look at a checkpoint")
+            except TimeoutError:
+                refusal = None  # the reader's first regular question reports this
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)
         self._low_heard.clear()
-        reply = self._on_loop(lambda: self._desks.heartbeats.answer(request), "answer a heartbeat")
+        reply = hold(self._desks.heartbeats.answer(request), self._on_loop, "answer a heartbeat")
         # A query that ends by itself asks only once after its last batch, and the low watermark that follows from this
         # batch takes a round of the coordinator. The wait is bounded, because other queries may hold the low watermark.
         ends = request.available_now or not PASSES_LIMITS  # before Spark 4.2 only the runs know whether a query ends
@@ -85,7 +80,7 @@ class Answers:
             # The question is asked again even after a timeout, because another stream's heartbeat may have cleared the
             # event.
             self._low_heard.wait(_ROUND_SECONDS)
-            reply = self._on_loop(lambda: self._desks.heartbeats.answer(request), "answer a heartbeat")
+            reply = hold(self._desks.heartbeats.answer(request), self._on_loop, "answer a heartbeat")
         return reply
 
     def guide(self, request: GuideRequest) -> Guidance:

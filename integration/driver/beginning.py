@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from lowmark.integration.errors import UnknownStream
 from lowmark.integration.spark.checkpoint import Farewell
-from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.watermark import CorruptSnapshot
 
 from . import farewells
+from .aside import Talk
 from .ending_queries import Ending, EndingQueries
 from .reports import Reports
 from .runs import Runs
@@ -29,11 +31,13 @@ class Beginnings:
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
         self._runs, self._reports, self._ending = runs, reports, ending
 
-    def begin_run(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
+    def begin_run(self, request: HeartbeatRequest, now_us: int) -> Talk[StreamRun]:
         """Begin the run of a reader that asks for the first time, and end the run that it resumes.
 
+        The run is not among those of the service before all is read that it begins with.
+
         Raises:
-            UnknownStream: the reader's stream or run does not belong to this service.
+            UnknownStream: the reader's stream or run does not belong to this service, or its query has ended meanwhile.
         """
         stream = self._runs.streams.get(request.stream_id)
         if stream is None or not request.first:
@@ -42,16 +46,22 @@ class Beginnings:
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
-        begun_as, begun_run_id = self._begins_as(stream.stream_id)
+        self._runs.queries.find()
+        reading = [query for query in self._runs.queries if stream.stream_id in query.streams()]
+        tied = {run.run_id for run in self._runs}
+        beginning = [query for query in reading if query.run_id not in tied]
+        begun_as, begun_run_id = _begins_as(beginning)
         unwritten = self._reports.farewells.unwritten(request.resumes)
-        run = _begin(stream, request, self._runs.queries, ending, now_us, unwritten)
+        asked = beginning or reading  # another's checkpoint may be on a file system that hangs
+        run = yield from _begin(stream, request, asked, ending, now_us, unwritten)
         run.begun_as, run.begun_run_id = begun_as, begun_run_id
+        if (marking := self._runs.markings.get(stream.name)) is not None:
+            for query in asked:
+                yield partial(marking.begin, query)
+        if beginning and not any(self._runs.queries.get(query.run_id) for query in beginning):
+            raise UnknownStream(request.stream_id, self._runs.streams.names())  # nothing would end its run any more
         if before is not None:
             run.complete_until_us = before.complete_until_us  # the sink stays as it is
-        if (marking := self._runs.markings.get(stream.name)) is not None:
-            for query in self._runs.queries:
-                if stream.stream_id in query.streams():
-                    marking.begin(query)
         run.shares = self._runs.cooperation.shares(stream)
         self._runs.keep(run)
         return run
@@ -66,32 +76,31 @@ class Beginnings:
         if before is not None and not before.ended and before.run_id is not None and before.run_id == run.run_id:
             self._reports.end(before)
 
-    def _begins_as(self, stream_id: str) -> tuple[str | None, str | None]:
-        """The name, or else the id, of the only query that is about to begin with a stream, and its run.
 
-        None for the name if several queries begin. None for the run also if one query begins again before the news of
-        its end came.
-        """
-        self._runs.queries.find()
-        tied = {run.run_id for run in self._runs}
-        beginning = [q for q in self._runs.queries if q.run_id not in tied and stream_id in q.streams()]
-        names = {query.query_id if query.name is None else query.name for query in beginning}
-        run_ids = [query.run_id for query in beginning]
-        return names.pop() if len(names) == 1 else None, run_ids[0] if len(run_ids) == 1 else None
+def _begins_as(beginning: Sequence[Query]) -> tuple[str | None, str | None]:
+    """The name, or else the id, of the only query that is about to begin with a stream, and its run.
+
+    None for the name if several queries begin. None for the run also if one query begins again before the news of its
+    end came.
+    """
+    names = {query.query_id if query.name is None else query.name for query in beginning}
+    run_ids = [query.run_id for query in beginning]
+    return names.pop() if len(names) == 1 else None, run_ids[0] if len(run_ids) == 1 else None
 
 
 def _begin(
     stream: Stream,
     request: HeartbeatRequest,
-    queries: Queries,
+    queries: Sequence[Query],
     ending: Ending | None,
     now_us: int,
     unwritten: Farewell | None,
-) -> StreamRun:
+) -> Talk[StreamRun]:
     """Return the run of a heartbeat reader that asks for the first time; refused if the query must not go on.
 
     Args:
         request: the reader's first question, with the offset from the checkpoint.
+        queries: those whose reader may ask.
         ending: set for an AvailableNow query whose reader Spark has not told so; None: the query goes on.
         unwritten: the farewell of the run before, if this driver has not written it yet.
     """
@@ -104,7 +113,8 @@ def _begin(
         restored_low_us=request.low_watermark_us,
     )
     run = None
-    if (left_behind := farewells.find(queries, request, stream.name, unwritten)) is not None:
+    left_behind: Farewell | None = yield partial(farewells.find, queries, request, stream.name, unwritten)
+    if left_behind is not None:
         try:
             run = attach(state=left_behind.state or request.state)
         except CorruptSnapshot as corrupt:
@@ -123,7 +133,7 @@ def _begin(
             "Hint: pass split= as before, or start with a new checkpoint."
         )
     if stream.finds_splits and run.refusal is None:
-        lost = farewells.lost_report(queries, stream.stream_id, request, left_behind)
+        lost: int | None = yield partial(farewells.lost_report, queries, stream.stream_id, request, left_behind)
         if lost is not None:
             run.lose(lost, now_us)
     if ending is not None:

@@ -9,6 +9,7 @@ from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import NotifyNewLowWatermark
 
+from .aside import Beside, done_here
 from .beginning import Beginnings
 from .by_hand import ByHand
 from .cooperation import Cooperation
@@ -28,6 +29,7 @@ class Desks:
 
     Args:
         notify: called with every new low watermark; must not block.
+        beside: reads beside the loop.
 
     Attributes:
         ending: queries that end when nothing is new.
@@ -44,6 +46,7 @@ class Desks:
         job: str | None = None,
         job_queries: int = 1,
         job_away_us: int | None = None,
+        beside: Beside = done_here,
     ) -> None:
         clock = SteadyClock()
         cooperation = Cooperation(clock.now_us, client, job, job_queries, job_away_us)
@@ -51,5 +54,5 @@ class Desks:
         self.plans = Plans(self.runs, self.ending)
         self.reports = Reports(self.runs, self.plans)
         self.heartbeats = Heartbeats(self.runs, self.reports, Beginnings(self.runs, self.reports, self.ending))
-        self.events = ListenerEvents(self.runs, self.reports, self.ending)
+        self.events = ListenerEvents(self.runs, self.reports, self.ending, beside)
         self.by_hand = ByHand(self.runs)

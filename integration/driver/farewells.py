@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.checkpoint import Farewell
-from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.sources.worker import WorkerDied
@@ -135,7 +135,7 @@ def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
 
 
 def lost_report(
-    queries: Queries, stream_id: str, request: HeartbeatRequest, left_behind: Farewell | None
+    queries: Sequence[Query], stream_id: str, request: HeartbeatRequest, left_behind: Farewell | None
 ) -> int | None:
     """Return the batch committed before this run and never reported; None if no unreported batch may bring splits.
 
@@ -159,7 +159,7 @@ def lost_report(
 
 
 def find(
-    queries: Queries, request: HeartbeatRequest, stream: str, unwritten: Farewell | None = None
+    queries: Sequence[Query], request: HeartbeatRequest, stream: str, unwritten: Farewell | None = None
 ) -> Farewell | None:
     """Return the farewell of the run before, None if there is none that fits the run's last offset.
 
@@ -173,7 +173,6 @@ def find(
         return None
     if unwritten is not None and _fits(unwritten, request):
         return unwritten
-    queries.find()
     for query in queries:
         try:
             farewell = query.farewells.read(request.resumes)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.watermark.splits.events import Polled, Tick
 
 from . import failures
+from .aside import Talk
 from .beginning import Beginnings
 from .reports import Reports
 from .runs import Runs
@@ -28,7 +31,7 @@ class Heartbeats:
     def __init__(self, runs: Runs, reports: Reports, beginnings: Beginnings) -> None:
         self._runs, self._reports, self._beginnings = runs, reports, beginnings
 
-    def answer(self, request: HeartbeatRequest) -> HeartbeatReply:
+    def answer(self, request: HeartbeatRequest) -> Talk[HeartbeatReply]:
         """Answer a heartbeat reader, after taking the reports of all batches that are over.
 
         Raises:
@@ -37,13 +40,16 @@ class Heartbeats:
         now_us = self._runs.clock.now_us()
         run = self._runs.get(request.token)
         if run is None:
-            run = self._beginnings.begin_run(request, now_us)
+            run = yield from self._beginnings.begin_run(request, now_us)
+        if run.stream.tells_late:
+            if (query := self._runs.queries.get(run.run_id)) is None:  # it has had no batch, so its offset log is read
+                yield partial(self._runs.queries.tell_late, run.stream.stream_id)
+            else:
+                query.tell_late()
         try:
             self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         except UnreadableReport as unreadable:  # the next report will be no better, and the watermark would hold
             run.give_up("a report", unreadable)
-        if run.stream.tells_late:
-            self._runs.queries.tell_late(run.stream.stream_id)
         run.asked_at_us = now_us
         polled = request.polled_until_us is not None and not run.stream.withholds
         run.hear(Polled(self._own_time(request.polled_until_us)) if polled else Tick(), now_us)
@@ -56,13 +62,14 @@ class Heartbeats:
         state = run.answer(now_us)
         return HeartbeatReply(run.low_watermark_us, run.told_epoch, state, wake_at_us)
 
-    def refuses(self, stream_id: str) -> str | None:
+    def refuses(self, stream_id: str) -> Talk[str | None]:
         """Say why a query cannot begin with a stream, None if no reason is known."""
         if (released := self._runs.streams.why_released(stream_id)) is not None:
             return released
         self._runs.queries.find()
         beginning = [q for q in self._runs.queries if q.newest() is None and stream_id in q.streams()]
-        said = {failures.conflict_of(query, self._runs.streams) for query in beginning}
+        streams = dict(self._runs.streams)
+        said = yield lambda: {failures.conflict_of(query, streams) for query in beginning}
         # If several queries begin together, the heartbeat may belong to any of them.
         why = said.pop() if len(said) == 1 else None
         return None if why is None else f'stream "{self._runs.streams[stream_id].name}": {why}'

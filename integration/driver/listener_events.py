@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from lowmark.integration.spark.sessions import Query, QueryEvent
 
 from . import failures
+from .aside import Beside
 from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
@@ -18,10 +20,11 @@ class ListenerEvents:
 
     Args:
         reports: brings the progress of finished batches.
+        beside: reads beside the loop.
     """
 
-    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
-        self._runs, self._reports, self._ending = runs, reports, ending
+    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries, beside: Beside) -> None:
+        self._runs, self._reports, self._ending, self._beside = runs, reports, ending, beside
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), at most two
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
@@ -75,12 +78,20 @@ class ListenerEvents:
         if not tied and query is not None:
             self._ending.forget(query.streams())
         if failure:
-            known = failures.explain(failure, query, query_id=query_id, names=names, streams=self._runs.streams)
-            self._runs.could_not_begin |= known
             if query is not None:
-                self._keep_failed(query, told, known)
+                self._keep_failed(query, told)
+            streams = dict(self._runs.streams)
+            explain = partial(failures.explain, failure, query, query_id=query_id, names=names, streams=streams)
+            self._beside(explain, partial(self._take_explanation, run_id))
 
-    def _keep_failed(self, query: Query, told: str | None, known: Mapping[str, str]) -> None:
+    def _take_explanation(self, run_id: str, known: Mapping[str, str]) -> None:
+        """Take why a query could not begin, unless another has begun on its stream meanwhile."""
+        live = {run.stream.name for run in self._runs if run.run_id is not None and not run.ended}
+        self._runs.could_not_begin |= {name: why for name, why in known.items() if name not in live}
+        for run in self._runs.of_query(run_id):
+            run.failure = known.get(run.stream.name, run.failure)
+
+    def _keep_failed(self, query: Query, told: str | None) -> None:
         """Keep a failed query for status and metrics, including a query that failed before its heartbeat asked."""
         now_us = self._runs.clock.now_us()
         of_query = {run.stream.stream_id: run for run in self._runs.of_query(query.run_id)}
@@ -93,7 +104,7 @@ class ListenerEvents:
                 of_query[stream_id] = run
                 self._runs.keep(run)
         for run in of_query.values():
-            run.failure = known.get(run.stream.name, told)
+            run.failure = told
 
     def _end_untied(self, failure: str | None) -> None:
         """End the run of a query that failed in its first batch: the run was never tied, and its query is gone."""

@@ -154,12 +154,17 @@ class Marking:
         """Take hold of a query before its first batch of this run, if the query writes the measured rows.
 
         A query that begins leaves its file before its first batch, so no later crash can take the first batch away.
+        Reads and writes a checkpoint, so it is called beside the loop, and holds no lock meanwhile.
         """
         if self.metric not in query.observed():
             return
+        kept = None if self._has(query) else self._read(query)
         with self._changed:
-            self._tie(query)
+            self._tie(query, kept)
             self._changed.notify_all()
+
+    def _has(self, query: Query) -> bool:
+        return self._query is not None and self._query.query_id == query.query_id
 
     def take(self, progress: Progress, query: Query, *, until_us: int | None, had_rows: bool) -> None:
         """Take the progress of a committed batch of a query on the stream. On the service's loop.
@@ -171,7 +176,7 @@ class Marking:
             had_rows: whether the batch may have written rows.
         """
         metric = progress.observed_metrics.get(self.metric)
-        if self._query is None or self._query.query_id != query.query_id:
+        if not self._has(query):
             return  # another query of the stream
         with self._changed:
             if self._partitions.begins_with_a_gap(progress.batch_id):
@@ -226,22 +231,25 @@ class Marking:
             return False
         return self._partitions.due() is not None
 
-    def _tie(self, query: Query) -> None:
-        """Go on from the file in the checkpoint of a query that is new to this marking."""
-        if self._query is not None and self._query.query_id == query.query_id:
-            self._query = query
-            return
-        self._query, kept = query, None
-        self._named = query.name or query.query_id
+    def _read(self, query: Query) -> Kept | None:
+        """Return the content of the file in a query's checkpoint; None if it cannot be read."""
         try:
             text = query.farewells.read_done(self.file)
-            kept = self._first_kept(query) if text is None else msgspec.json.decode(text, type=Kept)
+            return self._first_kept(query) if text is None else msgspec.json.decode(text, type=Kept)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
             log.warning(
                 'stream "%s": lowmark/%s in the checkpoint cannot be read (%s). Partitions that are open now are '
                 "marked although their rows are not known",
                 self.stream, self.file, failed,
             )  # fmt: skip
+            return None
+
+    def _tie(self, query: Query, kept: Kept | None) -> None:
+        """Go on from the file in the checkpoint of a query that is new to this marking."""
+        if self._has(query):
+            self._query = query
+            return
+        self._query, self._named = query, query.name or query.query_id
         self._partitions = Partitions(self._width_us, self._delay_us, kept)
         if self._actor is None:
             self._writer, self._actor = Loop("lowmark-done-files"), Worker("lowmark-done", self._run)

@@ -87,9 +87,9 @@ class Passing:
         for wait in mine:
             until_us = complete_until(runs, name, wait.query)
             if until_us is not None and until_us >= wait.time_us:
-                self.drop(wait)
                 call = partial(insist, partial(wait.call, until_us), str(wait), self._stopped)
                 Worker("lowmark-passed", call).start()
+                self.drop(wait)  # last, because the system may have no thread left
 
     def stop(self) -> None:
         """End all repetitions, and log which functions will not be called any more."""

@@ -7,6 +7,7 @@ progress is taken before the reader is answered, so the heartbeat of batch N + 1
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import msgspec
 from lowmark.integration.spark.kafka_offsets import kafka_positions
@@ -14,12 +15,15 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
+from .aside import aside
 from .farewells import Farewells, warn_unwritten
 from .plans import Plans
 from .runs import Runs
 from .stream_run import StreamRun
 
 log = logging.getLogger("lowmark")
+
+_START_SECONDS = 2.0  # the loop waits once in the life of a query, and only for a count of rows
 
 
 class Reports:
@@ -102,7 +106,8 @@ class Reports:
         for index, source in enumerate(sources):
             if source.start_offset is None and kafka_positions(source.end_offset):
                 try:
-                    start = query.farewells.kafka_start(index)
+                    read = partial(query.farewells.kafka_start, index)
+                    start = aside(read, "read where its rows begin", seconds=_START_SECONDS)
                 except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
                     log.warning('stream "%s": rows of the first batch are not counted (%s)', run.stream.name, failed)
                     continue

@@ -44,7 +44,7 @@ from lowmark.integration.transport.driver_rpc import (
 )
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
-from lowmark.sources.worker import WorkerDied
+from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
@@ -191,7 +191,9 @@ class LowWatermarkService:
         self._stopping = False
         self._listeners = Listeners()
         self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
-        self._desks = Desks(self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us)
+        self._desks = Desks(
+            self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, self._beside
+        )
         self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
@@ -864,6 +866,17 @@ class LowWatermarkService:
 
     def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
         self._loop.post(lambda: self._desks.ending.expect(streams, fault))
+
+    def _beside(self, read: Callable[[], Result], then: Callable[[Result], object]) -> None:
+        def look() -> None:
+            try:
+                found = read()
+            except Exception:
+                log.exception("could not read the checkpoint of a query that has ended; why it ended is not explained")
+            else:
+                self._loop.post(lambda: then(found))
+
+        Worker("lowmark-checkpoint", look).start()
 
     # -- on the loop
 

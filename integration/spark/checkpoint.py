@@ -10,7 +10,6 @@ holds the partitions that are still to be marked as done.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Mapping
@@ -61,11 +60,15 @@ class FarewellFiles:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._spark, self._checkpoint = spark, checkpoint.rstrip("/")
+        self._opened: CheckpointStore | None = None
         self.checkpoint = self._checkpoint if is_elsewhere(self._checkpoint) else str(local_path(self._checkpoint))
 
-    @functools.cached_property
+    @property
     def _store(self) -> CheckpointStore:
-        return open_store(self._spark, self._checkpoint)
+        # No `cached_property`: before Python 3.12 it locks all objects of the class while one file system is reached.
+        if self._opened is None:
+            self._opened = open_store(self._spark, self._checkpoint)
+        return self._opened
 
     def write(self, farewell: Farewell) -> None:
         """Write a farewell as a whole or not at all."""

@@ -42,6 +42,8 @@ _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_mess
 # Connections are not shared within the process, and neither is the backoff after failures.
 _CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
+_THREADS = 32  # begun when needed; readers whose checkpoints hang leave some for others
+
 _NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -282,7 +284,7 @@ class Server:
     ) -> None:
         self.address = address
         self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=8, thread_name_prefix="lowmark-rpc"), options=_OPTIONS
+            ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="lowmark-rpc"), options=_OPTIONS
         )
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             HEARTBEAT.name: _handler(HEARTBEAT, heartbeat),

@@ -23,6 +23,7 @@ from lowmark.integration.verdict import verdict
 from lowmark.watermark import Cause
 from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
+from tests.integration.driver.reported import answer_of
 from tests.integration.driver.test_cooperation_rules import GROUPED, FakeClient, World
 from tests.integration.driver.test_runs import Queries, Query, progress, report, stream, terminated
 
@@ -195,7 +196,7 @@ def test_a_query_that_is_started_again_after_a_failed_start_is_not_shown_as_fail
     desks, standing = begun(Query(name="nightly"))
     desks.events.take_event("terminated", terminated("no disk"))
     cast("Any", desks.runs.queries).running = [Query(run_id="r2", name="nightly")]
-    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
     [shown] = standing.shown(stream=None, ended=True, limit=0)
 
     assert (shown.query, shown.failed) == ("nightly", False)
@@ -203,7 +204,7 @@ def test_a_query_that_is_started_again_after_a_failed_start_is_not_shown_as_fail
 
 def test_a_query_has_its_name_before_its_first_batch() -> None:
     desks, standing = begun(Query(name="nightly"))
-    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
     [seen] = standing.run_statuses()
 
     assert (seen.query, seen.reported_at_us) == ("nightly", None)
@@ -213,7 +214,7 @@ def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_bat
     queries: Any = Queries([Query(name="one"), Query(run_id="r2", name="two")])
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(stream())
-    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
     [seen] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
 
     assert seen.query is None
@@ -223,7 +224,7 @@ def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins
     """Two queries began in turn, and neither has reported a batch. Their names identify the failed one."""
     first = Query(name="one")
     desks, standing = begun(first)
-    desks.heartbeats.answer(HeartbeatRequest("s", "t1", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t1", first=True))
     other = Query(run_id="r2", query_id="q2", name="two")
     cast("Any", desks.runs.queries).running.append(other)
     desks.events.take_event("terminated", terminated("no disk"))

@@ -48,7 +48,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.integration.driver.reported import NoQueries, report_of
+from tests.integration.driver.reported import NoQueries, answer_of, report_of
 
 SEED = 7
 SECOND_US = 1_000_000
@@ -151,7 +151,7 @@ class Driver:
         )  # fmt: skip
         self.streams.append(stream)
         self.desks.runs.add(stream)
-        self.desks.heartbeats.answer(HeartbeatRequest(stream_id, token, first=True))
+        answer_of(self.desks, HeartbeatRequest(stream_id, token, first=True))
         for _ in range(3):  # the first batches bring the splits and find that they report together
             self.take(token, self.batch(token))
         return token
@@ -180,7 +180,7 @@ class Driver:
         self.run(token).report(progress, 1, planned_at_us=now_us, now_us=now_us)
 
     def answer(self, token: str) -> HeartbeatReply:
-        reply = self.desks.heartbeats.answer(HeartbeatRequest(self.run(token).stream.stream_id, token))
+        reply = answer_of(self.desks, HeartbeatRequest(self.run(token).stream.stream_id, token))
         assert reply.refusal is None, reply.refusal
         return reply
 

@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowmark.integration.driver.aside import hold
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 
 SOURCE = {"startOffset": None, "endOffset": None, "latestOffset": None, "numInputRows": 0}
 
@@ -36,3 +39,8 @@ class NoQueries(list[object]):
 
     def find(self) -> None: ...
     def get(self, run_id: str | None) -> None: ...
+
+
+def answer_of(desks: Desks, request: HeartbeatRequest) -> HeartbeatReply:
+    """Answer a heartbeat reader, all on this thread's time."""
+    return hold(desks.heartbeats.answer(request), lambda work, action: work(), "answer a heartbeat")

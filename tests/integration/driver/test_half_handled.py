@@ -30,7 +30,7 @@ from lowmark.watermark.splits.split_states import SplitStates
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import NoQueries, report_of
+from tests.integration.driver.reported import NoQueries, answer_of, report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -252,7 +252,7 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     monkeypatch.setattr(SplitWatermarks, "handle", poisoned)
     low_us = fed.run.low_watermark_us
     fed.report(3, a=90, b=90)
-    reply = desks.heartbeats.answer(HeartbeatRequest("s", "t"))
+    reply = answer_of(desks, HeartbeatRequest("s", "t"))
     standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
 
     assert reply.refusal is not None

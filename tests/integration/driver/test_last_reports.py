@@ -25,7 +25,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import report_of
+from tests.integration.driver.reported import answer_of, report_of
 from tests.servers.local import wait_until
 
 SECOND = 1_000_000
@@ -146,7 +146,7 @@ class Driver:
                 "low_watermark_us": resumes.low_us,
             }  # fmt: skip
         self.asked = True
-        self.reply = self.desks.heartbeats.answer(HeartbeatRequest("s", self.token, **first))
+        self.reply = answer_of(self.desks, HeartbeatRequest("s", self.token, **first))
         return self.reply
 
     def plan(self) -> int:
@@ -245,7 +245,7 @@ def test_a_question_shows_nothing_of_a_source_that_may_keep_rows_back(
     driver.ask()
     now_us[0] += 300 * SECOND
     polled_us = driver.desks.runs.clock.to_monotonic_us(now_us[0])
-    driver.desks.heartbeats.answer(HeartbeatRequest("s", driver.token, polled_until_us=polled_us))
+    answer_of(driver.desks, HeartbeatRequest("s", driver.token, polled_until_us=polled_us))
 
     assert driver.run.watermarks._reports.read_until_us == pytest.approx(read_until_us, abs=SECOND)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +43,7 @@ from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.coordinator.serving import private_folder
-from tests.integration.driver.reported import NoQueries, report_text
+from tests.integration.driver.reported import NoQueries, answer_of, report_text
 from tests.integration.driver.test_cooperation_rules import FakeClient
 
 SECOND = 1_000_000
@@ -264,7 +265,7 @@ class Wire:
         self.standing = Standing(self.desks.runs, Audits(spark, self.desks.runs.clock))
         self.server = Server(
             address,
-            heartbeat=self.desks.heartbeats.answer,
+            heartbeat=partial(answer_of, self.desks),
             guide=self.desks.plans.guide,
             planned=self._planned,
             status=_never_asked,
@@ -336,11 +337,11 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
     spark: Any = _InSpark(tracks)
     desks = Desks(spark, notify=lambda _: None)
     desks.runs.add(stream_of(tracks))
-    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
     for checkpoint in (1, 2):
         desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
         if checkpoint == 1 or written:
-            desks.heartbeats.answer(HeartbeatRequest("s", "t"))  # and Spark writes the planner's and this answer
+            answer_of(desks, HeartbeatRequest("s", "t"))  # and Spark writes the planner's and this answer
             spark.report(checkpoint, a=100 * checkpoint + 1)
     desks.reports.say_farewells()
     desks.reports.farewells.close()
@@ -357,15 +358,15 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
     member: Any = FakeClient()
     desks = Desks(spark, lambda _: None, member, "billing")
     desks.runs.add(stream_of(tracks))
-    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
     said = list[tuple[int, int | None]]()
     for checkpoint in (1, 2, 3, 4):
         desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
-        desks.heartbeats.answer(HeartbeatRequest("s", "t"))
+        answer_of(desks, HeartbeatRequest("s", "t"))
         lows_us = [at_us for what, _, at_us, *_ in member.said if what == "report" and at_us is not None]
         said.append((checkpoint, max(lows_us, default=None)))
         spark.report(checkpoint, a=100 * checkpoint - 1)
-    desks.heartbeats.answer(HeartbeatRequest("s", "t"))
+    answer_of(desks, HeartbeatRequest("s", "t"))
 
     assert said == [(1, None), (2, None), (3, 200 * SECOND - BOUND), (4, 300 * SECOND - BOUND)]
     assert member.said[-1][2] == 400 * SECOND - BOUND, "all of it was read"
@@ -415,7 +416,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert standing.run_statuses() == [], "metrics have no series of a query that nobody knows the name of"
     assert answers.status(StatusRequest(stream="returns")).streams == []
 
-    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
     assert [each["run"]["mark"] for each in answers.status(StatusRequest()).streams] == [run_mark("t")]
 
 
@@ -427,7 +428,7 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
     standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     for token, query in [("t1", "q"), ("t2", "q"), ("t3", "other"), ("t4", "q")]:
-        desks.heartbeats.answer(HeartbeatRequest("s", token, first=True))
+        answer_of(desks, HeartbeatRequest("s", token, first=True))
         [*_, run] = desks.runs
         run.tie(query, f"r-{token}", None)
         run.ended = token != "t4"

@@ -29,7 +29,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 
-from tests.integration.driver.reported import NoQueries, report_of
+from tests.integration.driver.reported import NoQueries, answer_of, report_of
 from tests.integration.transport.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
@@ -243,7 +243,7 @@ def attach(query: Query, **of_offset: Any) -> tuple[Any, StreamRun]:
     queries: Any = Queries([query])
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(stream())
-    reply = desks.heartbeats.answer(HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
+    reply = answer_of(desks, HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
     return reply, desks.runs._runs["new"]
 
 
@@ -343,7 +343,7 @@ def test_a_query_whose_reports_cannot_be_read_ends_and_says_why() -> None:
     [run] = desks.runs
     run.tie("q", "r", None)
 
-    reply = desks.heartbeats.answer(HeartbeatRequest("s", run.token))
+    reply = answer_of(desks, HeartbeatRequest("s", run.token))
     assert reply.refusal is not None
     assert reply.refusal.startswith("a batch's progress: Spark's JSON cannot be read. Hint: ")
 
@@ -367,12 +367,12 @@ def test_the_news_of_an_end_that_comes_after_the_restart_ends_only_the_run_befor
     queries: Any = Queries([Query(run_id="r1", query_id="q")])
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(stream())
-    desks.heartbeats.answer(HeartbeatRequest("s", "before", first=True))
+    answer_of(desks, HeartbeatRequest("s", "before", first=True))
     [before] = desks.runs
     if seen:
         before.tie("q", "r1", None)
     queries.running.append(Query(run_id="r2", query_id="q"))
-    desks.heartbeats.answer(HeartbeatRequest("s", "after", resumes="before", first=True))
+    answer_of(desks, HeartbeatRequest("s", "after", resumes="before", first=True))
     desks.events.take_event("terminated", terminated(None, "r1"))
 
     ends = [(run.token, run.ended, run.run_id) for run in desks.runs]
@@ -397,7 +397,7 @@ def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_it
     queries: Any = Queries([])
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(stream())
-    desks.heartbeats.answer(HeartbeatRequest("s", "a token", first=True))
+    answer_of(desks, HeartbeatRequest("s", "a token", first=True))
     [status] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
 
     assert "a token" not in json.dumps(run_json(status))
@@ -410,10 +410,10 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
     queries: Any = Queries([])
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(stream())
-    before = desks.heartbeats.answer(HeartbeatRequest("s", "before", first=True))
+    before = answer_of(desks, HeartbeatRequest("s", "before", first=True))
     desks.ending.expect(["s"], None)
-    desks.heartbeats.answer(HeartbeatRequest("s", "ends", first=True))
-    desks.heartbeats.answer(HeartbeatRequest("s", "after", first=True))
+    answer_of(desks, HeartbeatRequest("s", "ends", first=True))
+    answer_of(desks, HeartbeatRequest("s", "after", first=True))
 
     assert before.refusal is None
     assert {token: run.available_now for token, run in desks.runs._runs.items()} == {
@@ -428,7 +428,7 @@ def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -
     desks.runs.add(stream())
     desks.ending.expect(["s"], None)
     desks.events.take_event("terminated", terminated("its checkpoint is another's"))
-    desks.heartbeats.answer(HeartbeatRequest("s", "next", first=True))
+    answer_of(desks, HeartbeatRequest("s", "next", first=True))
 
     assert not desks.runs._runs["next"].available_now
     assert not desks.plans.guide(GuideRequest("s", "planner")).available_now
@@ -439,7 +439,7 @@ def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothin
     desks = Desks(queries, notify=lambda _: None)
     desks.runs.add(stream())
     desks.ending.expect(["s"], "AssertionError: the plan is made in another thread")
-    refusal = desks.heartbeats.answer(HeartbeatRequest("s", "ends", first=True)).refusal
+    refusal = answer_of(desks, HeartbeatRequest("s", "ends", first=True)).refusal
 
     assert refusal is not None
     assert 'stream "orders": Trigger.AvailableNow would run one batch and emit nothing' in refusal

@@ -257,7 +257,7 @@ def test_a_token_that_is_a_path_names_no_farewell(kafka: Path, monkeypatch: pyte
     """The token is part of an offset; its file is read at the start of a query and deleted after its end."""
     before = everything(kafka)
     files = FarewellFiles(None, str(kafka))  # type: ignore[arg-type]  # a session, which the store below does not need
-    monkeypatch.setitem(vars(files), "_store", LocalStore(kafka))
+    monkeypatch.setitem(vars(files), "_opened", LocalStore(kafka))
     assert files.read(token) is None
     files.forget(token)
     assert everything(kafka) == before
@@ -268,7 +268,7 @@ def test_a_token_that_is_a_path_names_no_farewell(kafka: Path, monkeypatch: pyte
 def test_a_farewell_is_a_file_of_the_checkpoint(tmp_path: Path, kafka: Path, kind: str) -> None:
     farewell = Farewell("ab12", 3, 7, "state")
     files = FarewellFiles(None, str(kafka))  # type: ignore[arg-type]
-    vars(files)["_store"] = LocalStore(kafka)
+    vars(files)["_opened"] = LocalStore(kafka)
     files.write(farewell)
     assert files.read("ab12") == farewell
     (kafka / "lowmark/ab12").rename(tmp_path / "there")

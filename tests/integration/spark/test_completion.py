@@ -127,7 +127,7 @@ def test_partitions_are_marked_by_what_the_sink_has_of_their_own_stream(tmp_path
     (written.folder / "offsets/0").write_text(f"{lines}\n{other}")
     written.commit(0)
     files = FarewellFiles(None, str(written.folder))  # type: ignore[arg-type]  # the store below needs no session
-    vars(files)["_store"] = LocalStore(written.folder)
+    vars(files)["_opened"] = LocalStore(written.folder)
     assert files.newest_commit("clicks") == (0, us(50))
     assert files.newest_commit("orders") == (0, None)
 

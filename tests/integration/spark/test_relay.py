@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.connect.streaming.query import StreamingQuery
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
+from tests.integration.driver.reported import answer_of
 from tests.integration.driver.test_cooperation_rules import FakeClient
 from tests.integration.driver.test_runs import stream as wrapped_stream
 from tests.servers.local import wait_until
@@ -123,7 +125,7 @@ def served() -> tuple[Desks, Client, FakeClient]:
     queries, coordinator = Known(), FakeClient()
     desks = Desks(cast("Any", queries), lambda _: None, cast("Any", coordinator), job="billing")
     desks.runs.add(wrapped_stream())
-    client = Client([], desks.heartbeats.answer)
+    client = Client([], partial(answer_of, desks))
     queries.append(client.query)
     return desks, client, coordinator
 

@@ -1,0 +1,84 @@
+"""Talks: work of the loop that reads a checkpoint between its steps, beside the loop, because a file system may hang.
+
+A talk is a generator. Its steps run on the loop. A step yields a read, and the result of the read begins the next step.
+The read has a thread of its own, so a read that never returns holds neither the loop, nor a thread of gRPC, nor the end
+of the process. Only the talk waits: its local variables are the state of a run that has not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from lowmark.sources.worker import Worker
+
+Result = TypeVar("Result")
+
+READ_SECONDS = 8.0
+"""A reader's call ends after 10 seconds, and shall hear why."""
+
+Talk = Generator[Callable[[], Any], Any, Result]
+
+
+class OnLoop(Protocol):
+    """Runs work on the service's loop, and waits for it."""
+
+    def __call__(self, work: Callable[[], Result], action: str) -> Result:
+        """Return the result of the work; an error names the `action` that failed."""
+        ...
+
+
+class Beside(Protocol):
+    """Reads beside the loop, without a wait, and does something on the loop with what was read."""
+
+    def __call__(self, read: Callable[[], Result], then: Callable[[Result], object]) -> None:
+        """Begin to read, and return."""
+        ...
+
+
+def done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> None:
+    """Read at once: a `Beside` where there is no loop."""
+    then(read())
+
+
+def hold(talk: Talk[Result], on_loop: OnLoop, action: str) -> Result:
+    """Hold a talk on the caller's thread, and return its result. What its reads raise ends the talk."""
+    found: Any = None
+    while True:
+        try:
+            read = on_loop(partial(talk.send, found), action)
+        except StopIteration as over:
+            result: Result = over.value
+            return result
+        found = aside(read, action)
+
+
+def aside(read: Callable[[], Result], action: str, *, seconds: float | None = None) -> Result:
+    """Return the result of a read that runs on a thread of its own.
+
+    Args:
+        seconds: how long to wait; None: `READ_SECONDS`.
+
+    Raises:
+        TimeoutError: the read has not returned in time.
+    """
+    done: Future[Result] = Future()
+    seconds = READ_SECONDS if seconds is None else seconds
+
+    def work() -> None:
+        try:
+            done.set_result(read())
+        except BaseException as failed:  # noqa: BLE001  # the caller raises it again
+            done.set_exception(failed)
+
+    Worker("lowmark-checkpoint", work).start()
+    try:
+        return done.result(seconds)
+    except FutureTimeout:
+        if done.done():
+            raise  # the read itself timed out
+        why = f"the file system of its checkpoint has not answered for {seconds:g} seconds"
+        raise TimeoutError(f"cannot {action}: {why}") from None
