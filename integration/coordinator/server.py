@@ -58,6 +58,7 @@ from .access import Door, TokenCheck
 from .journal import Journal, patience_seconds
 from .messages import (
     MOST_BYTES,
+    REFUSALS,
     SAY,
     SERVICE,
     STATUS,
@@ -391,7 +392,7 @@ class CoordinatorServer:
             return refusal(statement)
         try:
             effects = self._coordinator.handle(statement, self._now_us())
-        except LowmarkError as refused:
+        except REFUSALS as refused:
             return refusal(refused)
         task = statement.task
         if isinstance(statement, ReplyLowWatermark):

@@ -41,7 +41,7 @@ from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
-from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark, UnknownTask
+from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MOST_US, none_first
 from lowmark.watermark.protocol import TaskId
 from lowmark.watermark.splits.status import need
@@ -225,10 +225,10 @@ class AlignmentGroup:
             next_wanted_us: its watermark after the next row; None if unknown.
 
         Raises:
-            UnknownTask: the task is no member.
+            KeyError: the task is no member.
             InvalidWatermark: a value does not fit 64 bits; nothing was changed.
         """
-        member = self._find(task)
+        member = self._members[task]
         for us in (low_us, next_wanted_us):
             if us is not None and not LEAST_US <= us <= MOST_US:
                 raise InvalidWatermark(str(task), us)
@@ -241,8 +241,8 @@ class AlignmentGroup:
             member.low_at_us, member.low_us = at_us, low_us
 
     def idle(self, task: TaskId, *, at_us: int) -> None:
-        """Leave out a member that is quiet and has caught up, until its next report. Raises UnknownTask."""
-        member = self._find(task)
+        """Leave out a member that is quiet and has caught up, until its next report. Raises KeyError."""
+        member = self._members[task]
         self._changed(task)
         self._take(member, _Report(at_us, False, None))
 
@@ -347,12 +347,6 @@ class AlignmentGroup:
             "low_us": member.low_us,
             "low_at_us": member.low_at_us,
         }
-
-    def _find(self, task: TaskId) -> _Member:
-        member = self._members.get(task)
-        if member is None:
-            raise UnknownTask(str(task), f"alignment group {self._name!r}", len(self._members))
-        return member
 
     def _take(self, member: _Member, report: _Report) -> None:
         if member.report is None or report.order > member.report.order:
