@@ -19,7 +19,6 @@ import threading
 import uuid
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -46,10 +45,6 @@ class CoordinatorClient:
     """One application's link to a shared coordinator: its tasks take part through it.
 
     Args:
-        address: ``unix:/path`` or ``host:port``.
-        tls_ca: PEM file with the coordinator's certificate; needed with ``host:port``.
-        token_file: file with the coordinator's token; needed with ``host:port``.
-        tls_cert, tls_key: PEM files, the application's own certificate and key, if the coordinator asks for them.
         on_low: called with a task and the new low watermark of its source, microseconds; the low watermark never falls.
         on_given_up: called with the token of a run that cannot go on, as `register` returned the token, and with the
             reason: the coordinator refuses the run for good (another process replaced the run, or its group has other
@@ -60,27 +55,22 @@ class CoordinatorClient:
     One thread calls the callbacks in turn, so a callback must not block.
 
     Raises:
-        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
+        AddressRefused, TokenRefused: a file of the caller cannot be used.
     """
 
     def __init__(
         self,
-        address: str,
+        caller: Caller,
         *,
-        tls_ca: Path | None = None,
-        token_file: Path | None = None,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
         on_low: Callable[[TaskId, int], None] | None = None,
         on_given_up: Callable[[str, LowmarkError], None] | None = None,
         deadline_seconds: float = 5.0,
         random: Random | None = None,
         now_us: Callable[[], int] | None = None,
     ) -> None:
-        self.address = address
-        self._caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
-        self._caller.metadata()
-        self._caller.channel().close()
+        self.address, self._caller = caller.address, caller
+        caller.metadata()
+        caller.channel().close()
         self._on_low, self._on_given_up = on_low, on_given_up
         self._deadline_seconds = deadline_seconds
         self._now_us = SteadyClock().now_us if now_us is None else now_us

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lowmark.integration.cli import main
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.demo.feed import demo_script
@@ -96,7 +96,7 @@ def test_names_at_a_coordinator_do_nothing_to_a_terminal(
     hostile: tuple[str, Path], command: str, options: tuple[str, ...]
 ) -> None:
     task = TaskId(HOSTILE, HOSTILE, HOSTILE)
-    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, CoordinatorClient(address) as client:
+    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, CoordinatorClient(Caller(address)) as client:
         client.register(task)
         client.report(task, 1_000)
         wait_until(lambda: client.low_us(task) == 1_000, "the low watermark")

@@ -17,7 +17,7 @@ import grpc
 import pytest
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.client_state import (
@@ -624,7 +624,7 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
     with (
         caplog.at_level(logging.ERROR),
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, on_low=hear) as one,
+        CoordinatorClient(Caller(address), on_low=hear) as one,
     ):
         one.register(task(0))
         for low_us in (1, 2, 3):
@@ -637,7 +637,10 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
 def test_a_coordinator_that_does_not_exist_is_said_at_once_and_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), CoordinatorClient(f"unix:{folder}/nobody.sock", random=Random(7)) as alone:
+    with (
+        caplog.at_level(logging.WARNING),
+        CoordinatorClient(Caller(f"unix:{folder}/nobody.sock"), random=Random(7)) as alone,
+    ):
         with pytest.raises(CoordinatorUnreachable, match=r"cannot create the service: no coordinator answers at unix:"):
             alone.reach()
         since_us = alone.since_us
@@ -653,7 +656,7 @@ def test_a_coordinator_that_answers_is_reached_and_nothing_is_said(
     with (
         caplog.at_level(logging.WARNING),
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address) as one,
+        CoordinatorClient(Caller(address)) as one,
     ):
         one.reach()
         assert one.connected
@@ -677,7 +680,7 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
     for low_us in (0, 7):  # the second time with the journal's state
         with (
             serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
-            CoordinatorClient(address) as one,
+            CoordinatorClient(Caller(address)) as one,
         ):
             for n, each in enumerate(tasks):
                 group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
@@ -687,13 +690,13 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
                 least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
                 wait_until(lambda: one.low_us(each) == least_us, f"{each!r} to hear {least_us}")  # noqa: B023
                 wait_until(lambda: one.cap(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
-            seen = ask_status(address).coordinator
+            seen = ask_status(Caller(address)).coordinator
             runs = {task.task: task.mark for source in seen.sources for task in source.tasks}
             assert runs == {each: run_mark(f"run {low_us} {each.task_id}") for each in tasks}
             assert {group.group for group in seen.groups} == {f"group {each.job_id} {each.source_id}" for each in tasks}
             printed = StringIO()
             console = Console(file=printed, width=1_000, markup=False, emoji=False)
-            show_coordinator(address, ask_status(address), console, now_us=0)
+            show_coordinator(address, ask_status(Caller(address)), console, now_us=0)
             assert all(f"{n} {ODD_NAMES[0]}" in printed.getvalue() for n in range(2))
             assert "0 null" in printed.getvalue()
             assert "[red]markup[/red] [/nothing] :smile:" in printed.getvalue()
@@ -705,8 +708,8 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
         serving(
             Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
         ) as address,  # a client renews after a third of the lease
-        CoordinatorClient(address, on_given_up=lambda token, _error: given_up.append(token)) as old,
-        CoordinatorClient(address) as new,
+        CoordinatorClient(Caller(address), on_given_up=lambda token, _error: given_up.append(token)) as old,
+        CoordinatorClient(Caller(address)) as new,
     ):
         token = old.register(task(0))
         old.report(task(0), 1)
@@ -720,7 +723,7 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
-    with CoordinatorClient(f"unix:{folder}/nobody.sock") as alone:
+    with CoordinatorClient(Caller(f"unix:{folder}/nobody.sock")) as alone:
         with pytest.raises(UnknownTask, match="task job/orders/0 is not known to this application"):
             alone.report(task(0), 1)
         alone.register(task(0))
@@ -739,14 +742,14 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
 
 def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
-        CoordinatorClient("localhost:1")
+        CoordinatorClient(Caller("localhost:1"))
     readable = token_file(tmp_path)
     readable.chmod(0o640)
     with pytest.raises(TokenRefused, match="its permissions are 0640, expected 0600") as refusal:
-        CoordinatorClient("unix:/nobody.sock", token_file=readable)
+        CoordinatorClient(Caller("unix:/nobody.sock", token_file=readable))
     assert "0123456789abcdef" not in str(refusal.value)
     with pytest.raises(TokenRefused, match="16 or more plain characters"):
-        CoordinatorClient("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
+        CoordinatorClient(Caller("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s")))
 
 
 @pytest.mark.parametrize(
@@ -779,7 +782,10 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
     server.add_insecure_port(f"unix:{folder}/c.sock")
     server.start()
     try:
-        with caplog.at_level(logging.WARNING), CoordinatorClient(f"unix:{folder}/c.sock", deadline_seconds=0.2) as one:
+        with (
+            caplog.at_level(logging.WARNING),
+            CoordinatorClient(Caller(f"unix:{folder}/c.sock"), deadline_seconds=0.2) as one,
+        ):
             wait_until(lambda: one.connected, "connected")
             one.register(task(0))
             wait_until(lambda: len(watches) >= 2, "it has hung up, and watches anew", seconds=10)
@@ -791,21 +797,24 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 
 def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
     door = Door(f"unix:{folder}/c.sock")
-    with serving(door, interval_us=60 * SECOND) as address, CoordinatorClient(address, deadline_seconds=0.2) as one:
+    with (
+        serving(door, interval_us=60 * SECOND) as address,
+        CoordinatorClient(Caller(address), deadline_seconds=0.2) as one,
+    ):
         wait_until(lambda: one.connected, "connected")
         one.register(task(0))
-        wait_until(lambda: one._state.quiet and ask_status(address).coordinator.sources != (), "registered")
+        wait_until(lambda: one._state.quiet and ask_status(Caller(address)).coordinator.sources != (), "registered")
         since_us = one.since_us
         threading.Event().wait(1)
         assert (one.connected, one.since_us) == (True, since_us)
 
 
 def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
-    with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(address) as one:
+    with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(Caller(address)) as one:
         one.register(task(0))
         one.report(task(0), 1)
         wait_until(lambda: one.low_us(task(0)) == 1, "connected")
-        with CoordinatorClient(address) as other:
+        with CoordinatorClient(Caller(address)) as other:
             wait_until(lambda: other.connected, "connected")
             other.register(task(1), low_watermark_us=3)
             other.report(task(1), 10)
@@ -831,14 +840,14 @@ def test_what_is_said_while_the_thread_is_busy_arrives_before_the_close(folder: 
             wait_until(lambda: one._work.qsize() >= 2, "the end of the run and of the link")
 
     with serving(Door(f"unix:{folder}/c.sock"), interval_us=SECOND // 50) as address:
-        one = CoordinatorClient(address, on_low=hear)
+        one = CoordinatorClient(Caller(address), on_low=hear)
         closing.append(one._closing)
         one.register(task(0))
         one.report(task(0), 2)
         assert busy.wait(20)
         one.deregister(task(0))
         one.close(seconds=20)
-        [source] = ask_status(address).coordinator.sources
+        [source] = ask_status(Caller(address)).coordinator.sources
         assert [each.task for each in source.tasks if each.away_since_us is None] == []
 
 
@@ -884,7 +893,7 @@ def test_a_link_begins_again_with_what_the_application_said(
     lows: list[int] = []
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, on_low=lambda _task, low_us: lows.append(low_us)) as one,
+        CoordinatorClient(Caller(address), on_low=lambda _task, low_us: lows.append(low_us)) as one,
     ):
         one.register(task(0))
         one.report(task(0), 1)
@@ -913,11 +922,11 @@ def test_a_connection_that_lacks_a_thread_leaves_none_behind(folder: Path, monke
         start(worker)
 
     with serving(Door(f"unix:{folder}/c.sock")) as address:
-        with CoordinatorClient(address) as one:
+        with CoordinatorClient(Caller(address)) as one:
             one.reach()  # starts gRPC's own threads, which stay
         before = set(threading.enumerate())
         monkeypatch.setattr(Worker, "start", short_of_threads)
-        with CoordinatorClient(address) as one:
+        with CoordinatorClient(Caller(address)) as one:
             wait_until(lambda: one.connected, "the link is back", seconds=10)
         assert refusals == []
         wait_until(lambda: set(threading.enumerate()) <= before, "no thread is left", seconds=10)
@@ -929,7 +938,7 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
     given_up: dict[str, LowmarkError] = {}
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, on_given_up=given_up.__setitem__) as one,
+        CoordinatorClient(Caller(address), on_given_up=given_up.__setitem__) as one,
     ):
         token = one.register(task(0))
         one.reach()
@@ -956,7 +965,7 @@ def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> N
     now_us = [0]
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
+        CoordinatorClient(Caller(address), now_us=lambda: now_us[0], deadline_seconds=5) as one,
     ):
         one.reach()
         one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread does no other work

@@ -660,7 +660,7 @@ def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, metho
 def guarded(folder: Path, tmp_path: Path) -> Iterator[str]:
     """Served over a socket, to test the token alone."""
     with serving(Door(f"unix:{folder}/c.sock", token_file=token_file(tmp_path))) as address:
-        assert ask_status(address, token_file=token_file(tmp_path)).applications == 0
+        assert ask_status(Caller(address, token_file=token_file(tmp_path))).applications == 0
         yield address
 
 
@@ -700,7 +700,7 @@ def test_a_path_with_a_percent_sign_is_the_one_that_was_named(folder: Path) -> N
         each.mkdir(mode=0o755)
     named.chmod(0o700)
     with serving(Door(f"unix:{named}/c.sock")) as address:
-        assert ask_status(address).applications == 0
+        assert ask_status(Caller(address)).applications == 0
         assert (named / "c.sock").exists()
         assert list(decoded.iterdir()) == []
 
