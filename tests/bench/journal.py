@@ -30,7 +30,7 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits.events import Tick
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 
 TASKS_OF_A_SOURCE = 100
 START_US = 1_767_268_800_000_000
@@ -40,7 +40,7 @@ class Tasks:
     """A coordinator whose tasks have all reported a low watermark, and the changes that are measured."""
 
     def __init__(self, number: int) -> None:
-        self.coordinator = LowWatermarkCoordinator(lease_us=7 * 24 * 3_600_000_000)
+        self.coordinator = LowWatermarkCoordinator(Settings(lease_us=7 * 24 * 3_600_000_000))
         self.ids = [TaskId("job", f"s-{n // TASKS_OF_A_SOURCE}", str(n)) for n in range(number)]
         self._left: list[TaskId] = []
         self._now_us, self._runs, self._random = START_US, dict.fromkeys(self.ids, 0), Random(number)

@@ -40,7 +40,7 @@ from lowmark.watermark.protocol import (
 )
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import Rows
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
@@ -254,7 +254,7 @@ class Definition:
 
 
 def coordinator() -> LowWatermarkCoordinator:
-    return LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
+    return LowWatermarkCoordinator(Settings(interval_us=INTERVAL_US, lease_us=LEASE_US))
 
 
 def task_id(name: str) -> TaskId:
@@ -453,7 +453,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             assert definition.over == self.definition.over
             definition = copy.deepcopy(definition)
         self.coordinator = LowWatermarkCoordinator.restore(
-            data, now_us=self.now_us, interval_us=INTERVAL_US, lease_us=LEASE_US
+            data, Settings(interval_us=INTERVAL_US, lease_us=LEASE_US), now_us=self.now_us
         )
         assert data == self.coordinator.snapshot()
         self.rows = data
@@ -590,7 +590,7 @@ def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     refused = set[str]()
     for seed in range(10):
         random, now_us = Random(seed), 0
-        one = LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
+        one = LowWatermarkCoordinator(Settings(interval_us=INTERVAL_US, lease_us=LEASE_US))
         for step in range(400):
             message = anything(random, now_us, step)
             before, error = (one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None

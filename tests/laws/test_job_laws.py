@@ -22,7 +22,7 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
 )
 from lowmark.watermark.splits.events import Tick
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
 
 from tests.laws.strategies import draws
 
@@ -57,7 +57,7 @@ class Job:
     def __init__(self, seed: int) -> None:
         self.seed, self.random = seed, Random(seed)
         self.now_us = 0
-        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US)
+        self.coordinator = LowWatermarkCoordinator(Settings(interval_us=S, lease_us=LEASE_US))
         self.journal = self.coordinator.snapshot(), 0
         self.queries = [Query(str(n), self.rows()) for n in range(self.random.randint(2, 3))]
         self.low_us: int | None = None
@@ -144,7 +144,7 @@ class Job:
             self.forget(query)
         elif what > 0.93:
             self.coordinator = LowWatermarkCoordinator.restore(
-                self.journal[0], now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+                self.journal[0], Settings(interval_us=S, lease_us=LEASE_US), now_us=self.now_us
             )
             self.journal = self.journal[0], self.coordinator.epoch
 

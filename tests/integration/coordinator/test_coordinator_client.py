@@ -37,7 +37,7 @@ from lowmark.watermark.protocol import LeaseRenewed, LeftOut, RetrieveLowWaterma
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
@@ -493,7 +493,7 @@ class Lossy:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
-        self.coordinator = LowWatermarkCoordinator(interval_us=SECOND, lease_us=5 * SECOND)
+        self.coordinator = LowWatermarkCoordinator(Settings(interval_us=SECOND, lease_us=5 * SECOND))
         self.holdings = [Holdings() for _ in range(2)]
         self.states = [ClientState(f"app-{n}", Random(seed + n)) for n in range(2)]
         self.lives = 1
@@ -519,7 +519,7 @@ class Lossy:
         """Let each application send its messages, if it can; then let time pass."""
         if self.loses(0.2 * loss):
             self.coordinator = LowWatermarkCoordinator.restore(
-                self.coordinator.snapshot(), now_us=self.now_us, interval_us=SECOND, lease_us=5 * SECOND
+                self.coordinator.snapshot(), Settings(interval_us=SECOND, lease_us=5 * SECOND), now_us=self.now_us
             )
         for n in range(2):
             if self.loses(0.5 * loss):  # an error may have left it half changed

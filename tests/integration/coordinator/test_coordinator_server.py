@@ -24,7 +24,7 @@ from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 
 from tests.integration.coordinator.coordinator_scene import (
     SECOND,
@@ -724,7 +724,7 @@ def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -
 
 
 def serve_once(door: Door, folder: Path) -> None:
-    run_coordinator(door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None)
+    run_coordinator(door, Settings(), journal=folder / "state" / "j", ready=lambda *_: None)
 
 
 def test_a_port_in_use_and_a_key_of_another_certificate_are_refused_before_a_file_is_made(

@@ -9,7 +9,7 @@ from lowmark.watermark import NotifyNewLowWatermark, SplitState, TaskId
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.alignment import AlignmentGroup
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import SourceStatus
 
@@ -24,7 +24,7 @@ class World:
 
     def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
         self.now_us, self._rows = 0, Rows()
-        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US, quorum=quorum)
+        self.coordinator = LowWatermarkCoordinator(Settings(interval_us=S, lease_us=LEASE_US, quorum=quorum))
         for task in tasks:
             self.register(task)
 
@@ -80,7 +80,7 @@ class World:
 
     def restart(self) -> None:
         self.coordinator = LowWatermarkCoordinator.restore(
-            self.rows(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+            self.rows(), Settings(interval_us=S, lease_us=LEASE_US), now_us=self.now_us
         )
 
 

@@ -16,7 +16,7 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
     TaskReturnedLate,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import decode, to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
@@ -266,7 +266,9 @@ def test_the_time_that_others_waited_is_in_the_journal_minute_by_minute() -> Non
         if job.coordinator.epoch != epoch:
             journal, epoch = job.coordinator.snapshot(), job.coordinator.epoch
     assert job.low_us == 60
-    job.coordinator = LowWatermarkCoordinator.restore(journal, now_us=job.now_us, interval_us=S, lease_us=LEASE_US)
+    job.coordinator = LowWatermarkCoordinator.restore(
+        journal, Settings(interval_us=S, lease_us=LEASE_US), now_us=job.now_us
+    )
     waited_us = {t["task_id"]: t["waited_us"] for t in decode(journal)["sources"][0]["tasks"]}
     assert waited_us["b"] // (60 * S) == 2
     for second in range(70):
@@ -328,10 +330,10 @@ def test_tasks_that_are_away_take_places(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_journal_in_which_a_field_of_a_task_is_missing_is_refused(field: str) -> None:
     job = begun(Job())
     rows, key = job.rows(), ("task", *B.parts)
-    LowWatermarkCoordinator.restore(rows, now_us=job.now_us, interval_us=S)
+    LowWatermarkCoordinator.restore(rows, Settings(interval_us=S), now_us=job.now_us)
     without = {name: value for name, value in json.loads(rows[key]).items() if name != field}
     with pytest.raises(CorruptSnapshot, match=f"'{field}' is missing"):
-        LowWatermarkCoordinator.restore({**rows, key: to_json(without)}, now_us=job.now_us, interval_us=S)
+        LowWatermarkCoordinator.restore({**rows, key: to_json(without)}, Settings(interval_us=S), now_us=job.now_us)
 
 
 # -- how far the sinks of a job are complete

@@ -33,6 +33,7 @@ from lowmark.watermark.tasks.coordinator import (
     CoordinatorEffect,
     CoordinatorEvent,
     LowWatermarkCoordinator,
+    Settings,
 )
 from lowmark.watermark.tasks.snapshot import Key, decode, to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
@@ -769,7 +770,7 @@ def test_a_task_that_never_registered_is_told_to(message: CoordinatorEvent) -> N
 @pytest.mark.parametrize("settings", [{"interval_us": 0}, {"lease_us": -1}, {"quorum": 0.0}, {"quorum": 1.5}])
 def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="expected a"):
-        LowWatermarkCoordinator(**settings)
+        Settings(**settings)
 
 
 # -- restart
@@ -799,7 +800,7 @@ def test_after_a_restart_with_an_earlier_clock_answers_are_still_news_and_caps_a
     world.tick()
     world.reply(A, 5)
     data = world.coordinator.snapshot()
-    coordinator = LowWatermarkCoordinator.restore(data, now_us=7, interval_us=S, lease_us=LEASE_US)
+    coordinator = LowWatermarkCoordinator.restore(data, Settings(interval_us=S, lease_us=LEASE_US), now_us=7)
     assert taken(data, coordinator) == coordinator.snapshot()
     [question] = of(RetrieveLowWatermark, coordinator.handle(Tick(), 7))
     assert of(CapAnnounced, coordinator.handle(Tick(), 7 + S))
@@ -899,7 +900,7 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
 
 def test_a_source_may_be_forgotten_before_its_next_round_was_due() -> None:
     hour_us = 3_600 * S
-    coordinator = LowWatermarkCoordinator(interval_us=5 * hour_us, lease_us=S)
+    coordinator = LowWatermarkCoordinator(Settings(interval_us=5 * hour_us, lease_us=S))
     coordinator.handle(TaskRegistered(A, "1", 7), 0)
     assert len(of(TaskLost, coordinator.handle(Tick(), 2 * S))) == 1
     coordinator.handle(Tick(), 2 * hour_us)

@@ -9,7 +9,7 @@ from lowmark.watermark import InvalidMessage, SplitState, TaskId, TooManyTasks
 from lowmark.watermark.protocol import LeaseRenewed, LeftOut, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import CapAnnounced
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
 from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of
@@ -43,7 +43,7 @@ def restarted_with_what_was_said_before(*, quorum: float) -> tuple[World, ReplyL
     world.handle(ReplyLowWatermark("job", "orders", "a", world.now_us, 11, "1", sequence=6))
     world.now_us += S
     world.coordinator = LowWatermarkCoordinator.restore(
-        journal, now_us=world.now_us, interval_us=S, lease_us=LEASE_US, quorum=quorum
+        journal, Settings(interval_us=S, lease_us=LEASE_US, quorum=quorum), now_us=world.now_us
     )
     return world, late
 
@@ -74,7 +74,7 @@ def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out
     world.reply(B, 10)
     assert world.states() == [SplitState.IDLE, SplitState.ACTIVE]
     world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), now_us=world.now_us, interval_us=S, lease_us=LEASE_US, quorum=0.5
+        world.coordinator.snapshot(), Settings(interval_us=S, lease_us=LEASE_US, quorum=0.5), now_us=world.now_us
     )
     low_us = world.low_us
     world.tick()
@@ -116,13 +116,13 @@ def test_a_lease_and_what_is_expected_have_limits() -> None:
     with pytest.raises(InvalidMessage, match="expected_tasks: expected an integer of 1 to 200,000, got 200001"):
         world.handle(TaskRegistered(A, "2", expected_tasks=200_001))
     with pytest.raises(ValueError, match="at most"):
-        LowWatermarkCoordinator(lease_us=8 * 86_400 * S)
+        Settings(lease_us=8 * 86_400 * S)
 
 
 def test_leases_after_a_restart_are_those_that_the_new_coordinator_gives() -> None:
     world = World(A)
     world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), now_us=world.now_us, lease_us=7 * S
+        world.coordinator.snapshot(), Settings(lease_us=7 * S), now_us=world.now_us
     )
     assert world.source.tasks[0].lease_left_us == 7 * S
 
