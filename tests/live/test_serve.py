@@ -32,7 +32,8 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapKind
-from lowmark.watermark.tasks.snapshot import Rows, decode
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
 from tests.integration.coordinator.serving import certificate, private_folder, reply, task, token_file

@@ -48,7 +48,8 @@ from .cap import CapAnnounced
 from .groups import AlignmentGroups
 from .leases import Leases
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
-from .snapshot import ChangedRows, Changes, Key, Rows, decode, to_json
+from .restored import decode
+from .snapshot import ChangedRows, Changes, Key, Rows, to_json
 from .sources import Sources
 from .status import CoordinatorStatus, source_status
 

@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
@@ -81,7 +81,7 @@ class Answer:
             the sink stays.
     """
 
-    order: tuple[int, ...] | None = None
+    order: tuple[int | bool, ...] | None = None
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
     counted: bool = True
@@ -104,6 +104,9 @@ class Answer:
     def given_up(self) -> bool:
         """Whether it is excused by a person or a time limit. Otherwise its last rows may not be in its sink yet."""
         return self.excused and self.left_out is not LeftOut.FINISHED
+
+
+_SAVED = [each.name for each in fields(Answer) if each.name != "heard_us"]  # a restart begins the time of silence anew
 
 
 class SourceRounds:
@@ -403,8 +406,21 @@ class SourceRounds:
     def encoded(self, task_id: str | None = None) -> str | None:
         """The row of the source, or of a task, as JSON, without the open round and the history; None: no such task."""
         if task_id is None:
-            return to_json(self._own_snapshot())
-        return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
+            return to_json(
+                {
+                    "job_id": self.job_id,
+                    "source_id": self.source_id,
+                    "low_us": self.low_us,
+                    "rose_at_us": self.rose_at_us,
+                    "last_asked_us": self._last_asked_us,
+                    "returned_late": self.returned_late,
+                }
+            )
+        answer = self._answers.get(task_id)
+        if answer is None:
+            return None
+        saved = {name: getattr(answer, name) for name in _SAVED}
+        return to_json({"task_id": task_id, "low_us": self.task_low_us(task_id), **saved})
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark = nobody_keeps) -> SourceRounds:
@@ -418,20 +434,11 @@ class SourceRounds:
         rounds._last_asked_us = data["last_asked_us"]
         for saved in data["tasks"]:
             task_id = saved["task_id"]
-            answer = rounds._answers[task_id] = Answer(
-                order=None if saved["order"] is None else tuple(saved["order"]),
-                left_out=None if saved["left_out"] is None else LeftOut(saved["left_out"]),
-                next_wanted_us=saved["next_wanted_us"],
-                counted=saved["counted"],
-                passed=saved["passed"],
-                expected=saved["expected"],
-                patience_us=saved["patience_us"],
-                away_since_us=saved["away_since_us"],
-                away_limit_us=saved["away_limit_us"],
-                waited_us=saved["waited_us"],
-                excused=saved["excused"],
-                complete_until_us=saved["complete_until_us"],
-            )
+            answer = rounds._answers[task_id] = Answer(**{name: saved[name] for name in _SAVED})
+            if answer.order is not None:
+                answer.order = tuple(answer.order)
+            if answer.left_out is not None:
+                answer.left_out = LeftOut(answer.left_out)
             if answer.live:
                 rounds._unconfirmed.add(task_id)
                 if answer.left_out is not None:
@@ -447,35 +454,6 @@ class SourceRounds:
         return rounds
 
     # -- how
-
-    def _own_snapshot(self) -> dict[str, Any]:
-        return {
-            "job_id": self.job_id,
-            "source_id": self.source_id,
-            "low_us": self.low_us,
-            "rose_at_us": self.rose_at_us,
-            "last_asked_us": self._last_asked_us,
-            "returned_late": self.returned_late,
-        }
-
-    def _task_snapshot(self, task_id: str) -> dict[str, Any]:
-        answer = self._answers[task_id]
-        return {
-            "task_id": task_id,
-            "low_us": self.task_low_us(task_id),
-            "order": answer.order,
-            "left_out": None if answer.left_out is None else answer.left_out.value,
-            "next_wanted_us": answer.next_wanted_us,
-            "counted": answer.counted,
-            "passed": answer.passed,
-            "expected": answer.expected,
-            "patience_us": answer.patience_us,
-            "away_since_us": answer.away_since_us,
-            "away_limit_us": answer.away_limit_us,
-            "waited_us": answer.waited_us,
-            "excused": answer.excused,
-            "complete_until_us": answer.complete_until_us,
-        }
 
     def _changed(self, task_id: str | None = None) -> None:
         """Mark the row of the source and, if given, of a task."""
@@ -581,7 +559,7 @@ class SourceRounds:
         return RetrieveLowWatermark(self.job_id, self.source_id, task_id, asked_at_us)
 
 
-def _order(reply: ReplyLowWatermark) -> tuple[int, ...]:
+def _order(reply: ReplyLowWatermark) -> tuple[int | bool, ...]:
     """Sort key of replies, the newest last. At equal numbers a fixed rule decides: the reply that holds back more."""
     wanted_us = reply.next_wanted_us
     return (

@@ -17,7 +17,8 @@ from lowmark.watermark.protocol import (
     TaskReturnedLate,
 )
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator, Settings
-from lowmark.watermark.tasks.snapshot import decode, to_json
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
 from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of

@@ -35,7 +35,8 @@ from lowmark.watermark.tasks.coordinator import (
     LowWatermarkCoordinator,
     Settings,
 )
-from lowmark.watermark.tasks.snapshot import Key, decode, to_json
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import Key, to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 from lowmark.watermark.tasks.status import run_mark
 

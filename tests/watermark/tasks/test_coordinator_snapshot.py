@@ -7,8 +7,9 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.rounds import SourceRounds
-from lowmark.watermark.tasks.snapshot import Changes, Key, decode, to_json
+from lowmark.watermark.tasks.snapshot import Changes, Key, to_json
 
 from tests.watermark.tasks.coordinator_world import A, World, taken
 
