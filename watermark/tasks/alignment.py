@@ -200,6 +200,7 @@ class AlignmentGroup:
         else:
             known.throttled = throttled
         self._changed(task)
+        self._mark("group", self._name)
 
     def leave(self, task: TaskId) -> bool:
         """Forget a member that left or whose lease ran out. Returns whether the task was a member."""
@@ -207,6 +208,7 @@ class AlignmentGroup:
         self._changed(task)
         if not self._members:
             self._params = self._next_us = self._announced_us = None
+            self._mark("group", self._name)
         return known
 
     @property
@@ -276,7 +278,7 @@ class AlignmentGroup:
             return []
         interval_us = self._params.update_interval_us
         self._next_us += interval_us * ((now_us - self._next_us) // interval_us + 1)
-        self._changed()
+        self._mark("group", self._name)
         if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
         cap = self._decide().cap
@@ -337,11 +339,9 @@ class AlignmentGroup:
 
     # -- how
 
-    def _changed(self, task: TaskId | None = None) -> None:
-        """Mark the row of the group and, if given, of a member."""
-        if task is not None:
-            self._mark("member", self._name, *task.parts)
-        self._mark("group", self._name)
+    def _changed(self, task: TaskId) -> None:
+        """Mark the row of a member."""
+        self._mark("member", self._name, *task.parts)
 
     def _take(self, member: Member, report: _Report) -> None:
         if member.report is None or report.order > member.report.order:

@@ -151,7 +151,11 @@ class Leases:
         """End the runs that were silent for longer than their lease; name the tasks, sorted, each once."""
         self._listen(now_us)
         named = []
-        while (first := self._first()) is not None and first[1].look_us < self._listened_us:
+        # A look is at the end of its lease or earlier, so before the first look no lease is over.
+        while self._looks and self._looks[0][0] < self._listened_us:
+            first = self._first()
+            if first is None or first[1].look_us >= self._listened_us:
+                break
             named.append(first[0])
             self.leave(first[0])
         return sorted(named)

@@ -49,6 +49,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
@@ -107,6 +108,7 @@ class Answer:
 
 
 _SAVED = [each.name for each in fields(Answer) if each.name != "heard_us"]  # a restart begins the time of silence anew
+_VALUES, _ROW = attrgetter(*_SAVED), ("task_id", "low_us", *_SAVED)
 
 
 class SourceRounds:
@@ -279,6 +281,7 @@ class SourceRounds:
         self._live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
+        self._source_changed()  # it may be new
         self._changed(task_id)
         return self._behind(low_us)
 
@@ -351,7 +354,7 @@ class SourceRounds:
             self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
             self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
             self._questions_us.append(self.asked_at_us)
-            self._changed()
+            self._source_changed()
             self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
 
@@ -391,7 +394,7 @@ class SourceRounds:
             advance = self._advance_over_idle() or advance
         if advance is None:
             return []
-        self._changed()
+        self._source_changed()
         self.rose_at_us = now_us
         self.history.rose(now_us, advance.after_us, self.holder)
         live = sorted(task_id for task_id, answer in self._answers.items() if answer.live)
@@ -419,8 +422,8 @@ class SourceRounds:
         answer = self._answers.get(task_id)
         if answer is None:
             return None
-        saved = {name: getattr(answer, name) for name in _SAVED}
-        return to_json({"task_id": task_id, "low_us": self.task_low_us(task_id), **saved})
+        values = task_id, self.task_low_us(task_id), *_VALUES(answer)
+        return to_json(dict(zip(_ROW, values, strict=True)))
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark = nobody_keeps) -> SourceRounds:
@@ -455,10 +458,12 @@ class SourceRounds:
 
     # -- how
 
-    def _changed(self, task_id: str | None = None) -> None:
-        """Mark the row of the source and, if given, of a task."""
-        if task_id is not None:
-            self._mark("task", self.job_id, self.source_id, task_id)
+    def _changed(self, task_id: str) -> None:
+        """Mark the row of a task."""
+        self._mark("task", self.job_id, self.source_id, task_id)
+
+    def _source_changed(self) -> None:
+        """Mark the row of the source, which has nothing of its tasks."""
         self._mark("source", self.job_id, self.source_id)
 
     def _completeness(self, task_id: str) -> tuple[bool, int, str]:
@@ -553,6 +558,7 @@ class SourceRounds:
         if low_us is None or self.low_us is None or low_us >= self.low_us:
             return None
         self.returned_late += 1
+        self._source_changed()
         return self.low_us - low_us
 
     def _question(self, task_id: str, asked_at_us: int) -> RetrieveLowWatermark:
