@@ -10,6 +10,7 @@ from lowmark.watermark.protocol import LeaseRenewed, LeftOut, ReplyLowWatermark,
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import CapAnnounced
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
+from lowmark.watermark.tasks.rounds import SourceRounds
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
 from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of
@@ -191,3 +192,29 @@ def test_a_group_announces_so_often_and_others_do_not_pay_for_it() -> None:
     effects = world.tick()
     each = [told.group for told in of(CapAnnounced, effects)]
     assert {each.count(f"g{n:02}") for n in range(100)} <= set(range(18, 23))
+
+
+@pytest.mark.parametrize("name", ["unanswered", "expected"])
+def test_a_status_asks_once_and_not_for_each_task_what_takes_a_look_at_all_tasks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, get = [0], getattr(SourceRounds, name).fget
+
+    def watched(rounds: SourceRounds) -> object:
+        asked[0] += 1
+        return get(rounds)
+
+    monkeypatch.setattr(SourceRounds, name, property(watched))
+
+    def asked_for(tasks: int) -> int:
+        world, ids = World(), [TaskId("job", "orders", str(n)) for n in range(tasks)]
+        for task in ids:
+            world.handle(TaskRegistered(task, "1", expected_tasks=tasks))
+        for task in ids[::2]:
+            world.handle(TaskDeregistered(task, "1"))
+        world.tick()
+        asked[0] = 0
+        assert [each.waited_for for each in world.source.tasks].count(True) == tasks // 2
+        return asked[0]
+
+    assert asked_for(4) == asked_for(40)
