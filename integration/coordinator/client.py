@@ -140,32 +140,14 @@ class CoordinatorClient:
             UnknownTask: the task was not registered here.
             InvalidMessage: a value is impossible.
         """
-        check_reply(
-            ReplyLowWatermark(
-                task.job_id,
-                task.source_id,
-                task.task_id,
-                0,
-                low_watermark_us,
-                self._known(task),
-                left_out,
-                next_wanted_us,
-                patience_us=patience_us,
-                complete_until_us=complete_until_us,
-            )
-        )
-        say = partial(
-            ClientState.report,
-            task=task,
-            low_us=low_watermark_us,
-            left_out=left_out,
-            next_wanted_us=next_wanted_us,
-            heard_us=heard_us,
+        reply = ReplyLowWatermark(
+            *(*task.parts, 0, low_watermark_us, self._known(task), left_out, next_wanted_us),
             patience_us=patience_us,
             complete_until_us=complete_until_us,
         )
-        self._holdings.report(task, say)
-        self._hand_over(lambda: say(self._state))
+        check_reply(reply)
+        self._holdings.report(reply, heard_us)
+        self._hand_over(lambda: self._state.report(reply, heard_us))
         if self._worker.failed is not None:
             self._give_up(task)
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -21,7 +20,6 @@ from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.client_state import (
-    BackOff,
     ClientState,
     GivenUp,
     Holdings,
@@ -59,6 +57,10 @@ def client(*, connected: bool = True, tasks: int = 1) -> ClientState:
     return state
 
 
+def report(state: ClientState, who: TaskId, low_us: int | None, *, heard_us: int | None = None, **fields: Any) -> None:
+    state.report(replace(reply(who, "", 0, low_us), **fields), heard_us)
+
+
 def said(state: ClientState, now_us: int) -> list[Statement]:
     message = state.take(now_us)
     return [] if message is None else said_in(message)
@@ -81,7 +83,7 @@ def refused(error: str) -> Refused:
 
 def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> None:
     state = client()
-    state.report(task(0), 0)
+    report(state, task(0), 0)
     assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1)]
     state.answered([Taken()], SECOND)
     state.told([asked(WHO, 5)], 2 * SECOND)
@@ -93,7 +95,7 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
 
 def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
     state = client()
-    state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
+    report(state, task(0), 0, heard_us=SECOND // 2, patience_us=9)
     first = reply(WHO, "run-0", SECOND, 0, sequence=1)
     assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
     state.answered([Taken()], SECOND)
@@ -112,10 +114,10 @@ def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
 
 def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     first = said(state, SECOND)
     for low_us in (2, 3, 4):
-        state.report(task(0), low_us, left_out=LeftOut.IDLE, next_wanted_us=9)
+        report(state, task(0), low_us, left_out=LeftOut.IDLE, next_wanted_us=9)
         assert said(state, 2 * SECOND) == []
     state.answered([Taken()] * len(first), 2 * SECOND)
     assert said(state, 3 * SECOND) == [reply(WHO, "run-0", 3 * SECOND, 4, LeftOut.IDLE, 9, 2)]
@@ -123,15 +125,15 @@ def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> 
 
 def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     assert said(state, SECOND)
     state.answered([Taken()], SECOND + 1_000)
-    state.report(task(0), 2)
+    report(state, task(0), 2)
     assert said(state, SECOND + 1_000) == []
     assert state.wake_at_us == SECOND + 5_000
     assert names(said(state, SECOND + 5_000)) == ["ReplyLowWatermark"]
     state.answered([Taken()], SECOND + 5_000)
-    state.report(task(0), 3)
+    report(state, task(0), 3)
     assert names(said(state, -SECOND)) == ["ReplyLowWatermark"]
 
 
@@ -154,7 +156,7 @@ def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
 
 def test_an_end_is_said_after_the_last_report() -> None:
     state = client()
-    state.report(task(0), 7)
+    report(state, task(0), 7)
     state.end(task(0))
     assert names(said(state, SECOND)) == ["ReplyLowWatermark", "TaskDeregistered"]
     state.answered([Taken(), Taken()], SECOND)
@@ -186,7 +188,7 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
     assert state.wake_at_us == 10 * SECOND
     assert names(said(state, 10 * SECOND)) == ["LeaseRenewed", "LeaseRenewed"]
     state.answered([Taken(), Taken()], 10 * SECOND)
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     assert names(said(state, 15 * SECOND)) == ["ReplyLowWatermark"]
     state.answered([Taken()], 15 * SECOND)
     assert [each.task.task_id for each in said(state, 20 * SECOND)] == ["1"]
@@ -195,7 +197,7 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
 
 def test_nothing_is_due_while_an_answer_is_waited_for() -> None:
     state = client()
-    state.report(WHO, 1)
+    report(state, WHO, 1)
     said(state, 5 * SECOND)
     assert state.wake_at_us is None  # a moment in the past would keep a processor busy until the answer comes
     state.answered([Taken()], 12 * SECOND)
@@ -207,10 +209,10 @@ def test_nothing_is_due_while_an_answer_is_waited_for() -> None:
 
 def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     assert names(said(state, SECOND)) == ["ReplyLowWatermark"]
     state.detached("gone", 2 * SECOND)
-    state.report(task(0), 2)
+    report(state, task(0), 2)
     assert said(state, 2 * SECOND) == []
     assert (state.connected, state.since_us, state.why) == (False, 2 * SECOND, "gone")
     state.detached("gone still", 3 * SECOND)
@@ -223,7 +225,7 @@ def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
 
 def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     said(state, SECOND)
     state.detached("gone", 2 * SECOND)
     state.attached(30 * SECOND, 3 * SECOND)
@@ -232,7 +234,7 @@ def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
 
 def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
     state = client()
-    state.report(task(0), 77)
+    report(state, task(0), 77)
     said(state, SECOND)
     state.answered([refused("UnknownTask")], SECOND)
     [registration] = said(state, 2 * SECOND)
@@ -270,7 +272,7 @@ def test_a_registration_that_never_arrived_still_takes_the_place_of_the_run_befo
     coordinator = LowWatermarkCoordinator()
     coordinator.handle(TaskRegistered(WHO, "run-before"), 0)  # of the process before, whose lease has not run out
     state = client(connected=False)
-    state.report(WHO, 77)
+    report(state, WHO, 77)
     state.attached(30 * SECOND, 0)
     assert names(said(state, 0)) == ["TaskRegistered"]
     state.detached("the message was lost", SECOND)
@@ -287,12 +289,12 @@ def test_a_run_that_was_restarted_after_the_copy_of_the_journal_goes_on_with_the
     coordinator.handle(TaskRegistered(WHO, "run-before"), 0)
     copy = coordinator.snapshot()
     state.attached(30 * SECOND, 0)
-    state.report(WHO, 77)
+    report(state, WHO, 77)
     talk(state, coordinator, 0)
     state.detached("the coordinator ended", SECOND)
     coordinator = LowWatermarkCoordinator.restore(copy, now_us=2 * SECOND)
     state.attached(30 * SECOND, 2 * SECOND)
-    state.report(WHO, 78)
+    report(state, WHO, 78)
 
     expected = [["LeaseRenewed", "ReplyLowWatermark"], ["TaskRegistered"], ["ReplyLowWatermark"]]
     assert talk(state, coordinator, 2 * SECOND) == expected
@@ -327,16 +329,16 @@ def test_a_run_that_was_replaced_while_it_was_away_is_given_up_and_takes_no_plac
 @pytest.mark.parametrize("error", ["StaleRun", "DisagreeingGroup", "InvalidMessage"])
 def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error: str) -> None:
     state = client(tasks=2)
-    state.report(task(0), 1)
-    state.report(task(1), 1)
+    report(state, task(0), 1)
+    report(state, task(1), 1)
     said(state, SECOND)
     state.answered([refused(error), Taken()], SECOND)
     heard, left = state.heard()
     assert left == Left(task(0), "run-0")
     assert isinstance(heard, GivenUp)
     assert str(heard.error) == f"task job/orders/0 was refused by its coordinator ({error}): a sentence"
-    state.report(task(0), 2)
-    state.report(task(1), 2)
+    report(state, task(0), 2)
+    report(state, task(1), 2)
     assert [each.task.task_id for each in said(state, 2 * SECOND)] == ["1"]
 
 
@@ -383,7 +385,7 @@ def test_a_run_may_end_at_the_moment_at_which_it_is_refused(monkeypatch: pytest.
 
 def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     said(state, SECOND)
     state.register(TaskRegistered(WHO, "run-new"))
     state.answered([refused("StaleRun")], SECOND)
@@ -394,7 +396,7 @@ def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
 def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> None:
     state = client()
     state.detached("gone", SECOND)
-    state.report(task(0), 99)
+    report(state, task(0), 99)
     state.end(task(0))
     state.attached(30 * SECOND, 2 * SECOND)
     assert names(said(state, 2 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark", "TaskDeregistered"]
@@ -421,7 +423,7 @@ def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
         state.told([rose(WHO, 1, low_us)], SECOND)
     assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
     said(state, SECOND)
-    state.report(task(0), 9)
+    report(state, task(0), 9)
     said(state, 2 * SECOND)
     state.answered([Taken(low_watermark_us=1)], 2 * SECOND)
     assert (state.heard(), state.low_us(task(0))) == ([], 3)
@@ -458,20 +460,19 @@ def test_what_is_for_nobody_here_is_not_heard() -> None:
 # -- waits
 
 
-def test_waits_double_up_to_a_limit_differ_between_applications_and_begin_anew() -> None:
+def test_waits_double_up_to_a_limit_and_differ_between_applications() -> None:
     def waits(seed: int) -> list[int]:
-        back_off = BackOff(first_us=100, most_us=1_600, random=Random(seed))
-        return [back_off.next_us() for _ in range(7)]
+        state, waits = ClientState("app", Random(seed)), list[int]()
+        for _ in range(8):
+            state.detached("no", 0)
+            waits.append(state.retry_at_us or 0)
+        return waits
 
+    longest = (100_000, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 5_000_000, 5_000_000)
     for seed in range(50):
-        for wait_us, longest_us in zip(waits(seed), (100, 200, 400, 800, 1_600, 1_600, 1_600), strict=True):
+        for wait_us, longest_us in zip(waits(seed), longest, strict=True):
             assert longest_us / 2 <= wait_us <= longest_us, f"seed {seed}"
     assert len({tuple(waits(seed)) for seed in range(50)}) == 50
-    back_off = BackOff(first_us=100, most_us=1_600, random=Random(7))
-    for _ in range(5):
-        back_off.next_us()
-    back_off.reset()
-    assert back_off.next_us() <= 100
 
 
 def test_attempts_begin_anew_after_one_that_worked() -> None:
@@ -511,9 +512,9 @@ class Lossy:
         for n in range(6):
             if self.loses(0.3):
                 self.newest[task(n)] += self.random.randrange(1, 100)
-                say = partial(ClientState.report, task=task(n), low_us=self.newest[task(n)])
-                self.holdings[n % 2].report(task(n), say)
-                say(self.states[n % 2])
+                said = reply(task(n), "", 0, self.newest[task(n)])
+                self.holdings[n % 2].report(said, None)
+                self.states[n % 2].report(said, None)
 
     def step(self, loss: float) -> None:
         """Let each application send its messages, if it can; then let time pass."""
