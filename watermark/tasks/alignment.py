@@ -202,22 +202,13 @@ class AlignmentGroup:
         self._changed(task)
         self._mark("group", self._name)
 
-    def leave(self, task: TaskId) -> bool:
-        """Forget a member that left or whose lease ran out. Returns whether the task was a member."""
-        known = self._members.pop(task, None) is not None
+    def leave(self, task: TaskId) -> None:
+        """Forget a member that left or whose lease ran out, if it is one."""
+        self._members.pop(task, None)
         self._changed(task)
         if not self._members:
             self._params = self._next_us = self._announced_us = None
             self._mark("group", self._name)
-        return known
-
-    @property
-    def name(self) -> str:
-        """The group's name."""
-        return self._name
-
-    def __contains__(self, task: object) -> bool:
-        return task in self._members
 
     def __len__(self) -> int:
         return len(self._members)

@@ -110,22 +110,11 @@ class Leases:
         known = self._leases.get(task)
         return known is None or known.token != token
 
-    def register(self, task: TaskId, token: str, *, now_us: int) -> bool:
-        """Begin a run; an earlier run of the task is over.
-
-        Returns:
-            Whether the run is new: False for a repeated registration, which only renews the lease.
-
-        Raises:
-            StaleRun: the token is of a run that is over; nothing was changed.
-        """
-        if not self.check_registration(task, token):
-            self.renew(task, token, now_us)
-            return False
+    def register(self, task: TaskId, token: str, *, now_us: int) -> None:
+        """Begin a run that is new (`check_registration`); an earlier run of the task is over."""
         self.leave(task)
         self._listen(now_us)
-        self._begin(task, _Lease(token, self._listened_us))
-        return True
+        self._begin(task, token)
 
     def renew(self, task: TaskId, token: str, now_us: int) -> None:
         """Renew the lease of a task. O(1).
@@ -137,15 +126,13 @@ class Leases:
         self._listen(now_us)
         self._leases[task].heard_us = self._listened_us
 
-    def leave(self, task: TaskId) -> bool:
-        """End the run of a task. Returns whether the task was alive."""
+    def leave(self, task: TaskId) -> None:
+        """End the run of a task, if it is alive."""
         lease = self._leases.pop(task, None)
-        if lease is None:
-            return False
-        self._looks.remove((lease.look_us, task.parts))
-        self._mark("run", *task.parts)
-        self._retire(task, lease.token)
-        return True
+        if lease is not None:
+            self._looks.remove((lease.look_us, task.parts))
+            self._mark("run", *task.parts)
+            self._retire(task, lease.token)
 
     def expired(self, now_us: int) -> list[TaskId]:
         """End the runs that were silent for longer than their lease; name the tasks, sorted, each once."""
@@ -191,15 +178,14 @@ class Leases:
         """Take in the runs encoded before a restart. Every lease begins anew, with this coordinator's lease."""
         self._listen(now_us)
         for *parts, token in runs:
-            task = TaskId(*parts)
-            self._begin(task, _Lease(token, self._listened_us))
+            self._begin(TaskId(*parts), token)
         for *parts, token, number in retired:
             self._retired[TaskId(*parts), token] = self._last_retired = number
 
     # -- how
 
-    def _begin(self, task: TaskId, lease: _Lease) -> None:
-        self._leases[task] = lease
+    def _begin(self, task: TaskId, token: str) -> None:
+        lease = self._leases[task] = _Lease(token, self._listened_us)
         self._mark("run", *task.parts)
         self._look(task, lease)
 
