@@ -121,6 +121,7 @@ class Definition:
     longest_us: int | None = None  # the longest silence that the tasks allow
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     flowed_us: int | None = None
+    newest_us: int | None = None  # when a task had rows; older news counts nothing
     waited_until_us: int | None = None
 
     @property
@@ -134,7 +135,10 @@ class Definition:
 
     def flows(self, at_us: int) -> None:
         """A task had rows: the time since the previous rows, or shortly before, is silence of the other tasks."""
-        if self.longest_us is not None and (self.flowed_us is None or at_us > self.flowed_us):
+        if self.newest_us is not None and at_us <= self.newest_us:
+            return
+        self.newest_us = at_us
+        if self.longest_us is not None:
             short = self.flowed_us is not None and at_us - self.flowed_us <= self.longest_us // 2
             since_us = self.flowed_us if short else at_us - self.longest_us // 4
             self.flow |= set(range(since_us, at_us))  # type: ignore[arg-type]
@@ -460,7 +464,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         definition.asked_us, definition.unanswered, definition.questions_us = None, set(), set()
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
-        definition.longest_us, definition.flow, definition.flowed_us = None, set(), None
+        definition.longest_us, definition.flow, definition.flowed_us, definition.newest_us = None, set(), None, None
         definition.waited_until_us = None
         for task in definition.tasks.values():
             task.heard_us, task.confirmed, task.rows_us = 0, task.gone, []
@@ -499,6 +503,15 @@ def test_a_source_without_a_task_keeps_its_beat_until_the_beat() -> None:
         else:
             one.register(step, None, 1, None)
         one.agrees()
+
+
+def test_a_reply_that_comes_twice_is_no_delivery_to_the_clock_of_silence_that_its_round_began() -> None:
+    one = CoordinatorIsItsDefinition()
+    one.begin()
+    one.register("a", None, 1, None)
+    one.everybody_answers(0)
+    one.register("b", None, 1, None)
+    one.some_deliver_and_the_others_are_silent({"b"}, 10, rounds=5, before=None, speak=False)
 
 
 # -- within a round
