@@ -32,6 +32,8 @@ from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, Task
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 
+from tests.watermark.tasks.coordinator_world import snapshot_of
+
 TASKS_OF_A_SOURCE = 100
 START_US = 1_767_268_800_000_000
 
@@ -134,7 +136,7 @@ def measured(number: int, writes: int, seconds: float, folder: Path) -> None:
     read = time.perf_counter() - began
     found = LowWatermarkCoordinator.restore(kept, now_us=START_US + 10**12)
     took = time.perf_counter() - began
-    assert found.snapshot() == tasks.coordinator.snapshot(), "the journal does not have the whole state"
+    assert snapshot_of(found) == snapshot_of(tasks.coordinator), "the journal does not have the whole state"
     print(f"a start: read {read:.3f} s, whole {took:.2f} s, {size:,} bytes on the disk", flush=True)
     copy.close()
     journal.close()

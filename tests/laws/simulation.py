@@ -45,7 +45,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator, Settings
 
-from tests.watermark.tasks.coordinator_world import taken
+from tests.watermark.tasks.coordinator_world import snapshot_of, taken
 
 S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S
@@ -432,7 +432,7 @@ class Simulation:
         if coordinator.epoch != self.journal_epoch:
             self.journal, self.journal_epoch = taken(self.journal, coordinator), coordinator.epoch
             if not self.big:
-                self.check(self.journal == coordinator.snapshot(), "the rows that were taken are not the state")
+                self.check(self.journal == snapshot_of(coordinator), "the rows that were taken are not the state")
         for effect in effects:
             task = self.addressee(effect)
             if task is not None:

@@ -44,7 +44,7 @@ from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEv
 from lowmark.watermark.tasks.snapshot import Rows
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
-from tests.watermark.tasks.coordinator_world import taken
+from tests.watermark.tasks.coordinator_world import snapshot_of, taken
 
 INTERVAL_US, LEASE_US = 10, 35
 PENDING, ACTIVE, _, IDLE, FINISHED = SplitState
@@ -271,7 +271,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.coordinator, self.definition = coordinator(), Definition()
         self.now_us, self.handled_us, self.runs = 1_000, 1_000, 0
         self.low_us: int | None = None
-        self.journal: tuple[Rows, int, Definition] = (self.coordinator.snapshot(), 0, Definition())
+        self.journal: tuple[Rows, int, Definition] = (snapshot_of(self.coordinator), 0, Definition())
         self.rows = Rows()
 
     def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
@@ -280,10 +280,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         An event that began a round is handled once, because its repetition would answer the new round.
         """
         effects = self.coordinator.handle(event, self.now_us)
-        once, epoch = self.coordinator.snapshot(), self.coordinator.epoch
+        once, epoch = snapshot_of(self.coordinator), self.coordinator.epoch
         if not any(isinstance(effect, RetrieveLowWatermark) for effect in effects):
             again = self.coordinator.handle(event, self.now_us)
-            assert (once, epoch) == (self.coordinator.snapshot(), self.coordinator.epoch)
+            assert (once, epoch) == (snapshot_of(self.coordinator), self.coordinator.epoch)
             assert all(isinstance(effect, NotifyNewLowWatermark) for effect in again)
         self.definition.look(self.now_us)
         if epoch != self.journal[1]:
@@ -423,10 +423,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def excuse(self, name: str) -> None:
         task, excused = self.definition.tasks.get(name), TaskForgotten(task_id(name))
         if task is None or not task.gone:
-            before = self.coordinator.snapshot(), self.coordinator.epoch
+            before = snapshot_of(self.coordinator), self.coordinator.epoch
             with pytest.raises(TaskNotAway):
                 self.coordinator.handle(excused, self.handled_us)
-            assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
+            assert before == (snapshot_of(self.coordinator), self.coordinator.epoch)
         else:
             self.listen()
             task.excused = True
@@ -441,16 +441,16 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
                 ReplyLowWatermark("job", "orders", name, self.now_us, low_us, token),
                 TaskRegistered(task_id(name), token, low_us),
             ):
-                before = self.coordinator.snapshot(), self.coordinator.epoch
+                before = snapshot_of(self.coordinator), self.coordinator.epoch
                 with pytest.raises((StaleRun, UnknownTask)):
                     self.coordinator.handle(message, self.handled_us)
-                assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
+                assert before == (snapshot_of(self.coordinator), self.coordinator.epoch)
 
     @rule(newest=st.booleans())
     def crash(self, newest: bool) -> None:
         """Restore the present snapshot or the last due one; both hold the published low watermark."""
         if newest:
-            data, definition = self.coordinator.snapshot(), self.definition
+            data, definition = snapshot_of(self.coordinator), self.definition
         else:
             data, _, definition = self.journal
             assert definition.low_us == self.definition.low_us
@@ -459,7 +459,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.coordinator = LowWatermarkCoordinator.restore(
             data, Settings(interval_us=INTERVAL_US, lease_us=LEASE_US), now_us=self.now_us
         )
-        assert data == self.coordinator.snapshot()
+        assert data == snapshot_of(self.coordinator)
         self.rows = data
         definition.asked_us, definition.unanswered, definition.questions_us = None, set(), set()
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
@@ -478,7 +478,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         tasks = {task.task.task_id: task for source in sources for task in source.tasks}
         expected = self.definition
         self.rows = taken(self.rows, self.coordinator)
-        assert self.rows == self.coordinator.snapshot()
+        assert self.rows == snapshot_of(self.coordinator)
         assert expected.low_us == self.coordinator.low_watermark_us("job", "orders")
         assert {name: task.state for name, task in expected.tasks.items()} == {n: t.state for n, t in tasks.items()}
         assert {name: task.low_us for name, task in expected.tasks.items()} == {
@@ -606,13 +606,13 @@ def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
         one = LowWatermarkCoordinator(Settings(interval_us=INTERVAL_US, lease_us=LEASE_US))
         for step in range(400):
             message = anything(random, now_us, step)
-            before, error = (one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
+            before, error = (snapshot_of(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
             try:
                 one.handle(message, now_us)
             except LowmarkError as raised:
                 error = raised
                 refused.add(type(raised).__name__)
-            after = one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)
+            after = snapshot_of(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)
             assert error is None or after == before, f"seed {seed}: {message} was refused ({error})"
             now_us += random.choice((0, 1, INTERVAL_US))
             one.handle(Tick(), now_us)

@@ -25,6 +25,7 @@ from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
 
 from tests.laws.strategies import draws
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 S = 1_000_000
 LEASE_US = 5 * S
@@ -58,7 +59,7 @@ class Job:
         self.seed, self.random = seed, Random(seed)
         self.now_us = 0
         self.coordinator = LowWatermarkCoordinator(Settings(interval_us=S, lease_us=LEASE_US))
-        self.journal = self.coordinator.snapshot(), 0
+        self.journal = snapshot_of(self.coordinator), 0
         self.queries = [Query(str(n), self.rows()) for n in range(self.random.randint(2, 3))]
         self.low_us: int | None = None
         self.loss = self.random.choice((0.0, 0.3))
@@ -83,7 +84,7 @@ class Job:
     def carry_out(self, effects: list[CoordinatorEffect]) -> None:
         low_us = self.coordinator.low_watermark_us("job", "orders")
         if self.coordinator.epoch != self.journal[1]:
-            self.journal = self.coordinator.snapshot(), self.coordinator.epoch
+            self.journal = snapshot_of(self.coordinator), self.coordinator.epoch
         self.judge(low_us)
         for effect in effects:
             if not isinstance(effect, NotifyNewLowWatermark | RetrieveLowWatermark):

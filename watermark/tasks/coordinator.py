@@ -49,7 +49,7 @@ from .groups import AlignmentGroups
 from .leases import Leases
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
 from .restored import decode
-from .snapshot import ChangedRows, Changes, Key, Rows, to_json
+from .snapshot import ChangedRows, Changes, Key, to_json
 from .sources import Sources
 from .status import CoordinatorStatus, source_status
 
@@ -223,12 +223,6 @@ class LowWatermarkCoordinator:
         of leases, and the history.
         """
         return self._changes.take()
-
-    def snapshot(self) -> Rows:
-        """All rows: the state for ``restore``, equal to all changes that were taken. O(n)."""
-        keys = (("lost",), *self._leases.keys, *self._sources.keys, *self._groups.keys)
-        rows = {key: self._encoded(key) for key in keys}
-        return {key: text for key, text in rows.items() if text is not None}
 
     @classmethod
     def restore(cls, rows: Mapping[Key, str], settings: Settings = DEFAULTS, *, now_us: int) -> LowWatermarkCoordinator:

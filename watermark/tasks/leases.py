@@ -23,7 +23,7 @@ from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
 from sortedcontainers import SortedList
 
-from .snapshot import Key, Mark, nobody_keeps, to_json
+from .snapshot import Mark, nobody_keeps, to_json
 
 RETIRED_RUNS = 4_096
 """How many tokens of ended runs are remembered, beside the tokens of live tasks; the oldest are dropped first."""
@@ -167,12 +167,6 @@ class Leases:
             return None if lease is None else to_json([*task.parts, lease.token])
         number = self._retired.get((task, token))
         return None if number is None else to_json([*task.parts, token, number])
-
-    @property
-    def keys(self) -> list[Key]:
-        """The keys of all rows."""
-        ended = [("retired", *task.parts, token) for task, token in self._retired]
-        return [*(("run", *task.parts) for task in self._leases), *ended]
 
     def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[Any]], now_us: int) -> None:
         """Take in the runs encoded before a restart. Every lease begins anew, with this coordinator's lease."""

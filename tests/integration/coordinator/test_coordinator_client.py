@@ -41,6 +41,7 @@ from rich.console import Console
 
 from tests.integration.coordinator.serving import asked, private_folder, reply, rose, serving, task, token_file
 from tests.servers.local import wait_until
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 SECOND = 1_000_000
 WHO = task(0)
@@ -287,7 +288,7 @@ def test_a_registration_that_never_arrived_still_takes_the_place_of_the_run_befo
 def test_a_run_that_was_restarted_after_the_copy_of_the_journal_goes_on_with_the_copy() -> None:
     coordinator, state = LowWatermarkCoordinator(), client(connected=False)
     coordinator.handle(TaskRegistered(WHO, "run-before"), 0)
-    copy = coordinator.snapshot()
+    copy = snapshot_of(coordinator)
     state.attached(30 * SECOND, 0)
     report(state, WHO, 77)
     talk(state, coordinator, 0)
@@ -520,7 +521,7 @@ class Lossy:
         """Let each application send its messages, if it can; then let time pass."""
         if self.loses(0.2 * loss):
             self.coordinator = LowWatermarkCoordinator.restore(
-                self.coordinator.snapshot(), Settings(interval_us=SECOND, lease_us=5 * SECOND), now_us=self.now_us
+                snapshot_of(self.coordinator), Settings(interval_us=SECOND, lease_us=5 * SECOND), now_us=self.now_us
             )
         for n in range(2):
             if self.loses(0.5 * loss):  # an error may have left it half changed

@@ -21,7 +21,7 @@ from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.snapshot import to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
-from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of
+from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of, snapshot_of
 
 OTHER = TaskId("job", "clicks", "0")
 
@@ -221,13 +221,13 @@ def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:
 
 def test_only_who_is_away_can_be_excused(job: Job) -> None:
     begun(job)
-    before = job.coordinator.snapshot()
+    before = snapshot_of(job.coordinator)
     with pytest.raises(TaskNotAway, match="job/orders/b is not away: it is registered, and alive"):
         job.handle(TaskForgotten(B))
     for stranger in (C, TaskId("another", "orders", "a")):
         with pytest.raises(TaskNotAway, match="is not away: the coordinator does not know it"):
             job.handle(TaskForgotten(stranger))
-    assert job.coordinator.snapshot() == before
+    assert snapshot_of(job.coordinator) == before
 
 
 def test_who_set_a_limit_is_waited_for_so_long_and_only_while_somebody_waits(job: Job) -> None:
@@ -261,11 +261,11 @@ def test_the_time_that_others_waited_is_in_the_journal_minute_by_minute() -> Non
     job.come(B, limit_us=180 * S)
     job.say(a=100, b=60)
     job.leave(B)
-    journal, epoch = job.coordinator.snapshot(), job.coordinator.epoch
+    journal, epoch = snapshot_of(job.coordinator), job.coordinator.epoch
     for second in range(170):
         job.say(a=200 + second)
         if job.coordinator.epoch != epoch:
-            journal, epoch = job.coordinator.snapshot(), job.coordinator.epoch
+            journal, epoch = snapshot_of(job.coordinator), job.coordinator.epoch
     assert job.low_us == 60
     job.coordinator = LowWatermarkCoordinator.restore(
         journal, Settings(interval_us=S, lease_us=LEASE_US), now_us=job.now_us

@@ -13,7 +13,7 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Setting
 from lowmark.watermark.tasks.rounds import SourceRounds
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
-from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of
+from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of, snapshot_of
 
 
 def test_who_deregisters_takes_along_how_many_it_expected() -> None:
@@ -38,7 +38,7 @@ def restarted_with_what_was_said_before(*, quorum: float) -> tuple[World, ReplyL
     for task in (A, B):
         world.register(task, low_us=10)
     assert world.round(a=10, b=10) == [10]
-    journal = world.coordinator.snapshot()
+    journal = snapshot_of(world.coordinator)
     world.tick()
     late = ReplyLowWatermark("job", "orders", "a", world.now_us, 10, "1", LeftOut.IDLE, sequence=5)
     world.handle(ReplyLowWatermark("job", "orders", "a", world.now_us, 11, "1", sequence=6))
@@ -75,7 +75,7 @@ def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out
     world.reply(B, 10)
     assert world.states() == [SplitState.IDLE, SplitState.ACTIVE]
     world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), Settings(interval_us=S, lease_us=LEASE_US, quorum=0.5), now_us=world.now_us
+        snapshot_of(world.coordinator), Settings(interval_us=S, lease_us=LEASE_US, quorum=0.5), now_us=world.now_us
     )
     low_us = world.low_us
     world.tick()
@@ -123,7 +123,7 @@ def test_a_lease_and_what_is_expected_have_limits() -> None:
 def test_leases_after_a_restart_are_those_that_the_new_coordinator_gives() -> None:
     world = World(A)
     world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), Settings(lease_us=7 * S), now_us=world.now_us
+        snapshot_of(world.coordinator), Settings(lease_us=7 * S), now_us=world.now_us
     )
     assert world.source.tasks[0].lease_left_us == 7 * S
 
@@ -131,10 +131,10 @@ def test_leases_after_a_restart_are_those_that_the_new_coordinator_gives() -> No
 def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowmark.watermark.tasks.coordinator.MOST_TASKS", 2)
     world = World(A, TaskId("job", "clicks", "0"))
-    before = world.coordinator.snapshot()
+    before = snapshot_of(world.coordinator)
     with pytest.raises(TooManyTasks, match="job/orders/b was not registered: the coordinator has 2 tasks"):
         world.register(B)
-    assert world.coordinator.snapshot() == before
+    assert snapshot_of(world.coordinator) == before
     world.register(A, token="2")  # A has its place
     world.handle(TaskDeregistered(TaskId("job", "clicks", "0"), "1"))
     world.tick(3 * S)

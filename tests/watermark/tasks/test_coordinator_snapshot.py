@@ -11,7 +11,7 @@ from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.rounds import SourceRounds
 from lowmark.watermark.tasks.snapshot import Changes, Key, to_json
 
-from tests.watermark.tasks.coordinator_world import A, World, taken
+from tests.watermark.tasks.coordinator_world import A, World, snapshot_of, taken
 
 
 class Lows:
@@ -86,7 +86,7 @@ def test_no_portion_encodes_more_than_it_may_and_then_nothing_is_left(
     assert len(encoded) == sources * tasks + sources
     rows = taken({}, coordinator)
     assert len(encoded) == sources * tasks + sources
-    assert LowWatermarkCoordinator.restore(rows, now_us=0).snapshot() == rows
+    assert snapshot_of(LowWatermarkCoordinator.restore(rows, now_us=0)) == rows
 
 
 def test_rows_are_put_together_sorted_and_ended_runs_in_the_order_of_their_end() -> None:
