@@ -364,7 +364,7 @@ class CoordinatorClient:
                     self._state.attached(news.lease_us, now_us)
                     self._tried.set()
                     _log.info("connected to the coordinator at %s", self.address)
-                self._state.told(news.messages, now_us)
+                self._state.told(news.messages)
             case SayAnswer():
                 self._answer_by_us = None
                 try:

@@ -201,7 +201,7 @@ class ClientState:
                 self._dirty[statement.task] = None
         self._under_way = None
 
-    def told(self, messages: Iterable[News], now_us: int) -> None:  # noqa: ARG002  # all events have a time
+    def told(self, messages: Iterable[News]) -> None:
         """Take messages from the watch."""
         for message in messages:
             task = message.task

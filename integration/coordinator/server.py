@@ -335,7 +335,11 @@ class CoordinatorServer:
             )
             return
         self._drop()
-        self._fail(self._hopeless(error))
+        policy = self._failover.policy
+        failed = CoordinatorFailed(described(error), 0 if self._journal is None else policy.most, str(policy.window))
+        failed.__cause__ = error
+        _log.critical("%s", failed, exc_info=error)
+        self._fail(failed)
 
     def _drop(self) -> None:
         """Forget the state's effects and all calls. A write under way goes on, but nobody waits for it."""
@@ -361,14 +365,6 @@ class CoordinatorServer:
             watcher.end()
         for call in self.listening:
             call.cancel()
-
-    def _hopeless(self, error: Exception) -> CoordinatorFailed:
-        cause, policy = described(error), self._failover.policy
-        most = 0 if self._journal is None else policy.most
-        failed = CoordinatorFailed(cause, most, str(policy.window))
-        failed.__cause__ = error
-        _log.critical("%s", failed, exc_info=error)
-        return failed
 
     def _go_on_with(self, state: LowWatermarkCoordinator) -> None:
         """Raise CancelledError if the state was dropped since the message began."""

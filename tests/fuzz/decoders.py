@@ -383,7 +383,7 @@ def hear_question(data: bytes) -> object:
 def hear_told(data: bytes) -> object:
     state = ClientState("app", Random(7))
     state.register(TaskRegistered(WHO, "run"))
-    state.told(messages.WATCH.decode_answer(data).messages, now_us=0)
+    state.told(messages.WATCH.decode_answer(data).messages)
     return state.heard(), state.cap(WHO)
 
 

@@ -194,7 +194,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
 
     def drivers_run() -> str:
         """Return the run from a copy of the journal, because no status has it."""
-        runs = decode(rows_of(coordinator.journal))["runs"]
+        runs = decode(rows_of(coordinator.journal))["run"]
         return next(str(run) for *_, task_id, run in runs if task_id != rest.task_id)
 
     # The lease is longer than the test, so the task does not continue because of an expired run.

@@ -243,10 +243,10 @@ class LowWatermarkCoordinator:
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
-        self._leases.restore(saved["runs"], saved["retired"], now_us)
-        self._sources.restore(saved["sources"], now_us)
+        self._leases.restore(saved["run"], saved["retired"], now_us)
+        self._sources.restore(saved["source"], now_us)
         self._groups.restore(saved, now_us)
-        if not all(self._sources.knows(TaskId(*parts)) for *parts, _ in saved["runs"]):
+        if not all(self._sources.knows(TaskId(*parts)) for *parts, _ in saved["run"]):
             raise ValueError("a task is not known to its source")
 
     def _encoded(self, key: Key) -> str | None:

@@ -152,7 +152,7 @@ class AlignmentGroups:
         Raises:
             KeyError, TypeError, ValueError: the state is not made of rows of groups.
         """
-        for group in saved["groups"]:
+        for group in saved["group"]:
             due_us = group["next_us"]
             if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])

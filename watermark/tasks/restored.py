@@ -20,14 +20,6 @@ from .alignment import Member
 from .rounds import Answer
 from .snapshot import Key
 
-_LISTS = {
-    "run": "runs",
-    "retired": "retired",
-    "source": "sources",
-    "group": "groups",
-    "group_of": "group_of",
-    "spoke_us": "spoke_us",
-}
 _OWNER = {"task": "source", "member": "group"}
 _INNER = {"source": "tasks", "group": "members"}
 
@@ -35,13 +27,13 @@ _INNER = {"source": "tasks", "group": "members"}
 def decode(rows: Mapping[Key, str]) -> dict[str, Any]:
     """Put the rows together: a list of each kind, sorted; the tasks of a source and the members of a group in it.
 
-    >>> decode({("lost",): "3", ("run", "job", "orders", "0"): '["job","orders","0","run-1"]'})["runs"]
+    >>> decode({("lost",): "3", ("run", "job", "orders", "0"): '["job","orders","0","run-1"]'})["run"]
     [['job', 'orders', '0', 'run-1']]
 
     Raises:
         CorruptSnapshot: a row is of an unknown kind, is not JSON, or belongs to nothing.
     """
-    state: dict[str, Any] = {"lost": 0, **{name: [] for name in _LISTS.values()}}
+    state: dict[str, Any] = {**{kind: [] for kind in _ROWS if kind not in _OWNER}, "lost": 0}
     owners: dict[Key, list[Any]] = {}
     size = sum(map(len, rows.values()))
     for key in sorted(rows):  # a source comes before its tasks' kind, and a group before its members' kind
@@ -62,7 +54,7 @@ def decode(rows: Mapping[Key, str]) -> dict[str, Any]:
         else:
             if kind in _INNER:
                 value[_INNER[kind]] = owners[key] = []
-            state[_LISTS[kind]].append(value)
+            state[kind].append(value)
     state["retired"].sort(key=lambda run: run[-1])
     return state
 

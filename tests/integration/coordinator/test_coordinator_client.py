@@ -87,7 +87,7 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
     report(state, task(0), 0)
     assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1)]
     state.answered([Taken()], SECOND)
-    state.told([asked(WHO, 5)], 2 * SECOND)
+    state.told([asked(WHO, 5)])
     assert said(state, 2 * SECOND) == [reply(WHO, "run-0", 5, 0, sequence=2)]
     state.answered([Taken()], 2 * SECOND)
     assert said(state, 3 * SECOND) == []
@@ -100,7 +100,7 @@ def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> Non
     first = reply(WHO, "run-0", SECOND, 0, sequence=1)
     assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
     state.answered([Taken()], SECOND)
-    state.told([asked(WHO, 5)], 2 * SECOND)
+    state.told([asked(WHO, 5)])
     again = replace(first, timestamp=5, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)
     assert said(state, 2 * SECOND) == [again]
     [arrived] = messages.SAY.decode_question(messages.encode(Say("app", [again]))).statements
@@ -109,7 +109,7 @@ def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> Non
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
     state = client()
-    state.told([asked(WHO, 5)], SECOND)
+    state.told([asked(WHO, 5)])
     assert said(state, SECOND) == [reply(WHO, "run-0", 5, None, sequence=1)]
 
 
@@ -167,7 +167,7 @@ def test_an_end_is_said_after_the_last_report() -> None:
 
 def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_published() -> None:
     state = client()
-    state.told([rose(WHO, 1, 42)], SECOND)
+    state.told([rose(WHO, 1, 42)])
     assert state.heard() == [NewLow(WHO, 42)]
     state.register(TaskRegistered(WHO, "run-new"))
 
@@ -421,7 +421,7 @@ def test_who_lost_the_connection_with_its_last_message_has_not_said_everything()
 def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
     state = client()
     for low_us in (-5, 0, 0, -1, 3, 2):
-        state.told([rose(WHO, 1, low_us)], SECOND)
+        state.told([rose(WHO, 1, low_us)])
     assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
     said(state, SECOND)
     report(state, task(0), 9)
@@ -435,26 +435,26 @@ def test_of_caps_the_newest_version_counts_and_it_may_go_down() -> None:
     caps = []
     for version, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
         message = CapAnnounced("g", task(0), version, cap)
-        state.told([message], SECOND)
+        state.told([message])
         caps.append(state.cap(task(0)))
     assert caps == [Cap.up_to(10)] * 3 + [Cap.up_to(0)] * 2
 
 
 def test_a_cap_of_a_coordinator_that_lost_its_journal_and_has_an_earlier_clock_counts() -> None:
     state = client()
-    state.told([CapAnnounced("g", WHO, 3_600 * SECOND, Cap.up_to(10))], SECOND)
+    state.told([CapAnnounced("g", WHO, 3_600 * SECOND, Cap.up_to(10))])
     state.detached("gone", 2 * SECOND)
     assert state.cap(WHO) == Cap.up_to(10)
     state.attached(30 * SECOND, 3 * SECOND)
     assert state.cap(WHO) == Cap.up_to(10)
-    state.told([CapAnnounced("g", WHO, 7, Cap.up_to(20))], 4 * SECOND)
+    state.told([CapAnnounced("g", WHO, 7, Cap.up_to(20))])
     assert state.cap(WHO) == Cap.up_to(20)
 
 
 def test_what_is_for_nobody_here_is_not_heard() -> None:
     state = client()
     other = task(9)
-    state.told([asked(other, 1), rose(other, 1, 1)], SECOND)
+    state.told([asked(other, 1), rose(other, 1, 1)])
     assert (state.heard(), said(state, SECOND)) == ([], [])
 
 
@@ -564,7 +564,7 @@ class Lossy:
             if isinstance(effect, RetrieveLowWatermark | NotifyNewLowWatermark) and not self.loses(3 * loss):
                 for state in self.states:
                     if state.connected:
-                        state.told([effect], self.now_us)
+                        state.told([effect])
 
 
 @pytest.mark.parametrize("seed", range(30))

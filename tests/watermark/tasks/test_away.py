@@ -270,7 +270,7 @@ def test_the_time_that_others_waited_is_in_the_journal_minute_by_minute() -> Non
     job.coordinator = LowWatermarkCoordinator.restore(
         journal, Settings(interval_us=S, lease_us=LEASE_US), now_us=job.now_us
     )
-    waited_us = {t["task_id"]: t["waited_us"] for t in decode(journal)["sources"][0]["tasks"]}
+    waited_us = {t["task_id"]: t["waited_us"] for t in decode(journal)["source"][0]["tasks"]}
     assert waited_us["b"] // (60 * S) == 2
     for second in range(70):
         job.say(a=400 + second)

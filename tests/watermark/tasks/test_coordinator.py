@@ -891,7 +891,7 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
     world.now_us += 2 * EMPTY_SOURCE_KEPT_US  # a jump of the clock does not count
     live(EMPTY_SOURCE_KEPT_US - 10 * S)
     assert world.low_us == 10
-    assert decode(world.rows())["sources"][1]["low_us"] == 10
+    assert decode(world.rows())["source"][1]["low_us"] == 10
     live(20 * S)
     assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
     world.rows()
