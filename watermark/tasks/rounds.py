@@ -130,10 +130,12 @@ class SourceRounds:
         mark: Mark = nobody_keeps,
     ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
+        self.key = job_id, source_id
         self._coalescer = Coalescer(low_us)
         self._answers: dict[str, Answer] = {}
         self._leaving: set[str] = set()  # tasks that are counted for the last time
-        self._live = 0
+        self.live = 0
+        """How many tasks live."""
         self._unanswered: set[str] = set()
         self.asked_at_us: int | None = None
         """The timestamp of the open round, larger than the timestamps of earlier rounds; None between rounds."""
@@ -154,11 +156,6 @@ class SourceRounds:
         self._mark = mark
 
     # -- queries
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The ids of job and source."""
-        return self.job_id, self.source_id
 
     @property
     def low_us(self) -> int | None:
@@ -183,21 +180,16 @@ class SourceRounds:
         return max(0, self.expected - len(self._answers))
 
     @property
-    def live(self) -> int:
-        """How many tasks live."""
-        return self._live
-
-    @property
     def waited_for(self) -> int:
         """How many tasks that are away count. O(n)."""
-        if self._live >= self.expected:
+        if self.live >= self.expected:
             return 0
         return sum(not answer.live and not answer.excused for answer in self._answers.values())
 
     @property
     def is_over(self) -> bool:
         """Whether no task lives, and the source expects only one task or all its tasks are excused. O(n)."""
-        return not self._live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
+        return not self.live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
 
     @property
     def waited_minutes(self) -> int:
@@ -226,7 +218,7 @@ class SourceRounds:
     @property
     def idles(self) -> bool:
         """Whether a round would have nothing to do: no task lives, and no task leaves."""
-        return not self._live and not self._leaving
+        return not self.live and not self._leaving
 
     @property
     def complete(self) -> bool:
@@ -235,7 +227,7 @@ class SourceRounds:
             return False
         if not self._unanswered:
             return True
-        return not self._doubtful and (self._live - len(self._unanswered)) / self._live >= self._quorum
+        return not self._doubtful and (self.live - len(self._unanswered)) / self.live >= self._quorum
 
     def task_low_us(self, task_id: str) -> int | None:
         """The largest low watermark that this run of the task reported."""
@@ -250,7 +242,7 @@ class SourceRounds:
     def waits_for(self, task_id: str) -> bool:
         """Whether the task is away and counts. O(n)."""
         answer = self._answers[task_id]
-        return not answer.live and not answer.excused and self._live < self.expected
+        return not answer.live and not answer.excused and self.live < self.expected
 
     def state(self, task_id: str) -> SplitState:
         """PENDING (without a low watermark so far), ACTIVE, IDLE (left out, or asks to be) or FINISHED (excused)."""
@@ -278,7 +270,7 @@ class SourceRounds:
         self._forget(task_id)
         answer = self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
         answer.complete_until_us = None if before is None else before.complete_until_us
-        self._live += 1
+        self.live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
         self._source_changed()  # it may be new
@@ -325,7 +317,7 @@ class SourceRounds:
         """End the run of a live task that has deregistered or was lost. From now on the task is away (rule 5)."""
         answer = self._answers[task_id]
         self._changed(task_id)
-        self._live -= 1
+        self.live -= 1
         answer.away_since_us, answer.excused = now_us, answer.left_out is LeftOut.FINISHED
         self._confirm(task_id)
         self._unanswered.discard(task_id)
@@ -383,7 +375,7 @@ class SourceRounds:
         for task_id in self._doubtful:  # only at a deadline
             self._count(task_id)
         leaving = {t for t in self._leaving - self._doubtful if not self.waits_for_flow(t)}
-        complete = self._live >= self.expected
+        complete = self.live >= self.expected
         over = {task_id for task_id in away if complete or self._answers[task_id].excused}
         self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})
         advance = self._coalescer.advance()
@@ -446,7 +438,7 @@ class SourceRounds:
                 rounds._unconfirmed.add(task_id)
                 if answer.left_out is not None:
                     rounds._doubtful.add(task_id)
-            rounds._live += answer.live
+            rounds.live += answer.live
             if not answer.counted:
                 state = SplitState.IDLE
             else:
@@ -491,7 +483,7 @@ class SourceRounds:
 
     def _wait_for_those_away(self, listened_us: int) -> None:
         """Add the time since the last round to the waiting for absent tasks; excuse tasks beyond their limit."""
-        since_us, self._waited_until_us = self._waited_until_us, listened_us if self._live else None
+        since_us, self._waited_until_us = self._waited_until_us, listened_us if self.live else None
         if since_us is None:
             return
         for task_id, answer in self._answers.items():
@@ -522,7 +514,7 @@ class SourceRounds:
 
     def _let_go(self, task_ids: set[str]) -> None:
         """Leave tasks out of the minimum; if the source is complete, forget those among them that are away."""
-        complete = self._live >= self.expected
+        complete = self.live >= self.expected
         for task_id in sorted(task_ids):
             answer = self._answers[task_id]
             if not answer.live and complete:
@@ -538,7 +530,7 @@ class SourceRounds:
         if answer is None:
             return
         self._changed(task_id)
-        self._live -= answer.live
+        self.live -= answer.live
         self._leaving.discard(task_id)
         self._confirm(task_id)
         self._unanswered.discard(task_id)
