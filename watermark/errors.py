@@ -240,7 +240,7 @@ class UnknownTask(LowmarkError, LookupError):
     """A message of an unknown task: the task never joined, or left."""
 
     task: str  # the task that sent the message
-    where: str  # the group or coordinator that does not know the task
+    where: str  # who does not know the task
     known: int  # number of tasks known there
     _fact = "task {task} is not known to {where} ({known} tasks are)"
     _hint = "a task joins before it reports, and joins again after its lease ran out."

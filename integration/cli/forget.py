@@ -29,10 +29,10 @@ def forget(
     While fewer queries of a job run than job_queries, the absent ones hold its low watermark. If a forgotten query
     comes back, its rows below the low watermark are late. A running query cannot be forgotten.
     """
+    from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import forget_task
 
-    task = TaskId(job, stream, query)
-    forget_task(coordinator, task, tls_ca=tls_ca, token_file=token_file, tls_cert=tls_cert, tls_key=tls_key)
+    forget_task(Caller(coordinator, tls_ca, token_file, tls_cert, tls_key), TaskId(job, stream, query))
     if as_json:
         print_json({"coordinator": coordinator, "forgotten": {"job": job, "stream": stream, "query": query}})
     else:

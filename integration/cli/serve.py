@@ -68,6 +68,7 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from lowmark.integration.coordinator.access import Door, default_address
     from lowmark.integration.coordinator.serving import run_coordinator
+    from lowmark.watermark.tasks.coordinator import Settings
 
     if not 0 < quorum <= 1:
         raise typer.BadParameter(f"--quorum: expected more than 0 and at most 1, got {quorum:g}")
@@ -84,10 +85,8 @@ def serve(
 
     ended_by = run_coordinator(
         Door(default_address() if address is None else address, tls_cert, tls_key, token_file, tls_client_ca),
+        Settings(_span_us(interval, "--interval"), _lease_us(lease), quorum),
         journal=journal,
-        interval_us=_span_us(interval, "--interval"),
-        lease_us=_lease_us(lease),
-        quorum=quorum,
         ready=ready,
     )
     raise typer.Exit(TERMINATED if ended_by == signal.SIGTERM else INTERRUPTED)

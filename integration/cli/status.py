@@ -18,6 +18,7 @@ from .show_streams import only_stream, stream_json, stream_table
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.messages import StatusAnswer
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.console import RenderableType
@@ -65,10 +66,12 @@ def status(
         watch_it(shown, limit=most)
         return
     if coordinator is not None:
+        from lowmark.integration.coordinator.access import Caller
+
         from .show_coordinator import show_coordinator, status_json
 
-        files = tls_ca, token_file, tls_cert, tls_key
-        answer = ask_coordinator(coordinator, name, connect, files, most)
+        caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
+        answer = ask_coordinator(caller, name, connect, most)
         if as_json:
             print_json(status_json(coordinator, answer))
         else:
@@ -129,10 +132,12 @@ def explain(
 ) -> None:
     """Say in words who holds the low watermark, why and since when, and how it would move."""
     if coordinator is not None:
+        from lowmark.integration.coordinator.access import Caller
+
         from .show_coordinator import explanations
 
-        files = tls_ca, token_file, tls_cert, tls_key
-        said = explanations(ask_coordinator(coordinator, name, connect, files, SHOWN).coordinator, coordinator)
+        caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
+        said = explanations(ask_coordinator(caller, name, connect, SHOWN).coordinator, coordinator)
         if as_json:
             print_json({"coordinator": coordinator, **said})
         else:
@@ -182,6 +187,7 @@ def ask(
         UnknownStream: no service has a stream of that name.
         ServiceUnreachable: no service answers at the given address.
     """
+    from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client, StatusRequest
@@ -202,7 +208,7 @@ def ask(
             if not other.cause.startswith(_NO_SERVICE):
                 continue  # found by search, so it has ended since, or is ending
             try:
-                coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
+                coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
             except CoordinatorUnreachable as refused:
                 tell(str(refused))
         finally:
@@ -231,18 +237,11 @@ def _told_of(silent: ServiceUnreachable) -> str:
     return f"the service at {silent.address} is there and does not answer: its driver hangs, or is stopped"
 
 
-def ask_coordinator(
-    address: str,
-    name: str | None,
-    connect: str | None,
-    files: tuple[Path | None, Path | None, Path | None, Path | None],
-    limit: int | None,
-) -> StatusAnswer:
+def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
     """Ask a coordinator; with a name, only for the sources of that name.
 
     Args:
         connect: a service's address, which must not be given beside a coordinator's.
-        files: the coordinator's certificate, the token, the caller's certificate and key.
 
     Raises:
         CoordinatorUnreachable: no answer came, or the caller has no access.
@@ -254,6 +253,5 @@ def ask_coordinator(
 
     if connect is not None:
         raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
-    tls_ca, token_file, tls_cert, tls_key = files
-    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file, tls_cert=tls_cert, tls_key=tls_key, limit=limit)
+    answer = ask_status(caller, limit=limit)
     return answer if name is None else only(name, answer)

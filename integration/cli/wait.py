@@ -94,10 +94,10 @@ def wait(
     if checkpoint:
         ask = partial(_of_checkpoints, checkpoint, name, past_us)
     elif coordinator is not None:
-        files = tls_ca, token_file, tls_cert, tls_key
-        ask = partial(
-            _of_coordinator, partial(ask_coordinator, coordinator, name, None, files, SHOWN), name, job, past_us
-        )
+        from lowmark.integration.coordinator.access import Caller
+
+        caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
+        ask = partial(_of_coordinator, partial(ask_coordinator, caller, name, None, SHOWN), name, job, past_us)
     else:
         ask = partial(_of_services, name, connect, past_us)
 

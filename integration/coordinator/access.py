@@ -252,6 +252,9 @@ class Caller:
         token_file: file with the token; needed with ``host:port``.
         tls_cert, tls_key: PEM files, the caller's own certificate and key, for a coordinator with ``--tls-client-ca``;
             both or none.
+
+    Raises:
+        AddressRefused: the address is none, or a file that it needs is missing.
     """
 
     address: str

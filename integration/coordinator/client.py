@@ -19,7 +19,6 @@ import threading
 import uuid
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -46,10 +45,6 @@ class CoordinatorClient:
     """One application's link to a shared coordinator: its tasks take part through it.
 
     Args:
-        address: ``unix:/path`` or ``host:port``.
-        tls_ca: PEM file with the coordinator's certificate; needed with ``host:port``.
-        token_file: file with the coordinator's token; needed with ``host:port``.
-        tls_cert, tls_key: PEM files, the application's own certificate and key, if the coordinator asks for them.
         on_low: called with a task and the new low watermark of its source, microseconds; the low watermark never falls.
         on_given_up: called with the token of a run that cannot go on, as `register` returned the token, and with the
             reason: the coordinator refuses the run for good (another process replaced the run, or its group has other
@@ -60,27 +55,22 @@ class CoordinatorClient:
     One thread calls the callbacks in turn, so a callback must not block.
 
     Raises:
-        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
+        AddressRefused, TokenRefused: a file of the caller cannot be used.
     """
 
     def __init__(
         self,
-        address: str,
+        caller: Caller,
         *,
-        tls_ca: Path | None = None,
-        token_file: Path | None = None,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
         on_low: Callable[[TaskId, int], None] | None = None,
         on_given_up: Callable[[str, LowmarkError], None] | None = None,
         deadline_seconds: float = 5.0,
         random: Random | None = None,
         now_us: Callable[[], int] | None = None,
     ) -> None:
-        self.address = address
-        self._caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
-        self._caller.metadata()
-        self._caller.channel().close()
+        self.address, self._caller = caller.address, caller
+        caller.metadata()
+        caller.channel().close()
         self._on_low, self._on_given_up = on_low, on_given_up
         self._deadline_seconds = deadline_seconds
         self._now_us = SteadyClock().now_us if now_us is None else now_us
@@ -150,32 +140,14 @@ class CoordinatorClient:
             UnknownTask: the task was not registered here.
             InvalidMessage: a value is impossible.
         """
-        check_reply(
-            ReplyLowWatermark(
-                task.job_id,
-                task.source_id,
-                task.task_id,
-                0,
-                low_watermark_us,
-                self._known(task),
-                left_out,
-                next_wanted_us,
-                patience_us=patience_us,
-                complete_until_us=complete_until_us,
-            )
-        )
-        say = partial(
-            ClientState.report,
-            task=task,
-            low_us=low_watermark_us,
-            left_out=left_out,
-            next_wanted_us=next_wanted_us,
-            heard_us=heard_us,
+        reply = ReplyLowWatermark(
+            *(*task.parts, 0, low_watermark_us, self._known(task), left_out, next_wanted_us),
             patience_us=patience_us,
             complete_until_us=complete_until_us,
         )
-        self._holdings.report(task, say)
-        self._hand_over(lambda: say(self._state))
+        check_reply(reply)
+        self._holdings.report(reply, heard_us)
+        self._hand_over(lambda: self._state.report(reply, heard_us))
         if self._worker.failed is not None:
             self._give_up(task)
 
@@ -392,7 +364,7 @@ class CoordinatorClient:
                     self._state.attached(news.lease_us, now_us)
                     self._tried.set()
                     _log.info("connected to the coordinator at %s", self.address)
-                self._state.told(news.messages, now_us)
+                self._state.told(news.messages)
             case SayAnswer():
                 self._answer_by_us = None
                 try:

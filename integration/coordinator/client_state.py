@@ -17,7 +17,7 @@ One file, because each rule above binds the same queue of messages.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -27,7 +27,6 @@ from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import (
     LeaseRenewed,
-    LeftOut,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
@@ -42,6 +41,8 @@ from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, 
 _GAP_US = 5_000
 _MOST_STATEMENTS = 500  # a coordinator takes a whole message before others have their turn
 _ROOM_BYTES = MOST_BYTES // 2
+_FIRST_WAIT_US = 100_000  # between two attempts to connect, which doubles up to the longest wait
+_LONGEST_WAIT_US = 5_000_000
 _LIFE_SEQUENCES = 2**40  # sequence numbers in one life of a state: those of a later life are larger
 
 
@@ -86,31 +87,6 @@ class Left:
 Heard = NewLow | GivenUp | TokenRenewed | Left
 
 
-class BackOff:
-    """The waits between attempts: each twice as long as the one before up to a limit, and random.
-
-    Args:
-        random: makes each wait a random share, at least one half, so that applications do not come in step.
-
-    >>> back_off = BackOff(first_us=100, most_us=400, random=Random(7))
-    >>> [most / 2 <= back_off.next_us() <= most for most in (100, 200, 400, 400)]
-    [True, True, True, True]
-    """
-
-    def __init__(self, *, first_us: int, most_us: int, random: Random) -> None:
-        self._first_us, self._most_us, self._random = first_us, most_us, random
-        self._longest_us = first_us
-
-    def next_us(self) -> int:
-        """The next wait, microseconds."""
-        longest_us, self._longest_us = self._longest_us, min(2 * self._longest_us, self._most_us)
-        return int(longest_us * self._random.uniform(0.5, 1))
-
-    def reset(self) -> None:
-        """Begin anew after a success."""
-        self._longest_us = self._first_us
-
-
 class _Phase(Enum):
     NEW = "not registered yet"
     KNOWN = "registered"
@@ -124,16 +100,15 @@ class _Mine:
     Attributes:
         registration: what the application said.
         token: the token under which the coordinator knows the run, or will know it (`TokenRenewed`).
+        reported: the newest report; its token, time and number are those of the message that brings it.
     """
 
     registration: TaskRegistered
     token: str
     phase: _Phase = _Phase.NEW
     uncertain: bool = False  # a registration was sent, and its arrival is unknown
-    reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
+    reported: ReplyLowWatermark | None = None
     heard_us: int | None = None  # when the task last had rows
-    patience_us: int | None = None  # how long the task may have no rows
-    complete_until_us: int | None = None  # the sink of its query has everything up to this time
     unsaid: bool = False  # whether the newest report was not sent yet
     asked_us: int | None = None  # timestamp of the open question
     sequence: int = 0
@@ -161,7 +136,7 @@ class ClientState:
         self._heard: list[Heard] = []
         self._lease_us: int | None = None
         self._renew_at_us: int | None = None
-        self._back_off = BackOff(first_us=100_000, most_us=5_000_000, random=random)
+        self._longest_wait_us = _FIRST_WAIT_US
         self.connected = False
         """Whether a coordinator listens."""
         self.since_us: int | None = None
@@ -182,23 +157,12 @@ class ClientState:
         """Continue a run of an earlier life under its newest token; the task has heard the low watermark ``low_us``."""
         self._add(_Mine(registration, token, uncertain=True, low_us=low_us))
 
-    def report(
-        self,
-        task: TaskId,
-        low_us: int | None,
-        *,
-        left_out: LeftOut | None = None,
-        next_wanted_us: int | None = None,
-        heard_us: int | None = None,
-        patience_us: int | None = None,
-        complete_until_us: int | None = None,
-    ) -> None:
-        """Set a task's answer from now on; ignored for a task that has ended."""
-        mine = self._tasks.get(task)
+    def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
+        """Set a task's answer from now on, and when it last had rows; ignored for a task that has ended."""
+        mine = self._tasks.get(reply.task)
         if mine is not None and not mine.ending:
-            mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
-            mine.heard_us, mine.patience_us, mine.complete_until_us = heard_us, patience_us, complete_until_us
-            self._dirty[task] = None
+            mine.reported, mine.heard_us, mine.unsaid = reply, heard_us, True
+            self._dirty[reply.task] = None
 
     def end(self, task: TaskId) -> None:
         """End a task's run, after its last report is sent."""
@@ -212,7 +176,7 @@ class ClientState:
     def attached(self, lease_us: int | None, now_us: int) -> None:
         """A coordinator listens: renew all tasks."""
         self.connected, self.since_us, self.why = True, now_us, ""
-        self._back_off.reset()
+        self._longest_wait_us = _FIRST_WAIT_US
         self._lease_us = lease_us
         for task, mine in self._tasks.items():
             if mine.phase is _Phase.KNOWN:
@@ -226,7 +190,9 @@ class ClientState:
         if self.connected or self.since_us is None:
             self.since_us = now_us
         self.connected, self.why, self._renew_at_us = False, why, None
-        self.retry_at_us = now_us + self._back_off.next_us()
+        # Random, so that applications do not come in step.
+        self.retry_at_us = now_us + int(self._longest_wait_us * self._random.uniform(0.5, 1))
+        self._longest_wait_us = min(2 * self._longest_wait_us, _LONGEST_WAIT_US)
         for statement in self._under_way or ():
             mine = self._of(statement)
             if mine is not None:
@@ -235,7 +201,7 @@ class ClientState:
                 self._dirty[statement.task] = None
         self._under_way = None
 
-    def told(self, messages: Iterable[News], now_us: int) -> None:  # noqa: ARG002  # all events have a time
+    def told(self, messages: Iterable[News]) -> None:
         """Take messages from the watch."""
         for message in messages:
             task = message.task
@@ -358,14 +324,14 @@ class ClientState:
             return [LeaseRenewed(task, token) if mine.uncertain else self._registration(mine)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
-            low_us, left_out, wanted_us = mine.reported
             mine.sequence += 1
-            asked_us = now_us if mine.asked_us is None else mine.asked_us
-            silent_us = None if mine.heard_us is None else max(0, now_us - mine.heard_us)
             said.append(
-                ReplyLowWatermark(
-                    *(*task.parts, asked_us, low_us, token, left_out, wanted_us),
-                    *(mine.sequence, silent_us, mine.patience_us, mine.complete_until_us),
+                replace(
+                    mine.reported or ReplyLowWatermark(*task.parts, 0, None),
+                    token=token,
+                    timestamp=now_us if mine.asked_us is None else mine.asked_us,
+                    sequence=mine.sequence,
+                    silent_us=None if mine.heard_us is None else max(0, now_us - mine.heard_us),
                 )
             )
             mine.unsaid, mine.asked_us = False, None
@@ -377,7 +343,7 @@ class ClientState:
 
     def _registration(self, mine: _Mine) -> TaskRegistered:
         """The application's registration, with the newest token and the newest low watermark."""
-        low_us = mine.reported[0]
+        low_us = None if mine.reported is None else mine.reported.current_low_watermark
         if low_us is None:
             low_us = mine.registration.low_watermark_us
         return replace(mine.registration, token=mine.token, low_watermark_us=low_us)
@@ -387,7 +353,7 @@ class ClientState:
         match statement:
             case TaskRegistered() | LeaseRenewed():
                 if mine.phase is _Phase.NEW:
-                    mine.unsaid |= mine.reported != (None, None, None)
+                    mine.unsaid |= mine.reported is not None
                 if mine.phase in (_Phase.NEW, _Phase.RENEWING):
                     mine.phase, mine.uncertain = _Phase.KNOWN, False
                 if mine.unsaid or mine.ending:
@@ -452,7 +418,7 @@ class _Held:
 
     registration: TaskRegistered
     token: str
-    report: Callable[[ClientState], None] | None = None
+    report: tuple[ReplyLowWatermark, int | None] | None = None
     low_us: int | None = None
     ending: bool = False
     refused: bool = False
@@ -473,9 +439,9 @@ class Holdings:
         with self._lock:
             self._tasks[registration.task] = _Held(registration, registration.token)
 
-    def report(self, task: TaskId, report: Callable[[ClientState], None]) -> None:
+    def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
         """Keep the newest report of a task; `token` must know the task."""
-        self._tasks[task].report = report
+        self._tasks[reply.task].report = reply, heard_us
 
     def end(self, task: TaskId) -> None:
         """See `ClientState.end`; `token` must know the task."""
@@ -519,7 +485,7 @@ class Holdings:
                 continue
             state.resume(held.registration, held.token, held.low_us)
             if held.report is not None:
-                held.report(state)
+                state.report(*held.report)
             if held.ending:
                 state.end(task)
         return state

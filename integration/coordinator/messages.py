@@ -25,6 +25,7 @@ from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.watermark import (
     DisagreeingGroup,
+    InvalidMessage,
     LowmarkError,
     NotifyNewLowWatermark,
     StaleRun,
@@ -215,20 +216,23 @@ WATCH = Method(SERVICE, "Watch", Watch, Told, CODEC)
 STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer, CODEC)
 
 
-def refusal(error: Exception) -> Refused:
-    """An error of the coordinator as it goes back to the sender.
+_STATUS: dict[type[LowmarkError], grpc.StatusCode] = {
+    InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownTask: grpc.StatusCode.NOT_FOUND,
+    StaleRun: grpc.StatusCode.FAILED_PRECONDITION,
+    DisagreeingGroup: grpc.StatusCode.FAILED_PRECONDITION,
+    TaskNotAway: grpc.StatusCode.FAILED_PRECONDITION,
+    TooManyTasks: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+REFUSALS = tuple(_STATUS)
+"""The errors by which a coordinator refuses a statement, before any change. Another error is a fault of its own."""
+
+
+def refusal(error: LowmarkError) -> Refused:
+    """The error of a statement as it goes back to the sender.
 
     >>> refusal(StaleRun("job/orders/0", "run-1", "is over")).status
     'FAILED_PRECONDITION'
     """
-    return Refused(_status(error).name, type(error).__name__, str(error))
-
-
-def _status(error: Exception) -> grpc.StatusCode:
-    if isinstance(error, UnknownTask):
-        return grpc.StatusCode.NOT_FOUND
-    if isinstance(error, StaleRun | DisagreeingGroup | TaskNotAway):
-        return grpc.StatusCode.FAILED_PRECONDITION
-    if isinstance(error, TooManyTasks):
-        return grpc.StatusCode.RESOURCE_EXHAUSTED
-    return grpc.StatusCode.INVALID_ARGUMENT
+    status = _STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT)  # a value that no statement can have
+    return Refused(status.name, type(error).__name__, str(error))

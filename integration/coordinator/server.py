@@ -51,13 +51,14 @@ from lowmark.watermark.protocol import (
 )
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.cap import CapAnnounced
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import DEFAULTS, CoordinatorEffect, LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import ChangedRows
 
 from .access import Door, TokenCheck
 from .journal import Journal, patience_seconds
 from .messages import (
     MOST_BYTES,
+    REFUSALS,
     SAY,
     SERVICE,
     STATUS,
@@ -111,7 +112,7 @@ _SERVER_OPTIONS = [
 _log = logging.getLogger("lowmark")
 
 
-def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:
+def restore(journal: Journal, now_us: int, settings: Settings = DEFAULTS) -> LowWatermarkCoordinator:
     """Restore the coordinator from a journal; a new coordinator if the journal is empty.
 
     Raises:
@@ -119,9 +120,9 @@ def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoord
     """
     rows = journal.read()
     if not rows:
-        return LowWatermarkCoordinator(**settings)
+        return LowWatermarkCoordinator(settings)
     try:
-        return LowWatermarkCoordinator.restore(rows, now_us=now_us, **settings)
+        return LowWatermarkCoordinator.restore(rows, settings, now_us=now_us)
     except CorruptSnapshot as corrupt:
         raise journal.damaged(corrupt.reason) from corrupt
 
@@ -165,7 +166,6 @@ class CoordinatorServer:
         coordinator: makes all decisions; belongs to this object alone.
         now_us: the clock, microseconds since the epoch, steady.
         journal: keeps the state; None: a restart begins without.
-        lease_us: the coordinator's own lease, for applications that ask for no other.
 
     Attributes:
         failed: the error that ended the journal or the coordinator; once it is set, nobody is told anything, and `say`
@@ -177,23 +177,15 @@ class CoordinatorServer:
     """
 
     def __init__(
-        self,
-        coordinator: LowWatermarkCoordinator,
-        now_us: Callable[[], int],
-        *,
-        journal: Journal | None,
-        interval_us: int = 1_000_000,
-        lease_us: int = 30_000_000,
-        quorum: float = 1.0,
+        self, coordinator: LowWatermarkCoordinator, now_us: Callable[[], int], *, journal: Journal | None
     ) -> None:
         self.closing = False
         self.begun_again: BegunAgain | None = None
         self.listening: set[asyncio.Task[Any]] = set()
         self._failover = Failover(FailoverPolicy())
-        self._settings: dict[str, Any] = {"interval_us": interval_us, "lease_us": lease_us, "quorum": quorum}
         self._version = importlib.metadata.version("lowmark")  # reads a file, so not while descriptors lack
-        self._calm_seconds = interval_us / _CALM / 1e6
-        self._coordinator, self._now_us, self._journal, self._lease_us = coordinator, now_us, journal, lease_us
+        self._calm_seconds = coordinator.settings.interval_us / _CALM / 1e6
+        self._coordinator, self._now_us, self._journal = coordinator, now_us, journal
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._unseen)
         self.failed: asyncio.Future[None] = self._loop.create_future()
@@ -256,7 +248,7 @@ class CoordinatorServer:
             before.end()
         watcher = self._watchers[application] = Watcher()
         try:
-            yield Told([], self._lease_us)
+            yield Told([], self._coordinator.settings.lease_us)
             while (messages := await watcher.next()) is not None:
                 yield Told(messages)
         finally:
@@ -323,7 +315,7 @@ class CoordinatorServer:
             at_us, why = self._now_us(), described(error)
             try:
                 # The writer has one thread, so reading follows a write that is under way, which is of a sound state.
-                reading = self._writer.submit(self._restored, journal, at_us)
+                reading = self._writer.submit(restore, journal, at_us, self._coordinator.settings)
                 self._coordinator = reading.result(_RESTORE_SECONDS)
                 self._durable = self._coordinator.epoch
                 self._plan()
@@ -343,7 +335,11 @@ class CoordinatorServer:
             )
             return
         self._drop()
-        self._fail(self._hopeless(error))
+        policy = self._failover.policy
+        failed = CoordinatorFailed(described(error), 0 if self._journal is None else policy.most, str(policy.window))
+        failed.__cause__ = error
+        _log.critical("%s", failed, exc_info=error)
+        self._fail(failed)
 
     def _drop(self) -> None:
         """Forget the state's effects and all calls. A write under way goes on, but nobody waits for it."""
@@ -370,17 +366,6 @@ class CoordinatorServer:
         for call in self.listening:
             call.cancel()
 
-    def _restored(self, journal: Journal, now_us: int) -> LowWatermarkCoordinator:
-        return restore(journal, now_us, **self._settings)
-
-    def _hopeless(self, error: Exception) -> CoordinatorFailed:
-        cause, policy = described(error), self._failover.policy
-        most = 0 if self._journal is None else policy.most
-        failed = CoordinatorFailed(cause, most, str(policy.window))
-        failed.__cause__ = error
-        _log.critical("%s", failed, exc_info=error)
-        return failed
-
     def _go_on_with(self, state: LowWatermarkCoordinator) -> None:
         """Raise CancelledError if the state was dropped since the message began."""
         if self.failed.done() or self.closing or self._coordinator is not state:
@@ -391,7 +376,7 @@ class CoordinatorServer:
             return refusal(statement)
         try:
             effects = self._coordinator.handle(statement, self._now_us())
-        except LowmarkError as refused:
+        except REFUSALS as refused:
             return refusal(refused)
         task = statement.task
         if isinstance(statement, ReplyLowWatermark):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lowmark.integration.process.clock import SteadyClock
+from lowmark.watermark.tasks.coordinator import Settings
 
 from .access import Door
 from .journal import Journal, default_journal
@@ -17,20 +18,15 @@ from .server import CoordinatorServer, restore, serve
 
 def run_coordinator(
     door: Door,
+    settings: Settings,
     *,
     journal: Path | None,
-    interval_us: int,
-    lease_us: int,
-    quorum: float,
     ready: Callable[[str, Path], None],
 ) -> signal.Signals:
     """Serve until SIGINT or SIGTERM comes. Call it in the main thread.
 
     Args:
         journal: the file that keeps the state; None: the default for this address.
-        interval_us: how often tasks are asked, microseconds, more than 0.
-        lease_us: how long a task may be silent, microseconds, more than 0.
-        quorum: the share of tasks whose answers end a round, more than 0, at most 1.
         ready: called with address and journal once calls are answered.
 
     Returns:
@@ -40,7 +36,6 @@ def run_coordinator(
         JournalRefused: the journal cannot be read or written, or another coordinator has it.
         CoordinatorFailed: errors left the state half changed too often.
         AddressRefused, SocketsRefused, TokenRefused: see `Door`.
-        ValueError: a number is out of range.
     """
     door.check()  # before any file is made
     path = default_journal(door.address) if journal is None else journal
@@ -56,11 +51,9 @@ def run_coordinator(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end, number)
-        rules = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
+        rules = restore(kept, clock.now_us(), settings)
         kept.write(rules.take_changes())  # fails early if the journal cannot be written
-        coordinator = CoordinatorServer(
-            rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us, quorum=quorum
-        )
+        coordinator = CoordinatorServer(rules, clock.now_us, journal=kept)
         await serve(coordinator, door, stop=stop, ready=lambda address: ready(address, path))
 
     # A write makes many objects at once, and searching them and all modules for garbage would make calls wait.

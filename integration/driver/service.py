@@ -174,14 +174,12 @@ class LowWatermarkService:
         self._low_heard = threading.Event()
         self._client: CoordinatorClient | None = None
         if coordinator is not None:
+            from lowmark.integration.coordinator.access import Caller
             from lowmark.integration.coordinator.client import CoordinatorClient
 
+            files = map(_path, (coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key))
             self._client = CoordinatorClient(
-                coordinator,
-                tls_ca=_path(coordinator_ca),
-                token_file=_path(coordinator_token_file),
-                tls_cert=_path(coordinator_cert),
-                tls_key=_path(coordinator_key),
+                Caller(coordinator, *files),
                 on_low=lambda *_: self._low_heard.set(),
                 on_given_up=self._enqueue_refusal,
             )

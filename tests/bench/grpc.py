@@ -29,6 +29,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark
@@ -178,7 +179,7 @@ def _application(address: str, shape: str, first: int, count: int, seconds: int)
         TaskId("bench", "all", str(n)) if shape == "tasks" else TaskId("bench", f"stream-{n}", "0") for n in numbers
     ]
     alignment = AlignmentParams("bench", 60_000_000, 1_000_000) if shape == "aligned" else None
-    with CoordinatorClient(address) as link:
+    with CoordinatorClient(Caller(address)) as link:
         timed = _Timed(link)
         for task in tasks:
             link.register(task, alignment=alignment)

@@ -30,7 +30,9 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits.events import Tick
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
+
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 TASKS_OF_A_SOURCE = 100
 START_US = 1_767_268_800_000_000
@@ -40,7 +42,7 @@ class Tasks:
     """A coordinator whose tasks have all reported a low watermark, and the changes that are measured."""
 
     def __init__(self, number: int) -> None:
-        self.coordinator = LowWatermarkCoordinator(lease_us=7 * 24 * 3_600_000_000)
+        self.coordinator = LowWatermarkCoordinator(Settings(lease_us=7 * 24 * 3_600_000_000))
         self.ids = [TaskId("job", f"s-{n // TASKS_OF_A_SOURCE}", str(n)) for n in range(number)]
         self._left: list[TaskId] = []
         self._now_us, self._runs, self._random = START_US, dict.fromkeys(self.ids, 0), Random(number)
@@ -134,7 +136,7 @@ def measured(number: int, writes: int, seconds: float, folder: Path) -> None:
     read = time.perf_counter() - began
     found = LowWatermarkCoordinator.restore(kept, now_us=START_US + 10**12)
     took = time.perf_counter() - began
-    assert found.snapshot() == tasks.coordinator.snapshot(), "the journal does not have the whole state"
+    assert snapshot_of(found) == snapshot_of(tasks.coordinator), "the journal does not have the whole state"
     print(f"a start: read {read:.3f} s, whole {took:.2f} s, {size:,} bytes on the disk", flush=True)
     copy.close()
     journal.close()

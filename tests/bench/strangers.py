@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.client import CoordinatorClient
 from rich.console import Console
 from rich.table import Table
@@ -58,7 +59,7 @@ def _tried(name: str, mutual: bool, given: argparse.Namespace) -> list[str]:
         with (
             served(folder, *options, address="127.0.0.1:0") as coordinator,
             CoordinatorClient(
-                coordinator.address, tls_ca=cert, token_file=token, tls_cert=own[0], tls_key=own[1]
+                Caller(coordinator.address, tls_ca=cert, token_file=token, tls_cert=own[0], tls_key=own[1])
             ) as client,
         ):
             client.reach()

@@ -41,7 +41,7 @@ class Aggregator:
         """Take a report, None for idle; return the minimum if it has changed."""
         before_us, task = self.minimum_us, TaskId("job", "s", str(key))
         self.now_us += 1
-        if task not in self.group:
+        if task not in self.group._members:
             self.group.join(task, AlignmentParams("g", 0, 1), now_us=self.now_us)
         if watermark_us is None:
             self.group.idle(task, at_us=self.now_us)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
@@ -63,7 +63,7 @@ class World:
             self._serve_again_if_it_ends(stack)
             for number in range(2):
                 client = CoordinatorClient(
-                    f"unix:{self.folder}/c.sock",
+                    Caller(f"unix:{self.folder}/c.sock"),
                     on_low=self._hear,
                     on_given_up=self.given_up.__setitem__,
                     deadline_seconds=1.0,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
@@ -64,14 +65,14 @@ def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Ca
     with served(folder, Fault(name_of(function), 2, "MemoryError", after=True)) as process:
         assert process.stdout is not None
         address = json.loads(process.stdout.readline())["address"]
-        with CoordinatorClient(address, on_low=hear) as client:
+        with CoordinatorClient(Caller(address), on_low=hear) as client:
             for number in range(2):
                 client.register(task(number), expected_tasks=2)
             for low_us in (1, 2, 3):
                 for number in range(2):
                     client.report(task(number), low_us)
                 wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard", seconds=SECONDS)  # type: ignore[misc]
-        status = ask_status(address)
+        status = ask_status(Caller(address))
         process.send_signal(signal.SIGTERM)
         log = process.communicate(timeout=SECONDS)[1]
     assert lows == sorted(lows)

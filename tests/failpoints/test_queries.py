@@ -58,7 +58,7 @@ CERTAIN: dict[str, list[Callable[..., object]]] = {
     ],
     "serve": [
         *(SourceRounds.__init__, SourceRounds.begin, Coalescer.__init__, Coalescer.assign),
-        *(LowWatermarkCoordinator.handle, LowWatermarkCoordinator.snapshot),
+        *(LowWatermarkCoordinator.handle, LowWatermarkCoordinator.take_changes),
     ],
 }
 """Functions that such a process surely calls; to count the calls of all its functions takes as long as the test."""

@@ -52,6 +52,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 
 from tests.integration.driver.reported import SOURCE
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 from .inputs import (
     Draw,
@@ -167,7 +168,7 @@ def coordinator_state() -> dict[tuple[str, ...], str]:
     coordinator.handle(TaskRegistered(task, "run", 5, AlignmentParams("g", 10, 1_000)), 10)
     coordinator.handle(TaskRegistered(TaskId("job", "orders", "1"), "run-2", None), 20)
     coordinator.handle(ReplyLowWatermark("job", "orders", "0", 15, 7, "run"), 30)
-    return coordinator.snapshot()
+    return snapshot_of(coordinator)
 
 
 ROWS = [[list(key), json.loads(state)] for key, state in coordinator_state().items()]
@@ -186,7 +187,7 @@ def restore_coordinator(changed: Any) -> object:
     coordinator = LowWatermarkCoordinator.restore(rows, now_us=10**15)
     for now_us in (10**15 + 1, 10**15 + 10**8):
         coordinator.handle(Tick(), now_us)
-    return coordinator.status(now_us), LowWatermarkCoordinator.restore(coordinator.snapshot(), now_us=now_us)
+    return coordinator.status(now_us), LowWatermarkCoordinator.restore(snapshot_of(coordinator), now_us=now_us)
 
 
 # -- offsets and states of sources
@@ -382,7 +383,7 @@ def hear_question(data: bytes) -> object:
 def hear_told(data: bytes) -> object:
     state = ClientState("app", Random(7))
     state.register(TaskRegistered(WHO, "run"))
-    state.told(messages.WATCH.decode_answer(data).messages, now_us=0)
+    state.told(messages.WATCH.decode_answer(data).messages)
     return state.heard(), state.cap(WHO)
 
 

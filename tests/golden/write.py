@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from tests.golden import values
 from tests.golden.queries import QUERIES, emitted
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 RUNS: tuple[dict[str, bool], ...] = ({"availableNow": True}, {"once": True})
 """Runs of four ticks each. No offset has the report of the last batch; a file beside the offsets has it."""
@@ -44,7 +45,7 @@ def main() -> None:
     save(folder / "messages.json", {name: text(values.encoded(name)) for name in values.MESSAGES})
 
     journal = Journal(folder / "coordinator.journal")
-    journal.write(values.coordinator().snapshot())
+    journal.write(snapshot_of(values.coordinator()))
     journal.close()
 
     with local_session("golden") as (spark, _):

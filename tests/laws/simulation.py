@@ -43,9 +43,9 @@ from lowmark.watermark.protocol import (
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
-from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEvent, LowWatermarkCoordinator, Settings
 
-from tests.watermark.tasks.coordinator_world import taken
+from tests.watermark.tasks.coordinator_world import snapshot_of, taken
 
 S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S
@@ -146,8 +146,8 @@ class Simulation:
         self.sources = sorted({(reader.task.job_id, reader.task.source_id) for reader in self.readers})
         self.of_task = {reader.task: reader for reader in self.readers}
         # the coordinator's process
-        self.settings = {"interval_us": INTERVAL_US, "lease_us": LEASE_US, "quorum": random.choice((1.0, 1.0, 0.7))}
-        self.coordinator: LowWatermarkCoordinator | None = LowWatermarkCoordinator(**self.settings)  # type: ignore[arg-type]
+        self.settings = Settings(INTERVAL_US, LEASE_US, random.choice((1.0, 1.0, 0.7)))
+        self.coordinator: LowWatermarkCoordinator | None = LowWatermarkCoordinator(self.settings)
         self.journal, self.journal_epoch = taken({}, self.coordinator), 0
         self.inbox: list[Message] = []
         self.loop_at_us: int | None = None  # when the next turn of its loop is due
@@ -399,7 +399,7 @@ class Simulation:
     def restart(self) -> None:
         self.loop_at_us = None
         self.plan_loop(self.now_us)
-        self.coordinator = LowWatermarkCoordinator.restore(self.journal, now_us=self.clock_us, **self.settings)  # type: ignore[arg-type]
+        self.coordinator = LowWatermarkCoordinator.restore(self.journal, self.settings, now_us=self.clock_us)
         self.journal_epoch = self.coordinator.epoch
         for known in self.known.values():
             known.heard_us, known.steps = self.now_us, self.forward_steps
@@ -432,7 +432,7 @@ class Simulation:
         if coordinator.epoch != self.journal_epoch:
             self.journal, self.journal_epoch = taken(self.journal, coordinator), coordinator.epoch
             if not self.big:
-                self.check(self.journal == coordinator.snapshot(), "the rows that were taken are not the state")
+                self.check(self.journal == snapshot_of(coordinator), "the rows that were taken are not the state")
         for effect in effects:
             task = self.addressee(effect)
             if task is not None:

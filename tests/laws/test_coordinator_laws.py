@@ -40,11 +40,11 @@ from lowmark.watermark.protocol import (
 )
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import Rows
 
 from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
-from tests.watermark.tasks.coordinator_world import taken
+from tests.watermark.tasks.coordinator_world import snapshot_of, taken
 
 INTERVAL_US, LEASE_US = 10, 35
 PENDING, ACTIVE, _, IDLE, FINISHED = SplitState
@@ -121,6 +121,7 @@ class Definition:
     longest_us: int | None = None  # the longest silence that the tasks allow
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     flowed_us: int | None = None
+    newest_us: int | None = None  # when a task had rows; older news counts nothing
     waited_until_us: int | None = None
 
     @property
@@ -134,7 +135,10 @@ class Definition:
 
     def flows(self, at_us: int) -> None:
         """A task had rows: the time since the previous rows, or shortly before, is silence of the other tasks."""
-        if self.longest_us is not None and (self.flowed_us is None or at_us > self.flowed_us):
+        if self.newest_us is not None and at_us <= self.newest_us:
+            return
+        self.newest_us = at_us
+        if self.longest_us is not None:
             short = self.flowed_us is not None and at_us - self.flowed_us <= self.longest_us // 2
             since_us = self.flowed_us if short else at_us - self.longest_us // 4
             self.flow |= set(range(since_us, at_us))  # type: ignore[arg-type]
@@ -254,7 +258,7 @@ class Definition:
 
 
 def coordinator() -> LowWatermarkCoordinator:
-    return LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
+    return LowWatermarkCoordinator(Settings(interval_us=INTERVAL_US, lease_us=LEASE_US))
 
 
 def task_id(name: str) -> TaskId:
@@ -267,7 +271,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.coordinator, self.definition = coordinator(), Definition()
         self.now_us, self.handled_us, self.runs = 1_000, 1_000, 0
         self.low_us: int | None = None
-        self.journal: tuple[Rows, int, Definition] = (self.coordinator.snapshot(), 0, Definition())
+        self.journal: tuple[Rows, int, Definition] = (snapshot_of(self.coordinator), 0, Definition())
         self.rows = Rows()
 
     def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
@@ -276,10 +280,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         An event that began a round is handled once, because its repetition would answer the new round.
         """
         effects = self.coordinator.handle(event, self.now_us)
-        once, epoch = self.coordinator.snapshot(), self.coordinator.epoch
+        once, epoch = snapshot_of(self.coordinator), self.coordinator.epoch
         if not any(isinstance(effect, RetrieveLowWatermark) for effect in effects):
             again = self.coordinator.handle(event, self.now_us)
-            assert (once, epoch) == (self.coordinator.snapshot(), self.coordinator.epoch)
+            assert (once, epoch) == (snapshot_of(self.coordinator), self.coordinator.epoch)
             assert all(isinstance(effect, NotifyNewLowWatermark) for effect in again)
         self.definition.look(self.now_us)
         if epoch != self.journal[1]:
@@ -419,10 +423,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def excuse(self, name: str) -> None:
         task, excused = self.definition.tasks.get(name), TaskForgotten(task_id(name))
         if task is None or not task.gone:
-            before = self.coordinator.snapshot(), self.coordinator.epoch
+            before = snapshot_of(self.coordinator), self.coordinator.epoch
             with pytest.raises(TaskNotAway):
                 self.coordinator.handle(excused, self.handled_us)
-            assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
+            assert before == (snapshot_of(self.coordinator), self.coordinator.epoch)
         else:
             self.listen()
             task.excused = True
@@ -437,30 +441,30 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
                 ReplyLowWatermark("job", "orders", name, self.now_us, low_us, token),
                 TaskRegistered(task_id(name), token, low_us),
             ):
-                before = self.coordinator.snapshot(), self.coordinator.epoch
+                before = snapshot_of(self.coordinator), self.coordinator.epoch
                 with pytest.raises((StaleRun, UnknownTask)):
                     self.coordinator.handle(message, self.handled_us)
-                assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
+                assert before == (snapshot_of(self.coordinator), self.coordinator.epoch)
 
     @rule(newest=st.booleans())
     def crash(self, newest: bool) -> None:
         """Restore the present snapshot or the last due one; both hold the published low watermark."""
         if newest:
-            data, definition = self.coordinator.snapshot(), self.definition
+            data, definition = snapshot_of(self.coordinator), self.definition
         else:
             data, _, definition = self.journal
             assert definition.low_us == self.definition.low_us
             assert definition.over == self.definition.over
             definition = copy.deepcopy(definition)
         self.coordinator = LowWatermarkCoordinator.restore(
-            data, now_us=self.now_us, interval_us=INTERVAL_US, lease_us=LEASE_US
+            data, Settings(interval_us=INTERVAL_US, lease_us=LEASE_US), now_us=self.now_us
         )
-        assert data == self.coordinator.snapshot()
+        assert data == snapshot_of(self.coordinator)
         self.rows = data
         definition.asked_us, definition.unanswered, definition.questions_us = None, set(), set()
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
-        definition.longest_us, definition.flow, definition.flowed_us = None, set(), None
+        definition.longest_us, definition.flow, definition.flowed_us, definition.newest_us = None, set(), None, None
         definition.waited_until_us = None
         for task in definition.tasks.values():
             task.heard_us, task.confirmed, task.rows_us = 0, task.gone, []
@@ -474,7 +478,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         tasks = {task.task.task_id: task for source in sources for task in source.tasks}
         expected = self.definition
         self.rows = taken(self.rows, self.coordinator)
-        assert self.rows == self.coordinator.snapshot()
+        assert self.rows == snapshot_of(self.coordinator)
         assert expected.low_us == self.coordinator.low_watermark_us("job", "orders")
         assert {name: task.state for name, task in expected.tasks.items()} == {n: t.state for n, t in tasks.items()}
         assert {name: task.low_us for name, task in expected.tasks.items()} == {
@@ -499,6 +503,15 @@ def test_a_source_without_a_task_keeps_its_beat_until_the_beat() -> None:
         else:
             one.register(step, None, 1, None)
         one.agrees()
+
+
+def test_a_reply_that_comes_twice_is_no_delivery_to_the_clock_of_silence_that_its_round_began() -> None:
+    one = CoordinatorIsItsDefinition()
+    one.begin()
+    one.register("a", None, 1, None)
+    one.everybody_answers(0)
+    one.register("b", None, 1, None)
+    one.some_deliver_and_the_others_are_silent({"b"}, 10, rounds=5, before=None, speak=False)
 
 
 # -- within a round
@@ -590,16 +603,16 @@ def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     refused = set[str]()
     for seed in range(10):
         random, now_us = Random(seed), 0
-        one = LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
+        one = LowWatermarkCoordinator(Settings(interval_us=INTERVAL_US, lease_us=LEASE_US))
         for step in range(400):
             message = anything(random, now_us, step)
-            before, error = (one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
+            before, error = (snapshot_of(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
             try:
                 one.handle(message, now_us)
             except LowmarkError as raised:
                 error = raised
                 refused.add(type(raised).__name__)
-            after = one.snapshot(), one.epoch, one.wake_at_us(now_us), one.status(now_us)
+            after = snapshot_of(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)
             assert error is None or after == before, f"seed {seed}: {message} was refused ({error})"
             now_us += random.choice((0, 1, INTERVAL_US))
             one.handle(Tick(), now_us)

@@ -22,9 +22,10 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
 )
 from lowmark.watermark.splits.events import Tick
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
 
 from tests.laws.strategies import draws
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 S = 1_000_000
 LEASE_US = 5 * S
@@ -57,8 +58,8 @@ class Job:
     def __init__(self, seed: int) -> None:
         self.seed, self.random = seed, Random(seed)
         self.now_us = 0
-        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US)
-        self.journal = self.coordinator.snapshot(), 0
+        self.coordinator = LowWatermarkCoordinator(Settings(interval_us=S, lease_us=LEASE_US))
+        self.journal = snapshot_of(self.coordinator), 0
         self.queries = [Query(str(n), self.rows()) for n in range(self.random.randint(2, 3))]
         self.low_us: int | None = None
         self.loss = self.random.choice((0.0, 0.3))
@@ -83,7 +84,7 @@ class Job:
     def carry_out(self, effects: list[CoordinatorEffect]) -> None:
         low_us = self.coordinator.low_watermark_us("job", "orders")
         if self.coordinator.epoch != self.journal[1]:
-            self.journal = self.coordinator.snapshot(), self.coordinator.epoch
+            self.journal = snapshot_of(self.coordinator), self.coordinator.epoch
         self.judge(low_us)
         for effect in effects:
             if not isinstance(effect, NotifyNewLowWatermark | RetrieveLowWatermark):
@@ -144,7 +145,7 @@ class Job:
             self.forget(query)
         elif what > 0.93:
             self.coordinator = LowWatermarkCoordinator.restore(
-                self.journal[0], now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+                self.journal[0], Settings(interval_us=S, lease_us=LEASE_US), now_us=self.now_us
             )
             self.journal = self.journal[0], self.coordinator.epoch
 

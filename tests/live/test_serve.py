@@ -32,7 +32,8 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapKind
-from lowmark.watermark.tasks.snapshot import Rows, decode
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
 from tests.integration.coordinator.serving import certificate, private_folder, reply, task, token_file
@@ -85,8 +86,8 @@ def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(fol
     lows = Lows()
     tasks = [task(n, source=f"source-{n % 2}") for n in range(20)]
     with (
-        CoordinatorClient(f"unix:{folder}/c.sock", on_low=lows) as one,
-        CoordinatorClient(f"unix:{folder}/c.sock", on_low=lows) as two,
+        CoordinatorClient(Caller(f"unix:{folder}/c.sock"), on_low=lows) as one,
+        CoordinatorClient(Caller(f"unix:{folder}/c.sock"), on_low=lows) as two,
     ):
         clients = [one if n < 10 else two for n in range(20)]
         for each, client in zip(tasks, clients, strict=True):
@@ -118,9 +119,9 @@ def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> 
     for number in range(1, 6):
         lows = Lows()
         with served(folder) as coordinator:
-            sources = ask_status(coordinator.address).coordinator.sources
+            sources = ask_status(Caller(coordinator.address)).coordinator.sources
             assert [source.low_watermark_us for source in sources] == [10 * (number - 1)] * (number > 1)
-            with CoordinatorClient(coordinator.address, on_low=lows) as client:
+            with CoordinatorClient(Caller(coordinator.address), on_low=lows) as client:
                 client.register(task(0))
                 client.report(task(0), 10 * number)
                 wait_until(partial(lows.has, 10 * number), f"{number} is told", seconds=SECONDS)
@@ -131,15 +132,16 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
     address = f"unix:{folder}/c.sock"
     program = (
         "import sys\n"
+        "from lowmark.integration.coordinator.access import Caller\n"
         "from lowmark.integration.coordinator.client import CoordinatorClient\n"
         "from tests.integration.coordinator.serving import task\n"
-        f"client = CoordinatorClient({address!r})\n"
+        f"client = CoordinatorClient(Caller({address!r}))\n"
         "client.register(task(0))\n"
         "client.report(task(0), 10)\n"
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    with served(folder, lease="1 second"), CoordinatorClient(address) as alive:
+    with served(folder, lease="1 second"), CoordinatorClient(Caller(address)) as alive:
         alive.register(task(1))
         alive.report(task(1), 5)
         with subprocess.Popen(
@@ -147,12 +149,14 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         ) as other:
             assert other.stdout is not None
             assert other.stdout.readline() == "here\n"
-            wait_until(lambda: len(ask_status(address).coordinator.sources[0].tasks) == 2, "both", seconds=SECONDS)
+            wait_until(
+                lambda: len(ask_status(Caller(address)).coordinator.sources[0].tasks) == 2, "both", seconds=SECONDS
+            )
             alive.report(task(1), 99)
             wait_until(lambda: alive.low_us(task(1)) == 10, "the other one holds it", seconds=SECONDS)
             other.kill()
         wait_until(lambda: alive.low_us(task(1)) == 99, "the dead one is left out", seconds=SECONDS)
-        seen = ask_status(address).coordinator
+        seen = ask_status(Caller(address)).coordinator
         assert (seen.lost, [each.task for each in seen.sources[0].tasks]) == (1, [task(1)])
 
 
@@ -184,17 +188,17 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
     feed, rest = Feed(cast("SparkSession", None), tmp_path / "feed"), TaskId("billing", "orders", "another query")
 
     def drivers_task() -> TaskStatus:
-        [source] = ask_status(coordinator.address).coordinator.sources
+        [source] = ask_status(Caller(coordinator.address)).coordinator.sources
         [found] = [each for each in source.tasks if each.task != rest]
         return found
 
     def drivers_run() -> str:
         """Return the run from a copy of the journal, because no status has it."""
-        runs = decode(rows_of(coordinator.journal))["runs"]
+        runs = decode(rows_of(coordinator.journal))["run"]
         return next(str(run) for *_, task_id, run in runs if task_id != rest.task_id)
 
     # The lease is longer than the test, so the task does not continue because of an expired run.
-    with served(folder, lease="1 hour") as coordinator, CoordinatorClient(coordinator.address) as client:
+    with served(folder, lease="1 hour") as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         client.register(rest, expected_tasks=2)
         client.report(rest, us(1_000))
         feed.put(("a", 1, 100))
@@ -211,7 +215,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
             after = drivers_task()
         assert before.task == after.task == TaskId("billing", "orders", query_id(tmp_path / "checkpoint"))
         assert before.mark == run_mark(token) != after.mark
-        assert ask_status(coordinator.address).coordinator.lost == 0
+        assert ask_status(Caller(coordinator.address)).coordinator.lost == 0
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
                 messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
@@ -238,8 +242,8 @@ def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
     fast, slow = task(0, job="fast"), task(0, job="slow")
     with (
         served(folder) as coordinator,
-        CoordinatorClient(coordinator.address) as one,
-        CoordinatorClient(coordinator.address) as two,
+        CoordinatorClient(Caller(coordinator.address)) as one,
+        CoordinatorClient(Caller(coordinator.address)) as two,
     ):
         for client, each, low_us in ((one, fast, 5_000), (two, slow, 1_000)):
             client.register(each, alignment=params)
@@ -250,7 +254,9 @@ def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
         wait_until(lambda: one.cap(fast) == Cap.up_to(1_800), "the next cap", seconds=SECONDS)
 
         refused: list[str] = []
-        with CoordinatorClient(coordinator.address, on_given_up=lambda _t, error: refused.append(str(error))) as third:
+        with CoordinatorClient(
+            Caller(coordinator.address), on_given_up=lambda _t, error: refused.append(str(error))
+        ) as third:
             third.register(task(0, job="third"), alignment=AlignmentParams("g", 7, 50_000))
             wait_until(lambda: refused, "the refusal", seconds=SECONDS)
         assert "DisagreeingGroup" in refused[0]
@@ -272,7 +278,7 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
     with served(folder, *options, address="127.0.0.1:0") as coordinator:
         address = coordinator.address
         assert not address.endswith(":0")
-        with CoordinatorClient(address, tls_ca=cert, token_file=good) as client:
+        with CoordinatorClient(Caller(address, tls_ca=cert, token_file=good)) as client:
             client.register(task(0))
             client.report(task(0), 7)
             wait_until(lambda: client.low_us(task(0)) == 7, "it works", seconds=SECONDS)
@@ -282,8 +288,8 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
                 probe = [*LOWMARK, "status", "--json", "--limit", "1", "--coordinator", address, *secrets]
                 assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == code
             with pytest.raises(CoordinatorUnreachable, match=r"UNAUTHENTICATED.*token file"):
-                ask_status(address, tls_ca=cert, token_file=bad)
-            with CoordinatorClient(address, tls_ca=cert, token_file=bad) as stranger:
+                ask_status(Caller(address, tls_ca=cert, token_file=bad))
+            with CoordinatorClient(Caller(address, tls_ca=cert, token_file=bad)) as stranger:
                 wait_until(lambda: "UNAUTHENTICATED" in stranger.why, "the reason", seconds=SECONDS)
                 assert not stranger.connected
             with grpc.insecure_channel(address) as plain:
@@ -292,9 +298,9 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
                     call(messages.StatusQuestion(), timeout=10, metadata=(("authorization", "Bearer x"),))
                 assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
-                CoordinatorClient(address)
+                CoordinatorClient(Caller(address))
             with pytest.raises(AddressRefused, match="token_file is missing"):
-                ask_status(address, tls_ca=cert)
+                ask_status(Caller(address, tls_ca=cert))
 
             client.report(task(0), 8)
             wait_until(lambda: client.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
@@ -315,7 +321,7 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
     with ExitStack() as stack:
         coordinator, cert, token = stack.enter_context(served_to_all(folder, tmp_path, limited))
         host, _, port = coordinator.address.rpartition(":")
-        client = stack.enter_context(CoordinatorClient(coordinator.address, tls_ca=cert, token_file=token))
+        client = stack.enter_context(CoordinatorClient(Caller(coordinator.address, tls_ca=cert, token_file=token)))
         client.register(task(0))
         client.report(task(0), 1)
         wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
@@ -334,7 +340,9 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
 
         def comes_in() -> bool:
             try:
-                return ask_status(coordinator.address, tls_ca=cert, token_file=token, deadline_seconds=2).pid > 0
+                return (
+                    ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token), deadline_seconds=2).pid > 0
+                )
             except CoordinatorUnreachable:
                 return False
 
@@ -356,7 +364,7 @@ def test_calls_without_the_token_that_never_say_anything_are_not_kept(folder: Pa
         assert grpc.StatusCode.UNAUTHENTICATED in codes
         assert codes <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
         assert coordinator.peak_mib() - before_mib < 25  # 57 if the messages were kept
-        assert ask_status(coordinator.address, tls_ca=cert, token_file=token).applications == 0
+        assert ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token)).applications == 0
 
 
 def test_a_connection_that_makes_no_call_is_cut(folder: Path, tmp_path: Path) -> None:
@@ -373,7 +381,9 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token), "--tls-client-ca", str(cert))
     with (
         served(folder, *options, address="127.0.0.1:0") as coordinator,
-        CoordinatorClient(coordinator.address, tls_ca=cert, token_file=token, tls_cert=cert, tls_key=key) as client,
+        CoordinatorClient(
+            Caller(coordinator.address, tls_ca=cert, token_file=token, tls_cert=cert, tls_key=key)
+        ) as client,
     ):
         client.register(task(0))
         client.report(task(0), 1)
@@ -385,7 +395,7 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
         wait_until(lambda: client.low_us(task(0)) == 2, "and goes on working", seconds=SECONDS)
 
         with pytest.raises(CoordinatorUnreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
-            ask_status(coordinator.address, tls_ca=cert, token_file=token, deadline_seconds=2)
+            ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token), deadline_seconds=2)
         shown = ("--tls-ca", cert, "--token-file", token, "--tls-cert", cert, "--tls-key", key)
         probe = [*LOWMARK, "status", "--coordinator", coordinator.address, *map(str, shown)]
         assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0
@@ -411,7 +421,7 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
         "old",
         [TaskRegistered(who, "run-1", 5), reply(who, "run-1", 1, 5), TaskDeregistered(who, "run-1")],
     )
-    with served(folder) as coordinator, CoordinatorClient(coordinator.address) as client:
+    with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         client.register(task(0), token="run-1")
         client.report(task(0), 5)
         wait_until(lambda: client.low_us(task(0)) == 5, "the first run", seconds=SECONDS)
@@ -434,7 +444,7 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
 def test_it_ends_cleanly_on_signals_also_while_somebody_watches(
     folder: Path, number: signal.Signals, code: int
 ) -> None:
-    with served(folder) as coordinator, CoordinatorClient(coordinator.address) as client:
+    with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         wait_until(lambda: client.connected, "connected", seconds=SECONDS)
         coordinator.process.send_signal(number)
         assert coordinator.process.wait(30) == code
@@ -489,7 +499,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    with served(folder) as coordinator, CoordinatorClient(coordinator.address) as client:
+    with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         for n in range(2):
             client.register(task(n), alignment=AlignmentParams("g", 100, 50_000))
             client.report(task(n), n)
@@ -509,7 +519,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
             client.report(TaskId("far", "far", str(n)), low_us)
 
         def far_away() -> bool:
-            groups = {group.group: group for group in ask_status(coordinator.address).coordinator.groups}
+            groups = {group.group: group for group in ask_status(Caller(coordinator.address)).coordinator.groups}
             return "far" in groups and [m.low_us for m in groups["far"].members] == [-(2**63), 2**63 - 1]
 
         wait_until(far_away, "members at both ends of time", seconds=SECONDS)
@@ -523,7 +533,9 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         client.report(TaskId("pair", "orders", "here"), 7)
         wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 5, "both are there", seconds=SECONDS)
         client.deregister(TaskId("pair", "orders", "away"))
-        wait_until(lambda: ask_status(coordinator.address).coordinator.sources[-1].away, "it is away", seconds=SECONDS)
+        wait_until(
+            lambda: ask_status(Caller(coordinator.address)).coordinator.sources[-1].away, "it is away", seconds=SECONDS
+        )
         words = lowmark("explain", "orders", "--coordinator", coordinator.address)
         command = f"lowmark forget --coordinator {coordinator.address} pair orders QUERY"
         for part in ("Why: task away has been away since ", "2 tasks are expected and 1 live", command):

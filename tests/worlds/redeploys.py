@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.ask import ask_status, forget_task
 from lowmark.integration.errors import CoordinatorUnreachable
 from lowmark.watermark.tasks.status import SourceStatus
@@ -174,7 +175,7 @@ class Scene:
 
     def source(self) -> SourceStatus | None:
         try:
-            sources = ask_status(self.ahead.coordinator).coordinator.sources
+            sources = ask_status(Caller(self.ahead.coordinator)).coordinator.sources
         except CoordinatorUnreachable:
             return None
         return sources[0] if sources else None
@@ -363,7 +364,7 @@ def scaled_down(drivers: Drivers, how: str, *, serve_killed: bool = False) -> Re
             job.has_read_all(job.ahead)
         if how == "forget":
             task = next(each.task for each in job.source().tasks if each.task.task_id == job.behind.query)  # type: ignore[union-attr]
-            forget_task(job.ahead.coordinator, task)
+            forget_task(Caller(job.ahead.coordinator), task)
         elif how == "job_queries=1":
             job.ahead.go()
             job.ahead.start(queries=1)

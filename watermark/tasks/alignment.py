@@ -36,12 +36,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
-from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark, UnknownTask
+from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MOST_US, none_first
 from lowmark.watermark.protocol import TaskId
 from lowmark.watermark.splits.status import need
@@ -49,7 +49,7 @@ from lowmark.watermark.state import SplitState
 from lowmark.watermark.strategy import AlignmentParams
 
 from .cap import Cap, CapAnnounced
-from .snapshot import Mark, nobody_keeps, to_json
+from .snapshot import Mark, fields_of, nobody_keeps, to_json
 
 _BY_PARTS = attrgetter("parts")
 
@@ -120,11 +120,18 @@ class _Report:
 
 
 @dataclass(slots=True)
-class _Member:
+class Member:
+    """What a group knows of a member; a row has these fields.
+
+    Attributes:
+        floor_us: the cap of the group when the member joined; None: there was no cap.
+        low_us: from the newest report with a low watermark; other reports keep it (MillWheel).
+    """
+
     throttled: bool
-    floor_us: int | None  # the cap of the group when the member joined; None: there was no cap
+    floor_us: int | None
     report: _Report | None = None
-    low_us: int | None = None  # from the newest report with a low watermark; other reports keep it (MillWheel)
+    low_us: int | None = None
     low_at_us: int | None = None
 
     @property
@@ -167,7 +174,7 @@ class AlignmentGroup:
     def __init__(self, name: str, mark: Mark = nobody_keeps) -> None:
         self._name, self._mark = name, mark
         self._params: AlignmentParams | None = None
-        self._members: dict[TaskId, _Member] = {}
+        self._members: dict[TaskId, Member] = {}
         self._next_us: int | None = None  # when the next announcement is due
         self._announced_us: int | None = None  # the newest announced cap, if it has a number
         self._version = 0
@@ -189,26 +196,19 @@ class AlignmentGroup:
         self._params = params
         known = self._members.get(task)
         if known is None:
-            self._members[task] = _Member(throttled, self._announced_us)
+            self._members[task] = Member(throttled, self._announced_us)
         else:
             known.throttled = throttled
         self._changed(task)
+        self._mark("group", self._name)
 
-    def leave(self, task: TaskId) -> bool:
-        """Forget a member that left or whose lease ran out. Returns whether the task was a member."""
-        known = self._members.pop(task, None) is not None
+    def leave(self, task: TaskId) -> None:
+        """Forget a member that left or whose lease ran out, if it is one."""
+        self._members.pop(task, None)
         self._changed(task)
         if not self._members:
             self._params = self._next_us = self._announced_us = None
-        return known
-
-    @property
-    def name(self) -> str:
-        """The group's name."""
-        return self._name
-
-    def __contains__(self, task: object) -> bool:
-        return task in self._members
+            self._mark("group", self._name)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -225,10 +225,10 @@ class AlignmentGroup:
             next_wanted_us: its watermark after the next row; None if unknown.
 
         Raises:
-            UnknownTask: the task is no member.
+            KeyError: the task is no member.
             InvalidWatermark: a value does not fit 64 bits; nothing was changed.
         """
-        member = self._find(task)
+        member = self._members[task]
         for us in (low_us, next_wanted_us):
             if us is not None and not LEAST_US <= us <= MOST_US:
                 raise InvalidWatermark(str(task), us)
@@ -241,8 +241,8 @@ class AlignmentGroup:
             member.low_at_us, member.low_us = at_us, low_us
 
     def idle(self, task: TaskId, *, at_us: int) -> None:
-        """Leave out a member that is quiet and has caught up, until its next report. Raises UnknownTask."""
-        member = self._find(task)
+        """Leave out a member that is quiet and has caught up, until its next report. Raises KeyError."""
+        member = self._members[task]
         self._changed(task)
         self._take(member, _Report(at_us, False, None))
 
@@ -269,7 +269,7 @@ class AlignmentGroup:
             return []
         interval_us = self._params.update_interval_us
         self._next_us += interval_us * ((now_us - self._next_us) // interval_us + 1)
-        self._changed()
+        self._mark("group", self._name)
         if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
         cap = self._decide().cap
@@ -298,9 +298,18 @@ class AlignmentGroup:
 
     def encoded(self, task: TaskId | None = None) -> str | None:
         """The row of the group, or of a member, as JSON; None: no such member."""
-        if task is None:
-            return to_json(self._own_snapshot())
-        return to_json(self._member_snapshot(task)) if task in self._members else None
+        if task is not None:
+            member = self._members.get(task)
+            return None if member is None else to_json({"task": task, **fields_of(member)})
+        return to_json(
+            {
+                "name": self._name,
+                "params": self._params,
+                "next_us": self._next_us,
+                "announced_us": self._announced_us,
+                "version": self._version,
+            }
+        )
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], mark: Mark = nobody_keeps) -> AlignmentGroup:
@@ -310,7 +319,7 @@ class AlignmentGroup:
         group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]
         for saved in data["members"]:
             task, report = TaskId(**saved["task"]), saved["report"]
-            group._members[task] = _Member(
+            group._members[task] = Member(
                 saved["throttled"],
                 saved["floor_us"],
                 None if report is None else _Report(**report),
@@ -321,44 +330,15 @@ class AlignmentGroup:
 
     # -- how
 
-    def _changed(self, task: TaskId | None = None) -> None:
-        """Mark the row of the group and, if given, of a member."""
-        if task is not None:
-            self._mark("member", self._name, *task.parts)
-        self._mark("group", self._name)
+    def _changed(self, task: TaskId) -> None:
+        """Mark the row of a member."""
+        self._mark("member", self._name, *task.parts)
 
-    def _own_snapshot(self) -> dict[str, Any]:
-        return {
-            "name": self._name,
-            "params": None if self._params is None else asdict(self._params),
-            "next_us": self._next_us,
-            "announced_us": self._announced_us,
-            "version": self._version,
-        }
-
-    def _member_snapshot(self, task: TaskId) -> dict[str, Any]:
-        member = self._members[task]
-        report = member.report
-        return {
-            "task": dict(zip(("job_id", "source_id", "task_id"), task.parts, strict=True)),
-            "throttled": member.throttled,
-            "floor_us": member.floor_us,
-            "report": None if report is None else _plain(report),
-            "low_us": member.low_us,
-            "low_at_us": member.low_at_us,
-        }
-
-    def _find(self, task: TaskId) -> _Member:
-        member = self._members.get(task)
-        if member is None:
-            raise UnknownTask(str(task), f"alignment group {self._name!r}", len(self._members))
-        return member
-
-    def _take(self, member: _Member, report: _Report) -> None:
+    def _take(self, member: Member, report: _Report) -> None:
         if member.report is None or report.order > member.report.order:
             member.report = report
 
-    def _taking_part(self) -> list[tuple[TaskId, _Member]]:
+    def _taking_part(self) -> list[tuple[TaskId, Member]]:
         return [(task, member) for task, member in self._members.items() if member.state is not SplitState.IDLE]
 
     def _decide(self) -> _Decision:
@@ -407,7 +387,7 @@ class AlignmentGroup:
             why=self._member_why(member, decision, takes_part=takes_part, beyond=beyond),
         )
 
-    def _member_why(self, member: _Member, decision: _Decision, *, takes_part: bool, beyond: bool) -> str:
+    def _member_why(self, member: Member, decision: _Decision, *, takes_part: bool, beyond: bool) -> str:
         if not takes_part:
             return "idle: left out until it reports"
         if not beyond:
@@ -420,11 +400,6 @@ class AlignmentGroup:
 def _within(us: int) -> int:
     """A difference of two times, in the 64 bits that others can read."""
     return max(LEAST_US, min(us, MOST_US))
-
-
-def _plain(report: _Report) -> dict[str, Any]:
-    """Convert a report to a dict; ``asdict`` takes ten times as long, and each snapshot has a report of each member."""
-    return {"at_us": report.at_us, "active": report.active, "next_wanted_us": report.next_wanted_us}
 
 
 def _in_words(params: AlignmentParams) -> str:

@@ -24,6 +24,7 @@ Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the autho
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
@@ -47,7 +48,8 @@ from .cap import CapAnnounced
 from .groups import AlignmentGroups
 from .leases import Leases
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
-from .snapshot import ChangedRows, Changes, Key, Rows, decode, to_json
+from .restored import decode
+from .snapshot import ChangedRows, Changes, Key, to_json
 from .sources import Sources
 from .status import CoordinatorStatus, source_status
 
@@ -57,10 +59,11 @@ CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced 
 _ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups announced per call: on a Tick, and on any other event
 
 
-class LowWatermarkCoordinator:
-    """Keeps the low watermarks of all sources, and the alignment groups across them.
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How often a coordinator asks, and how long it waits.
 
-    Args:
+    Attributes:
         interval_us: a round is begun this often, and the coordinator wants to be called this often.
         lease_us: how long a task may be silent before it is lost.
         quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1. A task that
@@ -68,6 +71,28 @@ class LowWatermarkCoordinator:
 
     Raises:
         ValueError: a value is out of range.
+    """
+
+    interval_us: int = 1_000_000
+    lease_us: int = 30_000_000
+    quorum: float = 1.0
+
+    def __post_init__(self) -> None:
+        for what, us in (("interval", self.interval_us), ("lease", self.lease_us)):
+            if us <= 0:
+                raise ValueError(f"coordinator: expected a {what} of more than 0 us, got {us}")
+        if self.lease_us > MOST_LEASE_US:
+            most = f"{MOST_LEASE_US} us (7 days)"
+            raise ValueError(f"coordinator: expected a lease of at most {most}, got {self.lease_us}")
+        if not 0 < self.quorum <= 1:
+            raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {self.quorum}")
+
+
+DEFAULTS = Settings()
+
+
+class LowWatermarkCoordinator:
+    """Keeps the low watermarks of all sources, and the alignment groups across them.
 
     >>> coordinator, task = LowWatermarkCoordinator(), TaskId("job", "orders", "0")
     >>> coordinator.handle(TaskRegistered(task, "run-1"), now_us=0), coordinator.wake_at_us(now_us=0)
@@ -79,27 +104,19 @@ class LowWatermarkCoordinator:
     (42, 42)
     """
 
-    def __init__(
-        self,
-        *,
-        interval_us: int = 1_000_000,
-        lease_us: int = 30_000_000,
-        quorum: float = 1.0,
-    ) -> None:
-        for what, us in (("interval", interval_us), ("lease", lease_us)):
-            if us <= 0:
-                raise ValueError(f"coordinator: expected a {what} of more than 0 us, got {us}")
-        if lease_us > MOST_LEASE_US:
-            raise ValueError(f"coordinator: expected a lease of at most {MOST_LEASE_US} us (7 days), got {lease_us}")
-        if not 0 < quorum <= 1:
-            raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
-        self._lease_us = lease_us
+    def __init__(self, settings: Settings = DEFAULTS) -> None:
+        self.settings = settings
+        interval_us, lease_us = settings.interval_us, settings.lease_us
         self._changes = Changes(self._encoded)
         self._changes.mark("lost")
         # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
         self._leases = Leases(lease_us=lease_us, most_gap_us=2 * interval_us, mark=self._changes.mark)
         self._sources = Sources(
-            interval_us=interval_us, deadline_us=lease_us, quorum=quorum, leases=self._leases, mark=self._changes.mark
+            interval_us=interval_us,
+            deadline_us=lease_us,
+            quorum=settings.quorum,
+            leases=self._leases,
+            mark=self._changes.mark,
         )
         self._groups = AlignmentGroups(interval_us=interval_us, mark=self._changes.mark)
         self._now_us: int | None = None
@@ -207,28 +224,14 @@ class LowWatermarkCoordinator:
         """
         return self._changes.take()
 
-    def snapshot(self) -> Rows:
-        """All rows: the state for ``restore``, equal to all changes that were taken. O(n)."""
-        keys = (("lost",), *self._leases.keys, *self._sources.keys, *self._groups.keys)
-        rows = {key: self._encoded(key) for key in keys}
-        return {key: text for key, text in rows.items() if text is not None}
-
     @classmethod
-    def restore(
-        cls,
-        rows: Mapping[Key, str],
-        *,
-        now_us: int,
-        interval_us: int = 1_000_000,
-        lease_us: int = 30_000_000,
-        quorum: float = 1.0,
-    ) -> LowWatermarkCoordinator:
+    def restore(cls, rows: Mapping[Key, str], settings: Settings = DEFAULTS, *, now_us: int) -> LowWatermarkCoordinator:
         """Make a coordinator from its rows. Leases begin anew, and every task is asked at once.
 
         Raises:
             CorruptSnapshot: the rows are no state that this version can read.
         """
-        coordinator = cls(interval_us=interval_us, lease_us=lease_us, quorum=quorum)
+        coordinator = cls(settings)
         try:
             coordinator._load(decode(rows), now_us)
         except CorruptSnapshot:
@@ -240,10 +243,10 @@ class LowWatermarkCoordinator:
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
-        self._leases.restore(saved["runs"], saved["retired"], now_us)
-        self._sources.restore(saved["sources"], now_us)
+        self._leases.restore(saved["run"], saved["retired"], now_us)
+        self._sources.restore(saved["source"], now_us)
         self._groups.restore(saved, now_us)
-        if not all(self._sources.knows(TaskId(*parts)) for *parts, _ in saved["runs"]):
+        if not all(self._sources.knows(TaskId(*parts)) for *parts, _ in saved["run"]):
             raise ValueError("a task is not known to its source")
 
     def _encoded(self, key: Key) -> str | None:
@@ -321,7 +324,7 @@ class LowWatermarkCoordinator:
         effects: list[CoordinatorEffect] = []
         lost = self._leases.expired(now_us)
         for task in lost:  # first all leave, because a task that is lost too must not complete its source
-            lease = format_duration_us(self._lease_us)
+            lease = format_duration_us(self.settings.lease_us)
             effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
             self._lost += 1
             self._changes.mark("lost")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ from .agenda import Agenda
 from .alignment import AlignmentGroup, GroupStatus
 from .cap import CapAnnounced
 from .rounds import SourceRounds
-from .snapshot import Key, Mark, nobody_keeps, to_json
+from .snapshot import Mark, nobody_keeps, to_json
 
 _ANNOUNCEMENTS = 20  # the largest number for one group in an interval
 
@@ -137,14 +137,6 @@ class AlignmentGroups:
 
     # -- restart
 
-    @property
-    def keys(self) -> Iterator[Key]:
-        """The keys of all rows."""
-        for name in self._groups:
-            yield ("group", name)
-        for task, name in self._group_of.items():
-            yield from (("member", name, *task.parts), ("group_of", *task.parts), ("spoke_us", *task.parts))
-
     def encoded(self, kind: str, *parts: str) -> str | None:
         """The row of a group, of a member, or of a member's group or newest report, as JSON; None if it has gone."""
         if kind in ("group", "member"):
@@ -160,7 +152,7 @@ class AlignmentGroups:
         Raises:
             KeyError, TypeError, ValueError: the state is not made of rows of groups.
         """
-        for group in saved["groups"]:
+        for group in saved["group"]:
             due_us = group["next_us"]
             if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])

@@ -23,7 +23,7 @@ from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
 from sortedcontainers import SortedList
 
-from .snapshot import Key, Mark, nobody_keeps, to_json
+from .snapshot import Mark, nobody_keeps, to_json
 
 RETIRED_RUNS = 4_096
 """How many tokens of ended runs are remembered, beside the tokens of live tasks; the oldest are dropped first."""
@@ -110,22 +110,11 @@ class Leases:
         known = self._leases.get(task)
         return known is None or known.token != token
 
-    def register(self, task: TaskId, token: str, *, now_us: int) -> bool:
-        """Begin a run; an earlier run of the task is over.
-
-        Returns:
-            Whether the run is new: False for a repeated registration, which only renews the lease.
-
-        Raises:
-            StaleRun: the token is of a run that is over; nothing was changed.
-        """
-        if not self.check_registration(task, token):
-            self.renew(task, token, now_us)
-            return False
+    def register(self, task: TaskId, token: str, *, now_us: int) -> None:
+        """Begin a run that is new (`check_registration`); an earlier run of the task is over."""
         self.leave(task)
         self._listen(now_us)
-        self._begin(task, _Lease(token, self._listened_us))
-        return True
+        self._begin(task, token)
 
     def renew(self, task: TaskId, token: str, now_us: int) -> None:
         """Renew the lease of a task. O(1).
@@ -137,21 +126,23 @@ class Leases:
         self._listen(now_us)
         self._leases[task].heard_us = self._listened_us
 
-    def leave(self, task: TaskId) -> bool:
-        """End the run of a task. Returns whether the task was alive."""
+    def leave(self, task: TaskId) -> None:
+        """End the run of a task, if it is alive."""
         lease = self._leases.pop(task, None)
-        if lease is None:
-            return False
-        self._looks.remove((lease.look_us, task.parts))
-        self._mark("run", *task.parts)
-        self._retire(task, lease.token)
-        return True
+        if lease is not None:
+            self._looks.remove((lease.look_us, task.parts))
+            self._mark("run", *task.parts)
+            self._retire(task, lease.token)
 
     def expired(self, now_us: int) -> list[TaskId]:
         """End the runs that were silent for longer than their lease; name the tasks, sorted, each once."""
         self._listen(now_us)
         named = []
-        while (first := self._first()) is not None and first[1].look_us < self._listened_us:
+        # A look is at the end of its lease or earlier, so before the first look no lease is over.
+        while self._looks and self._looks[0][0] < self._listened_us:
+            first = self._first()
+            if first is None or first[1].look_us >= self._listened_us:
+                break
             named.append(first[0])
             self.leave(first[0])
         return sorted(named)
@@ -177,25 +168,18 @@ class Leases:
         number = self._retired.get((task, token))
         return None if number is None else to_json([*task.parts, token, number])
 
-    @property
-    def keys(self) -> list[Key]:
-        """The keys of all rows."""
-        ended = [("retired", *task.parts, token) for task, token in self._retired]
-        return [*(("run", *task.parts) for task in self._leases), *ended]
-
     def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[Any]], now_us: int) -> None:
         """Take in the runs encoded before a restart. Every lease begins anew, with this coordinator's lease."""
         self._listen(now_us)
         for *parts, token in runs:
-            task = TaskId(*parts)
-            self._begin(task, _Lease(token, self._listened_us))
+            self._begin(TaskId(*parts), token)
         for *parts, token, number in retired:
             self._retired[TaskId(*parts), token] = self._last_retired = number
 
     # -- how
 
-    def _begin(self, task: TaskId, lease: _Lease) -> None:
-        self._leases[task] = lease
+    def _begin(self, task: TaskId, token: str) -> None:
+        lease = self._leases[task] = _Lease(token, self._listened_us)
         self._mark("run", *task.parts)
         self._look(task, lease)
 

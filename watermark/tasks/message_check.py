@@ -27,7 +27,9 @@ MOST_TASKS = 200_000
 
 def check_reply(reply: ReplyLowWatermark) -> None:
     """Raises InvalidMessage."""
-    _names(reply, ("job_id", "source_id", "task_id"))
+    _name(reply, "job_id", reply.job_id)
+    _name(reply, "source_id", reply.source_id)
+    _name(reply, "task_id", reply.task_id)
     _name(reply, "token", reply.token, least=0)
     _number(reply, "timestamp", reply.timestamp)
     _number(reply, "sequence", reply.sequence, least=0)
@@ -45,8 +47,9 @@ def check_task(message: TaskRegistered | LeaseRenewed | TaskDeregistered | TaskF
     """Raises InvalidMessage."""
     if not isinstance(message.task, TaskId):
         raise _invalid(message, "task", message.task, "a TaskId")
-    for field in ("job_id", "source_id", "task_id"):
-        _name(message, f"task.{field}", getattr(message.task, field), least=1)
+    _name(message, "task.job_id", message.task.job_id)
+    _name(message, "task.source_id", message.task.source_id)
+    _name(message, "task.task_id", message.task.task_id)
 
 
 def check_sender(message: TaskRegistered | LeaseRenewed | TaskDeregistered) -> None:
@@ -71,17 +74,12 @@ def check_registration(message: TaskRegistered) -> None:
         return
     if not isinstance(message.alignment, AlignmentParams):
         raise _invalid(message, "alignment", message.alignment, "AlignmentParams or None")
-    _name(message, "alignment.group", message.alignment.group, least=1)
+    _name(message, "alignment.group", message.alignment.group)
     _number(message, "alignment.max_drift_us", message.alignment.max_drift_us, least=0)
     _number(message, "alignment.update_interval_us", message.alignment.update_interval_us, least=1)
 
 
-def _names(message: object, fields: tuple[str, ...]) -> None:
-    for field in fields:
-        _name(message, field, getattr(message, field), least=1)
-
-
-def _name(message: object, field: str, got: object, *, least: int) -> None:
+def _name(message: object, field: str, got: object, *, least: int = 1) -> None:
     if not isinstance(got, str) or not least <= len(got) <= MOST_NAME:
         raise _invalid(message, field, got, f"a text of {least} to {MOST_NAME} characters")
     if not got.isascii() and any("\ud800" <= character <= "\udfff" for character in got):

@@ -48,7 +48,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
@@ -81,7 +82,7 @@ class Answer:
             the sink stays.
     """
 
-    order: tuple[int, ...] | None = None
+    order: tuple[int | bool, ...] | None = None
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
     counted: bool = True
@@ -106,6 +107,10 @@ class Answer:
         return self.excused and self.left_out is not LeftOut.FINISHED
 
 
+_SAVED = [each.name for each in fields(Answer) if each.name != "heard_us"]  # a restart begins the time of silence anew
+_VALUES, _ROW = attrgetter(*_SAVED), ("task_id", "low_us", *_SAVED)
+
+
 class SourceRounds:
     """The tasks of one source. A message costs O(1), a round O(n).
 
@@ -125,10 +130,12 @@ class SourceRounds:
         mark: Mark = nobody_keeps,
     ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
+        self.key = job_id, source_id
         self._coalescer = Coalescer(low_us)
         self._answers: dict[str, Answer] = {}
         self._leaving: set[str] = set()  # tasks that are counted for the last time
-        self._live = 0
+        self.live = 0
+        """How many tasks live."""
         self._unanswered: set[str] = set()
         self.asked_at_us: int | None = None
         """The timestamp of the open round, larger than the timestamps of earlier rounds; None between rounds."""
@@ -149,11 +156,6 @@ class SourceRounds:
         self._mark = mark
 
     # -- queries
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The ids of job and source."""
-        return self.job_id, self.source_id
 
     @property
     def low_us(self) -> int | None:
@@ -178,21 +180,16 @@ class SourceRounds:
         return max(0, self.expected - len(self._answers))
 
     @property
-    def live(self) -> int:
-        """How many tasks live."""
-        return self._live
-
-    @property
     def waited_for(self) -> int:
         """How many tasks that are away count. O(n)."""
-        if self._live >= self.expected:
+        if self.live >= self.expected:
             return 0
         return sum(not answer.live and not answer.excused for answer in self._answers.values())
 
     @property
     def is_over(self) -> bool:
         """Whether no task lives, and the source expects only one task or all its tasks are excused. O(n)."""
-        return not self._live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
+        return not self.live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
 
     @property
     def waited_minutes(self) -> int:
@@ -221,7 +218,7 @@ class SourceRounds:
     @property
     def idles(self) -> bool:
         """Whether a round would have nothing to do: no task lives, and no task leaves."""
-        return not self._live and not self._leaving
+        return not self.live and not self._leaving
 
     @property
     def complete(self) -> bool:
@@ -230,7 +227,7 @@ class SourceRounds:
             return False
         if not self._unanswered:
             return True
-        return not self._doubtful and (self._live - len(self._unanswered)) / self._live >= self._quorum
+        return not self._doubtful and (self.live - len(self._unanswered)) / self.live >= self._quorum
 
     def task_low_us(self, task_id: str) -> int | None:
         """The largest low watermark that this run of the task reported."""
@@ -245,7 +242,7 @@ class SourceRounds:
     def waits_for(self, task_id: str) -> bool:
         """Whether the task is away and counts. O(n)."""
         answer = self._answers[task_id]
-        return not answer.live and not answer.excused and self._live < self.expected
+        return not answer.live and not answer.excused and self.live < self.expected
 
     def state(self, task_id: str) -> SplitState:
         """PENDING (without a low watermark so far), ACTIVE, IDLE (left out, or asks to be) or FINISHED (excused)."""
@@ -273,9 +270,10 @@ class SourceRounds:
         self._forget(task_id)
         answer = self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
         answer.complete_until_us = None if before is None else before.complete_until_us
-        self._live += 1
+        self.live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
+        self._source_changed()  # it may be new
         self._changed(task_id)
         return self._behind(low_us)
 
@@ -319,7 +317,7 @@ class SourceRounds:
         """End the run of a live task that has deregistered or was lost. From now on the task is away (rule 5)."""
         answer = self._answers[task_id]
         self._changed(task_id)
-        self._live -= 1
+        self.live -= 1
         answer.away_since_us, answer.excused = now_us, answer.left_out is LeftOut.FINISHED
         self._confirm(task_id)
         self._unanswered.discard(task_id)
@@ -348,7 +346,7 @@ class SourceRounds:
             self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
             self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
             self._questions_us.append(self.asked_at_us)
-            self._changed()
+            self._source_changed()
             self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
 
@@ -377,7 +375,7 @@ class SourceRounds:
         for task_id in self._doubtful:  # only at a deadline
             self._count(task_id)
         leaving = {t for t in self._leaving - self._doubtful if not self.waits_for_flow(t)}
-        complete = self._live >= self.expected
+        complete = self.live >= self.expected
         over = {task_id for task_id in away if complete or self._answers[task_id].excused}
         self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})
         advance = self._coalescer.advance()
@@ -388,7 +386,7 @@ class SourceRounds:
             advance = self._advance_over_idle() or advance
         if advance is None:
             return []
-        self._changed()
+        self._source_changed()
         self.rose_at_us = now_us
         self.history.rose(now_us, advance.after_us, self.holder)
         live = sorted(task_id for task_id, answer in self._answers.items() if answer.live)
@@ -403,8 +401,21 @@ class SourceRounds:
     def encoded(self, task_id: str | None = None) -> str | None:
         """The row of the source, or of a task, as JSON, without the open round and the history; None: no such task."""
         if task_id is None:
-            return to_json(self._own_snapshot())
-        return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
+            return to_json(
+                {
+                    "job_id": self.job_id,
+                    "source_id": self.source_id,
+                    "low_us": self.low_us,
+                    "rose_at_us": self.rose_at_us,
+                    "last_asked_us": self._last_asked_us,
+                    "returned_late": self.returned_late,
+                }
+            )
+        answer = self._answers.get(task_id)
+        if answer is None:
+            return None
+        values = task_id, self.task_low_us(task_id), *_VALUES(answer)
+        return to_json(dict(zip(_ROW, values, strict=True)))
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark = nobody_keeps) -> SourceRounds:
@@ -418,25 +429,16 @@ class SourceRounds:
         rounds._last_asked_us = data["last_asked_us"]
         for saved in data["tasks"]:
             task_id = saved["task_id"]
-            answer = rounds._answers[task_id] = Answer(
-                order=None if saved["order"] is None else tuple(saved["order"]),
-                left_out=None if saved["left_out"] is None else LeftOut(saved["left_out"]),
-                next_wanted_us=saved["next_wanted_us"],
-                counted=saved["counted"],
-                passed=saved["passed"],
-                expected=saved["expected"],
-                patience_us=saved["patience_us"],
-                away_since_us=saved["away_since_us"],
-                away_limit_us=saved["away_limit_us"],
-                waited_us=saved["waited_us"],
-                excused=saved["excused"],
-                complete_until_us=saved["complete_until_us"],
-            )
+            answer = rounds._answers[task_id] = Answer(**{name: saved[name] for name in _SAVED})
+            if answer.order is not None:
+                answer.order = tuple(answer.order)
+            if answer.left_out is not None:
+                answer.left_out = LeftOut(answer.left_out)
             if answer.live:
                 rounds._unconfirmed.add(task_id)
                 if answer.left_out is not None:
                     rounds._doubtful.add(task_id)
-            rounds._live += answer.live
+            rounds.live += answer.live
             if not answer.counted:
                 state = SplitState.IDLE
             else:
@@ -448,39 +450,12 @@ class SourceRounds:
 
     # -- how
 
-    def _own_snapshot(self) -> dict[str, Any]:
-        return {
-            "job_id": self.job_id,
-            "source_id": self.source_id,
-            "low_us": self.low_us,
-            "rose_at_us": self.rose_at_us,
-            "last_asked_us": self._last_asked_us,
-            "returned_late": self.returned_late,
-        }
+    def _changed(self, task_id: str) -> None:
+        """Mark the row of a task."""
+        self._mark("task", self.job_id, self.source_id, task_id)
 
-    def _task_snapshot(self, task_id: str) -> dict[str, Any]:
-        answer = self._answers[task_id]
-        return {
-            "task_id": task_id,
-            "low_us": self.task_low_us(task_id),
-            "order": answer.order,
-            "left_out": None if answer.left_out is None else answer.left_out.value,
-            "next_wanted_us": answer.next_wanted_us,
-            "counted": answer.counted,
-            "passed": answer.passed,
-            "expected": answer.expected,
-            "patience_us": answer.patience_us,
-            "away_since_us": answer.away_since_us,
-            "away_limit_us": answer.away_limit_us,
-            "waited_us": answer.waited_us,
-            "excused": answer.excused,
-            "complete_until_us": answer.complete_until_us,
-        }
-
-    def _changed(self, task_id: str | None = None) -> None:
-        """Mark the row of the source and, if given, of a task."""
-        if task_id is not None:
-            self._mark("task", self.job_id, self.source_id, task_id)
+    def _source_changed(self) -> None:
+        """Mark the row of the source, which has nothing of its tasks."""
         self._mark("source", self.job_id, self.source_id)
 
     def _completeness(self, task_id: str) -> tuple[bool, int, str]:
@@ -508,7 +483,7 @@ class SourceRounds:
 
     def _wait_for_those_away(self, listened_us: int) -> None:
         """Add the time since the last round to the waiting for absent tasks; excuse tasks beyond their limit."""
-        since_us, self._waited_until_us = self._waited_until_us, listened_us if self._live else None
+        since_us, self._waited_until_us = self._waited_until_us, listened_us if self.live else None
         if since_us is None:
             return
         for task_id, answer in self._answers.items():
@@ -539,7 +514,7 @@ class SourceRounds:
 
     def _let_go(self, task_ids: set[str]) -> None:
         """Leave tasks out of the minimum; if the source is complete, forget those among them that are away."""
-        complete = self._live >= self.expected
+        complete = self.live >= self.expected
         for task_id in sorted(task_ids):
             answer = self._answers[task_id]
             if not answer.live and complete:
@@ -555,7 +530,7 @@ class SourceRounds:
         if answer is None:
             return
         self._changed(task_id)
-        self._live -= answer.live
+        self.live -= answer.live
         self._leaving.discard(task_id)
         self._confirm(task_id)
         self._unanswered.discard(task_id)
@@ -575,13 +550,14 @@ class SourceRounds:
         if low_us is None or self.low_us is None or low_us >= self.low_us:
             return None
         self.returned_late += 1
+        self._source_changed()
         return self.low_us - low_us
 
     def _question(self, task_id: str, asked_at_us: int) -> RetrieveLowWatermark:
         return RetrieveLowWatermark(self.job_id, self.source_id, task_id, asked_at_us)
 
 
-def _order(reply: ReplyLowWatermark) -> tuple[int, ...]:
+def _order(reply: ReplyLowWatermark) -> tuple[int | bool, ...]:
     """Sort key of replies, the newest last. At equal numbers a fixed rule decides: the reply that holds back more."""
     wanted_us = reply.next_wanted_us
     return (

@@ -29,6 +29,7 @@ class SourceSilence:
     def __init__(self) -> None:
         self._patience_us: int | None = None
         self._clock: FlowClock | None = None
+        self._newest_us: int | None = None  # of all deliveries, also those before the clock began
 
     def be_as_patient_as(self, patience_us: Iterable[int | None]) -> None:
         """Use the longest patience of the tasks for all of them. A change of that patience starts the clock anew."""
@@ -39,8 +40,10 @@ class SourceSilence:
 
     def delivered(self, at_us: int) -> None:
         """Note that a task had rows at this moment. Old news changes nothing."""
-        if self._clock is not None:
-            self._clock.delivered(at_us)
+        if self._newest_us is None or at_us > self._newest_us:
+            self._newest_us = at_us
+            if self._clock is not None:
+                self._clock.delivered(at_us)
 
     def runs_out(self, heard_us: int | None) -> bool:
         """Whether other tasks delivered for too long since a task was heard; False if that time is unknown."""

@@ -23,7 +23,7 @@ from .agenda import Agenda
 from .beats import Beats
 from .leases import Leases
 from .rounds import Answer, SourceRounds
-from .snapshot import Key, Mark, nobody_keeps
+from .snapshot import Mark, nobody_keeps
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
 """How long a source without tasks is remembered, if it waits for no task (rule 5 of ``rounds.py``): 1 hour in which the
@@ -203,13 +203,6 @@ class Sources:
             self._kept_in[key] = kept
 
     # -- restart
-
-    @property
-    def keys(self) -> Iterator[Key]:
-        """The keys of all rows."""
-        for key, rounds in self._sources.items():
-            yield ("source", *key)
-            yield from (("task", *key, task_id) for task_id in rounds.answers)
 
     def encoded(self, job_id: str, source_id: str, *task_id: str) -> str | None:
         """The row of a source, or of one of its tasks, as JSON; None if it has gone."""

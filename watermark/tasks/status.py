@@ -138,6 +138,7 @@ def source_status(
         now_us: now; the rest of a lease is counted from this moment.
         limit: the number of tasks, those that need attention first; None: all.
     """
+    unanswered, complete = rounds.unanswered, rounds.live >= rounds.expected  # O(n), so not for each task
 
     def task_status(task: TaskId) -> TaskStatus:
         alive = task in leases
@@ -147,9 +148,9 @@ def source_status(
             state=rounds.state(task.task_id),
             low_watermark_us=rounds.task_low_us(task.task_id),
             lease_left_us=leases.lease_left_us(task, now_us) if alive else None,
-            waited_for=task.task_id in rounds.unanswered,
+            waited_for=task.task_id in unanswered,
             group=group_of.get(task),
-            why=_task_why(rounds, task.task_id),
+            why=_task_why(rounds, task.task_id, complete=complete),
             away_since_us=rounds.answers[task.task_id].away_since_us,
             complete_until_us=rounds.answers[task.task_id].complete_until_us,
         )
@@ -220,7 +221,7 @@ def _silence(rounds: SourceRounds, task_id: str) -> str:
     return f"its stream is silent; it counts until others have delivered for {while_us}"
 
 
-def _task_why(rounds: SourceRounds, task_id: str) -> str:
+def _task_why(rounds: SourceRounds, task_id: str, *, complete: bool) -> str:
     answer = rounds.answers[task_id]
     if answer.excused:
         ended = answer.left_out is LeftOut.FINISHED
@@ -230,7 +231,7 @@ def _task_why(rounds: SourceRounds, task_id: str) -> str:
         if answer.away_limit_us is not None:
             left_us = max(0, answer.away_limit_us - answer.waited_us)
             until = f"{until}, and for {rough_duration_us(left_us)} more at most"
-        waits = f"the others wait for it {until}" if rounds.waits_for(task_id) else "the source is complete without it"
+        waits = "the source is complete without it" if complete else f"the others wait for it {until}"
         return f"it has been away since {_since(rounds, task_id)}; {waits}"
     if answer.left_out is LeftOut.WITHOUT_SPLITS:
         return "it has no splits"

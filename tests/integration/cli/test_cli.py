@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from lowmark.integration.cli import main
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
@@ -399,7 +399,7 @@ def test_a_limit_below_0_is_refused() -> None:
 
 def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
     default = many.rpartition("/")[0] + "/coordinator.sock"
-    with serving(Door(default)) as address, CoordinatorClient(address) as client:
+    with serving(Door(default)) as address, CoordinatorClient(Caller(address)) as client:
         for n in range(60):
             client.register(TaskId("billing", "shared", f"{n:02}"))
             client.report(TaskId("billing", "shared", f"{n:02}"), 1_000 - n)
@@ -433,7 +433,10 @@ def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
 
 def test_explain_keeps_a_name_with_a_colon_whole(many: str) -> None:
     stream, task = "eu: orders: new", "query: 1"
-    with serving(Door(many.rpartition("/")[0] + "/coordinator.sock")) as address, CoordinatorClient(address) as client:
+    with (
+        serving(Door(many.rpartition("/")[0] + "/coordinator.sock")) as address,
+        CoordinatorClient(Caller(address)) as client,
+    ):
         client.register(TaskId("billing: eu", stream, task))
         client.report(TaskId("billing: eu", stream, task), 1_000)
         wait_until(lambda: client.low_us(TaskId("billing: eu", stream, task)) == 1_000, "the low watermark")

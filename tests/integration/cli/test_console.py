@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lowmark.integration.cli import main
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.demo.feed import demo_script
@@ -29,7 +29,7 @@ from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, Task
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from rich.text import Text
 from typer.testing import CliRunner
 
@@ -96,7 +96,7 @@ def test_names_at_a_coordinator_do_nothing_to_a_terminal(
     hostile: tuple[str, Path], command: str, options: tuple[str, ...]
 ) -> None:
     task = TaskId(HOSTILE, HOSTILE, HOSTILE)
-    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, CoordinatorClient(address) as client:
+    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, CoordinatorClient(Caller(address)) as client:
         client.register(task)
         client.report(task, 1_000)
         wait_until(lambda: client.low_us(task) == 1_000, "the low watermark")
@@ -172,7 +172,7 @@ def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: 
 
 def shared(*tasks: TaskId, group: str | None = None) -> StatusAnswer:
     """A coordinator's answer with these tasks; the first has not reported, the second is away."""
-    coordinator = LowWatermarkCoordinator(interval_us=1_000_000, lease_us=10_000_000)
+    coordinator = LowWatermarkCoordinator(Settings(interval_us=1_000_000, lease_us=10_000_000))
     alignment = None if group is None else AlignmentParams(group, max_drift_us=60_000_000, update_interval_us=1_000_000)
     now_us = 1_760_000_000_000_000
     for n, task in enumerate(tasks):

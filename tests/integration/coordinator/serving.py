@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
@@ -16,7 +15,7 @@ from lowmark.integration.coordinator.server import CoordinatorServer, restore, s
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 
 INTERVAL_US = 20_000
 LEASE_US = 30_000_000
@@ -67,16 +66,15 @@ def serving(
     failure: list[BaseException] = []
     address: list[str] = []
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-    settings: dict[str, Any] = {"interval_us": interval_us, "lease_us": lease_us}
+    settings = Settings(interval_us, lease_us)
 
     async def run() -> None:
         stop = asyncio.Event()
         loops.append((asyncio.get_running_loop(), stop))
         kept = None if journal is None else Journal(journal)
         try:
-            coordinator = LowWatermarkCoordinator(**settings) if kept is None else restore(kept, clock(), **settings)
-            made = CoordinatorServer(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
-            await serve(made, door, stop=stop, ready=listens)
+            coordinator = LowWatermarkCoordinator(settings) if kept is None else restore(kept, clock(), settings)
+            await serve(CoordinatorServer(coordinator, clock, journal=kept), door, stop=stop, ready=listens)
         finally:
             if kept is not None:
                 kept.close()

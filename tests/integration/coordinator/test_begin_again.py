@@ -18,8 +18,10 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, restore
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused
+from lowmark.watermark import CorruptSnapshot, InvalidWatermark, LowmarkError
 from lowmark.watermark.protocol import LeaseRenewed, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 from rich.console import Console
@@ -128,6 +130,33 @@ def test_a_state_that_may_be_half_changed_is_dropped_and_the_journals_goes_on(
     [said] = [record for record in caplog.records if "began again from its journal" in record.getMessage()]
     assert said.exc_info is not None
     journal.close()
+
+
+@pytest.mark.parametrize("error", [InvalidWatermark("job/orders/0", 7), CorruptSnapshot("a bug", 7)])
+def test_an_error_in_the_middle_of_a_change_is_not_told_to_the_sender_as_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: LowmarkError
+) -> None:
+    journal = Journal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        await registered(scene)
+        monkeypatch.setattr(SourceRounds, "take", once(error, SourceRounds.take))
+        with pytest.raises(asyncio.CancelledError):
+            await scene.say("a", reply(who(0), "r", SECOND, 7))
+        again = scene.coordinator.status().begun_again
+        assert again is not None
+        assert again.why == f"{type(error).__name__}: {error}"
+
+    play(script, journal)
+    journal.close()
+
+
+def test_a_group_that_has_lost_a_member_is_a_fault_and_not_an_unknown_task() -> None:
+    coordinator = LowWatermarkCoordinator()
+    coordinator.handle(TaskRegistered(who(0), "r", alignment=AlignmentParams("g", 10, SECOND)), 0)
+    coordinator._groups._groups["g"]._members.clear()
+    with pytest.raises(KeyError):
+        coordinator.handle(reply(who(0), "r", 1, 7), 1)
 
 
 def test_what_a_broken_state_had_decided_is_never_told_nor_written(

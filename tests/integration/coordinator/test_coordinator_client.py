@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -17,11 +16,10 @@ import grpc
 import pytest
 from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.client_state import (
-    BackOff,
     ClientState,
     GivenUp,
     Holdings,
@@ -37,12 +35,13 @@ from lowmark.watermark.protocol import LeaseRenewed, LeftOut, RetrieveLowWaterma
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
 from tests.integration.coordinator.serving import asked, private_folder, reply, rose, serving, task, token_file
 from tests.servers.local import wait_until
+from tests.watermark.tasks.coordinator_world import snapshot_of
 
 SECOND = 1_000_000
 WHO = task(0)
@@ -57,6 +56,10 @@ def client(*, connected: bool = True, tasks: int = 1) -> ClientState:
         said(state, 0)
         state.answered([Taken()] * tasks, 0)
     return state
+
+
+def report(state: ClientState, who: TaskId, low_us: int | None, *, heard_us: int | None = None, **fields: Any) -> None:
+    state.report(replace(reply(who, "", 0, low_us), **fields), heard_us)
 
 
 def said(state: ClientState, now_us: int) -> list[Statement]:
@@ -81,10 +84,10 @@ def refused(error: str) -> Refused:
 
 def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> None:
     state = client()
-    state.report(task(0), 0)
+    report(state, task(0), 0)
     assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1)]
     state.answered([Taken()], SECOND)
-    state.told([asked(WHO, 5)], 2 * SECOND)
+    state.told([asked(WHO, 5)])
     assert said(state, 2 * SECOND) == [reply(WHO, "run-0", 5, 0, sequence=2)]
     state.answered([Taken()], 2 * SECOND)
     assert said(state, 3 * SECOND) == []
@@ -93,11 +96,11 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
 
 def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
     state = client()
-    state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
+    report(state, task(0), 0, heard_us=SECOND // 2, patience_us=9)
     first = reply(WHO, "run-0", SECOND, 0, sequence=1)
     assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
     state.answered([Taken()], SECOND)
-    state.told([asked(WHO, 5)], 2 * SECOND)
+    state.told([asked(WHO, 5)])
     again = replace(first, timestamp=5, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)
     assert said(state, 2 * SECOND) == [again]
     [arrived] = messages.SAY.decode_question(messages.encode(Say("app", [again]))).statements
@@ -106,16 +109,16 @@ def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> Non
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
     state = client()
-    state.told([asked(WHO, 5)], SECOND)
+    state.told([asked(WHO, 5)])
     assert said(state, SECOND) == [reply(WHO, "run-0", 5, None, sequence=1)]
 
 
 def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     first = said(state, SECOND)
     for low_us in (2, 3, 4):
-        state.report(task(0), low_us, left_out=LeftOut.IDLE, next_wanted_us=9)
+        report(state, task(0), low_us, left_out=LeftOut.IDLE, next_wanted_us=9)
         assert said(state, 2 * SECOND) == []
     state.answered([Taken()] * len(first), 2 * SECOND)
     assert said(state, 3 * SECOND) == [reply(WHO, "run-0", 3 * SECOND, 4, LeftOut.IDLE, 9, 2)]
@@ -123,15 +126,15 @@ def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> 
 
 def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     assert said(state, SECOND)
     state.answered([Taken()], SECOND + 1_000)
-    state.report(task(0), 2)
+    report(state, task(0), 2)
     assert said(state, SECOND + 1_000) == []
     assert state.wake_at_us == SECOND + 5_000
     assert names(said(state, SECOND + 5_000)) == ["ReplyLowWatermark"]
     state.answered([Taken()], SECOND + 5_000)
-    state.report(task(0), 3)
+    report(state, task(0), 3)
     assert names(said(state, -SECOND)) == ["ReplyLowWatermark"]
 
 
@@ -154,7 +157,7 @@ def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
 
 def test_an_end_is_said_after_the_last_report() -> None:
     state = client()
-    state.report(task(0), 7)
+    report(state, task(0), 7)
     state.end(task(0))
     assert names(said(state, SECOND)) == ["ReplyLowWatermark", "TaskDeregistered"]
     state.answered([Taken(), Taken()], SECOND)
@@ -164,7 +167,7 @@ def test_an_end_is_said_after_the_last_report() -> None:
 
 def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_published() -> None:
     state = client()
-    state.told([rose(WHO, 1, 42)], SECOND)
+    state.told([rose(WHO, 1, 42)])
     assert state.heard() == [NewLow(WHO, 42)]
     state.register(TaskRegistered(WHO, "run-new"))
 
@@ -186,7 +189,7 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
     assert state.wake_at_us == 10 * SECOND
     assert names(said(state, 10 * SECOND)) == ["LeaseRenewed", "LeaseRenewed"]
     state.answered([Taken(), Taken()], 10 * SECOND)
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     assert names(said(state, 15 * SECOND)) == ["ReplyLowWatermark"]
     state.answered([Taken()], 15 * SECOND)
     assert [each.task.task_id for each in said(state, 20 * SECOND)] == ["1"]
@@ -195,7 +198,7 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
 
 def test_nothing_is_due_while_an_answer_is_waited_for() -> None:
     state = client()
-    state.report(WHO, 1)
+    report(state, WHO, 1)
     said(state, 5 * SECOND)
     assert state.wake_at_us is None  # a moment in the past would keep a processor busy until the answer comes
     state.answered([Taken()], 12 * SECOND)
@@ -207,10 +210,10 @@ def test_nothing_is_due_while_an_answer_is_waited_for() -> None:
 
 def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     assert names(said(state, SECOND)) == ["ReplyLowWatermark"]
     state.detached("gone", 2 * SECOND)
-    state.report(task(0), 2)
+    report(state, task(0), 2)
     assert said(state, 2 * SECOND) == []
     assert (state.connected, state.since_us, state.why) == (False, 2 * SECOND, "gone")
     state.detached("gone still", 3 * SECOND)
@@ -223,7 +226,7 @@ def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
 
 def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     said(state, SECOND)
     state.detached("gone", 2 * SECOND)
     state.attached(30 * SECOND, 3 * SECOND)
@@ -232,7 +235,7 @@ def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
 
 def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
     state = client()
-    state.report(task(0), 77)
+    report(state, task(0), 77)
     said(state, SECOND)
     state.answered([refused("UnknownTask")], SECOND)
     [registration] = said(state, 2 * SECOND)
@@ -270,7 +273,7 @@ def test_a_registration_that_never_arrived_still_takes_the_place_of_the_run_befo
     coordinator = LowWatermarkCoordinator()
     coordinator.handle(TaskRegistered(WHO, "run-before"), 0)  # of the process before, whose lease has not run out
     state = client(connected=False)
-    state.report(WHO, 77)
+    report(state, WHO, 77)
     state.attached(30 * SECOND, 0)
     assert names(said(state, 0)) == ["TaskRegistered"]
     state.detached("the message was lost", SECOND)
@@ -285,14 +288,14 @@ def test_a_registration_that_never_arrived_still_takes_the_place_of_the_run_befo
 def test_a_run_that_was_restarted_after_the_copy_of_the_journal_goes_on_with_the_copy() -> None:
     coordinator, state = LowWatermarkCoordinator(), client(connected=False)
     coordinator.handle(TaskRegistered(WHO, "run-before"), 0)
-    copy = coordinator.snapshot()
+    copy = snapshot_of(coordinator)
     state.attached(30 * SECOND, 0)
-    state.report(WHO, 77)
+    report(state, WHO, 77)
     talk(state, coordinator, 0)
     state.detached("the coordinator ended", SECOND)
     coordinator = LowWatermarkCoordinator.restore(copy, now_us=2 * SECOND)
     state.attached(30 * SECOND, 2 * SECOND)
-    state.report(WHO, 78)
+    report(state, WHO, 78)
 
     expected = [["LeaseRenewed", "ReplyLowWatermark"], ["TaskRegistered"], ["ReplyLowWatermark"]]
     assert talk(state, coordinator, 2 * SECOND) == expected
@@ -327,16 +330,16 @@ def test_a_run_that_was_replaced_while_it_was_away_is_given_up_and_takes_no_plac
 @pytest.mark.parametrize("error", ["StaleRun", "DisagreeingGroup", "InvalidMessage"])
 def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error: str) -> None:
     state = client(tasks=2)
-    state.report(task(0), 1)
-    state.report(task(1), 1)
+    report(state, task(0), 1)
+    report(state, task(1), 1)
     said(state, SECOND)
     state.answered([refused(error), Taken()], SECOND)
     heard, left = state.heard()
     assert left == Left(task(0), "run-0")
     assert isinstance(heard, GivenUp)
     assert str(heard.error) == f"task job/orders/0 was refused by its coordinator ({error}): a sentence"
-    state.report(task(0), 2)
-    state.report(task(1), 2)
+    report(state, task(0), 2)
+    report(state, task(1), 2)
     assert [each.task.task_id for each in said(state, 2 * SECOND)] == ["1"]
 
 
@@ -383,7 +386,7 @@ def test_a_run_may_end_at_the_moment_at_which_it_is_refused(monkeypatch: pytest.
 
 def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
     state = client()
-    state.report(task(0), 1)
+    report(state, task(0), 1)
     said(state, SECOND)
     state.register(TaskRegistered(WHO, "run-new"))
     state.answered([refused("StaleRun")], SECOND)
@@ -394,7 +397,7 @@ def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
 def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> None:
     state = client()
     state.detached("gone", SECOND)
-    state.report(task(0), 99)
+    report(state, task(0), 99)
     state.end(task(0))
     state.attached(30 * SECOND, 2 * SECOND)
     assert names(said(state, 2 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark", "TaskDeregistered"]
@@ -418,10 +421,10 @@ def test_who_lost_the_connection_with_its_last_message_has_not_said_everything()
 def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
     state = client()
     for low_us in (-5, 0, 0, -1, 3, 2):
-        state.told([rose(WHO, 1, low_us)], SECOND)
+        state.told([rose(WHO, 1, low_us)])
     assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
     said(state, SECOND)
-    state.report(task(0), 9)
+    report(state, task(0), 9)
     said(state, 2 * SECOND)
     state.answered([Taken(low_watermark_us=1)], 2 * SECOND)
     assert (state.heard(), state.low_us(task(0))) == ([], 3)
@@ -432,46 +435,45 @@ def test_of_caps_the_newest_version_counts_and_it_may_go_down() -> None:
     caps = []
     for version, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
         message = CapAnnounced("g", task(0), version, cap)
-        state.told([message], SECOND)
+        state.told([message])
         caps.append(state.cap(task(0)))
     assert caps == [Cap.up_to(10)] * 3 + [Cap.up_to(0)] * 2
 
 
 def test_a_cap_of_a_coordinator_that_lost_its_journal_and_has_an_earlier_clock_counts() -> None:
     state = client()
-    state.told([CapAnnounced("g", WHO, 3_600 * SECOND, Cap.up_to(10))], SECOND)
+    state.told([CapAnnounced("g", WHO, 3_600 * SECOND, Cap.up_to(10))])
     state.detached("gone", 2 * SECOND)
     assert state.cap(WHO) == Cap.up_to(10)
     state.attached(30 * SECOND, 3 * SECOND)
     assert state.cap(WHO) == Cap.up_to(10)
-    state.told([CapAnnounced("g", WHO, 7, Cap.up_to(20))], 4 * SECOND)
+    state.told([CapAnnounced("g", WHO, 7, Cap.up_to(20))])
     assert state.cap(WHO) == Cap.up_to(20)
 
 
 def test_what_is_for_nobody_here_is_not_heard() -> None:
     state = client()
     other = task(9)
-    state.told([asked(other, 1), rose(other, 1, 1)], SECOND)
+    state.told([asked(other, 1), rose(other, 1, 1)])
     assert (state.heard(), said(state, SECOND)) == ([], [])
 
 
 # -- waits
 
 
-def test_waits_double_up_to_a_limit_differ_between_applications_and_begin_anew() -> None:
+def test_waits_double_up_to_a_limit_and_differ_between_applications() -> None:
     def waits(seed: int) -> list[int]:
-        back_off = BackOff(first_us=100, most_us=1_600, random=Random(seed))
-        return [back_off.next_us() for _ in range(7)]
+        state, waits = ClientState("app", Random(seed)), list[int]()
+        for _ in range(8):
+            state.detached("no", 0)
+            waits.append(state.retry_at_us or 0)
+        return waits
 
+    longest = (100_000, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 5_000_000, 5_000_000)
     for seed in range(50):
-        for wait_us, longest_us in zip(waits(seed), (100, 200, 400, 800, 1_600, 1_600, 1_600), strict=True):
+        for wait_us, longest_us in zip(waits(seed), longest, strict=True):
             assert longest_us / 2 <= wait_us <= longest_us, f"seed {seed}"
     assert len({tuple(waits(seed)) for seed in range(50)}) == 50
-    back_off = BackOff(first_us=100, most_us=1_600, random=Random(7))
-    for _ in range(5):
-        back_off.next_us()
-    back_off.reset()
-    assert back_off.next_us() <= 100
 
 
 def test_attempts_begin_anew_after_one_that_worked() -> None:
@@ -493,7 +495,7 @@ class Lossy:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
-        self.coordinator = LowWatermarkCoordinator(interval_us=SECOND, lease_us=5 * SECOND)
+        self.coordinator = LowWatermarkCoordinator(Settings(interval_us=SECOND, lease_us=5 * SECOND))
         self.holdings = [Holdings() for _ in range(2)]
         self.states = [ClientState(f"app-{n}", Random(seed + n)) for n in range(2)]
         self.lives = 1
@@ -511,15 +513,15 @@ class Lossy:
         for n in range(6):
             if self.loses(0.3):
                 self.newest[task(n)] += self.random.randrange(1, 100)
-                say = partial(ClientState.report, task=task(n), low_us=self.newest[task(n)])
-                self.holdings[n % 2].report(task(n), say)
-                say(self.states[n % 2])
+                said = reply(task(n), "", 0, self.newest[task(n)])
+                self.holdings[n % 2].report(said, None)
+                self.states[n % 2].report(said, None)
 
     def step(self, loss: float) -> None:
         """Let each application send its messages, if it can; then let time pass."""
         if self.loses(0.2 * loss):
             self.coordinator = LowWatermarkCoordinator.restore(
-                self.coordinator.snapshot(), now_us=self.now_us, interval_us=SECOND, lease_us=5 * SECOND
+                snapshot_of(self.coordinator), Settings(interval_us=SECOND, lease_us=5 * SECOND), now_us=self.now_us
             )
         for n in range(2):
             if self.loses(0.5 * loss):  # an error may have left it half changed
@@ -562,7 +564,7 @@ class Lossy:
             if isinstance(effect, RetrieveLowWatermark | NotifyNewLowWatermark) and not self.loses(3 * loss):
                 for state in self.states:
                     if state.connected:
-                        state.told([effect], self.now_us)
+                        state.told([effect])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -624,7 +626,7 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
     with (
         caplog.at_level(logging.ERROR),
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, on_low=hear) as one,
+        CoordinatorClient(Caller(address), on_low=hear) as one,
     ):
         one.register(task(0))
         for low_us in (1, 2, 3):
@@ -637,7 +639,10 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
 def test_a_coordinator_that_does_not_exist_is_said_at_once_and_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), CoordinatorClient(f"unix:{folder}/nobody.sock", random=Random(7)) as alone:
+    with (
+        caplog.at_level(logging.WARNING),
+        CoordinatorClient(Caller(f"unix:{folder}/nobody.sock"), random=Random(7)) as alone,
+    ):
         with pytest.raises(CoordinatorUnreachable, match=r"cannot create the service: no coordinator answers at unix:"):
             alone.reach()
         since_us = alone.since_us
@@ -653,7 +658,7 @@ def test_a_coordinator_that_answers_is_reached_and_nothing_is_said(
     with (
         caplog.at_level(logging.WARNING),
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address) as one,
+        CoordinatorClient(Caller(address)) as one,
     ):
         one.reach()
         assert one.connected
@@ -677,7 +682,7 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
     for low_us in (0, 7):  # the second time with the journal's state
         with (
             serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
-            CoordinatorClient(address) as one,
+            CoordinatorClient(Caller(address)) as one,
         ):
             for n, each in enumerate(tasks):
                 group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
@@ -687,13 +692,13 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
                 least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
                 wait_until(lambda: one.low_us(each) == least_us, f"{each!r} to hear {least_us}")  # noqa: B023
                 wait_until(lambda: one.cap(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
-            seen = ask_status(address).coordinator
+            seen = ask_status(Caller(address)).coordinator
             runs = {task.task: task.mark for source in seen.sources for task in source.tasks}
             assert runs == {each: run_mark(f"run {low_us} {each.task_id}") for each in tasks}
             assert {group.group for group in seen.groups} == {f"group {each.job_id} {each.source_id}" for each in tasks}
             printed = StringIO()
             console = Console(file=printed, width=1_000, markup=False, emoji=False)
-            show_coordinator(address, ask_status(address), console, now_us=0)
+            show_coordinator(address, ask_status(Caller(address)), console, now_us=0)
             assert all(f"{n} {ODD_NAMES[0]}" in printed.getvalue() for n in range(2))
             assert "0 null" in printed.getvalue()
             assert "[red]markup[/red] [/nothing] :smile:" in printed.getvalue()
@@ -705,8 +710,8 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
         serving(
             Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
         ) as address,  # a client renews after a third of the lease
-        CoordinatorClient(address, on_given_up=lambda token, _error: given_up.append(token)) as old,
-        CoordinatorClient(address) as new,
+        CoordinatorClient(Caller(address), on_given_up=lambda token, _error: given_up.append(token)) as old,
+        CoordinatorClient(Caller(address)) as new,
     ):
         token = old.register(task(0))
         old.report(task(0), 1)
@@ -720,7 +725,7 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
-    with CoordinatorClient(f"unix:{folder}/nobody.sock") as alone:
+    with CoordinatorClient(Caller(f"unix:{folder}/nobody.sock")) as alone:
         with pytest.raises(UnknownTask, match="task job/orders/0 is not known to this application"):
             alone.report(task(0), 1)
         alone.register(task(0))
@@ -739,14 +744,14 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
 
 def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
-        CoordinatorClient("localhost:1")
+        CoordinatorClient(Caller("localhost:1"))
     readable = token_file(tmp_path)
     readable.chmod(0o640)
     with pytest.raises(TokenRefused, match="its permissions are 0640, expected 0600") as refusal:
-        CoordinatorClient("unix:/nobody.sock", token_file=readable)
+        CoordinatorClient(Caller("unix:/nobody.sock", token_file=readable))
     assert "0123456789abcdef" not in str(refusal.value)
     with pytest.raises(TokenRefused, match="16 or more plain characters"):
-        CoordinatorClient("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
+        CoordinatorClient(Caller("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s")))
 
 
 @pytest.mark.parametrize(
@@ -779,7 +784,10 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
     server.add_insecure_port(f"unix:{folder}/c.sock")
     server.start()
     try:
-        with caplog.at_level(logging.WARNING), CoordinatorClient(f"unix:{folder}/c.sock", deadline_seconds=0.2) as one:
+        with (
+            caplog.at_level(logging.WARNING),
+            CoordinatorClient(Caller(f"unix:{folder}/c.sock"), deadline_seconds=0.2) as one,
+        ):
             wait_until(lambda: one.connected, "connected")
             one.register(task(0))
             wait_until(lambda: len(watches) >= 2, "it has hung up, and watches anew", seconds=10)
@@ -791,21 +799,24 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 
 def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
     door = Door(f"unix:{folder}/c.sock")
-    with serving(door, interval_us=60 * SECOND) as address, CoordinatorClient(address, deadline_seconds=0.2) as one:
+    with (
+        serving(door, interval_us=60 * SECOND) as address,
+        CoordinatorClient(Caller(address), deadline_seconds=0.2) as one,
+    ):
         wait_until(lambda: one.connected, "connected")
         one.register(task(0))
-        wait_until(lambda: one._state.quiet and ask_status(address).coordinator.sources != (), "registered")
+        wait_until(lambda: one._state.quiet and ask_status(Caller(address)).coordinator.sources != (), "registered")
         since_us = one.since_us
         threading.Event().wait(1)
         assert (one.connected, one.since_us) == (True, since_us)
 
 
 def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
-    with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(address) as one:
+    with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(Caller(address)) as one:
         one.register(task(0))
         one.report(task(0), 1)
         wait_until(lambda: one.low_us(task(0)) == 1, "connected")
-        with CoordinatorClient(address) as other:
+        with CoordinatorClient(Caller(address)) as other:
             wait_until(lambda: other.connected, "connected")
             other.register(task(1), low_watermark_us=3)
             other.report(task(1), 10)
@@ -831,14 +842,14 @@ def test_what_is_said_while_the_thread_is_busy_arrives_before_the_close(folder: 
             wait_until(lambda: one._work.qsize() >= 2, "the end of the run and of the link")
 
     with serving(Door(f"unix:{folder}/c.sock"), interval_us=SECOND // 50) as address:
-        one = CoordinatorClient(address, on_low=hear)
+        one = CoordinatorClient(Caller(address), on_low=hear)
         closing.append(one._closing)
         one.register(task(0))
         one.report(task(0), 2)
         assert busy.wait(20)
         one.deregister(task(0))
         one.close(seconds=20)
-        [source] = ask_status(address).coordinator.sources
+        [source] = ask_status(Caller(address)).coordinator.sources
         assert [each.task for each in source.tasks if each.away_since_us is None] == []
 
 
@@ -884,7 +895,7 @@ def test_a_link_begins_again_with_what_the_application_said(
     lows: list[int] = []
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, on_low=lambda _task, low_us: lows.append(low_us)) as one,
+        CoordinatorClient(Caller(address), on_low=lambda _task, low_us: lows.append(low_us)) as one,
     ):
         one.register(task(0))
         one.report(task(0), 1)
@@ -913,11 +924,11 @@ def test_a_connection_that_lacks_a_thread_leaves_none_behind(folder: Path, monke
         start(worker)
 
     with serving(Door(f"unix:{folder}/c.sock")) as address:
-        with CoordinatorClient(address) as one:
+        with CoordinatorClient(Caller(address)) as one:
             one.reach()  # starts gRPC's own threads, which stay
         before = set(threading.enumerate())
         monkeypatch.setattr(Worker, "start", short_of_threads)
-        with CoordinatorClient(address) as one:
+        with CoordinatorClient(Caller(address)) as one:
             wait_until(lambda: one.connected, "the link is back", seconds=10)
         assert refusals == []
         wait_until(lambda: set(threading.enumerate()) <= before, "no thread is left", seconds=10)
@@ -929,7 +940,7 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
     given_up: dict[str, LowmarkError] = {}
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, on_given_up=given_up.__setitem__) as one,
+        CoordinatorClient(Caller(address), on_given_up=given_up.__setitem__) as one,
     ):
         token = one.register(task(0))
         one.reach()
@@ -956,7 +967,7 @@ def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> N
     now_us = [0]
     with (
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        CoordinatorClient(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
+        CoordinatorClient(Caller(address), now_us=lambda: now_us[0], deadline_seconds=5) as one,
     ):
         one.reach()
         one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread does no other work

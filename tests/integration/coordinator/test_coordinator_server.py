@@ -24,7 +24,7 @@ from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 
 from tests.integration.coordinator.coordinator_scene import (
     SECOND,
@@ -660,7 +660,7 @@ def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, metho
 def guarded(folder: Path, tmp_path: Path) -> Iterator[str]:
     """Served over a socket, to test the token alone."""
     with serving(Door(f"unix:{folder}/c.sock", token_file=token_file(tmp_path))) as address:
-        assert ask_status(address, token_file=token_file(tmp_path)).applications == 0
+        assert ask_status(Caller(address, token_file=token_file(tmp_path))).applications == 0
         yield address
 
 
@@ -700,7 +700,7 @@ def test_a_path_with_a_percent_sign_is_the_one_that_was_named(folder: Path) -> N
         each.mkdir(mode=0o755)
     named.chmod(0o700)
     with serving(Door(f"unix:{named}/c.sock")) as address:
-        assert ask_status(address).applications == 0
+        assert ask_status(Caller(address)).applications == 0
         assert (named / "c.sock").exists()
         assert list(decoded.iterdir()) == []
 
@@ -724,7 +724,7 @@ def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -
 
 
 def serve_once(door: Door, folder: Path) -> None:
-    run_coordinator(door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None)
+    run_coordinator(door, Settings(), journal=folder / "state" / "j", ready=lambda *_: None)
 
 
 def test_a_port_in_use_and_a_key_of_another_certificate_are_refused_before_a_file_is_made(

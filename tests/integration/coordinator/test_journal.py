@@ -20,7 +20,7 @@ from lowmark.integration.errors import JournalRefused
 from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from lowmark.watermark.tasks.snapshot import ChangedRows, Rows
 
 TASK = TaskId("job", "orders", "0")
@@ -284,7 +284,7 @@ def test_a_coordinator_comes_back_from_it(path: Path) -> None:
 
 def test_without_a_file_a_coordinator_is_new(path: Path) -> None:
     journal = Journal(path)
-    assert restore(journal, 0, lease_us=7).status(0).sources == ()
+    assert restore(journal, 0, Settings(lease_us=7)).status(0).sources == ()
     journal.close()
 
 

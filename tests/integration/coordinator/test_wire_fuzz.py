@@ -138,7 +138,7 @@ def server() -> Iterator[Target]:
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
-        CoordinatorClient(address) as bystander,
+        CoordinatorClient(Caller(address)) as bystander,
         Caller(address).channel() as channel,
     ):
         for n in range(2):

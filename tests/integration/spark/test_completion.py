@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from lowmark.integration import LowWatermarkService, completion
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable
@@ -343,8 +343,8 @@ def test_wait_asks_a_coordinator_for_the_sinks_of_a_whole_job(tmp_path: Path) ->
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder}/c.sock"), journal=tmp_path / "journal") as address,
-        CoordinatorClient(address) as one,
-        CoordinatorClient(address) as two,
+        CoordinatorClient(Caller(address)) as one,
+        CoordinatorClient(Caller(address)) as two,
     ):
         here = ["--coordinator", address, "--timeout", "0s"]
         assert call("wait", "orders", *here, "--past", at(1))[0] == 2, "no such stream yet"
@@ -354,7 +354,9 @@ def test_wait_asks_a_coordinator_for_the_sinks_of_a_whole_job(tmp_path: Path) ->
             wait_until(lambda: sink(task) == us(seconds), f"the sink of {task}")
 
         def sink(task: TaskId) -> int | None:
-            known = {each.task: each for source in ask_status(address).coordinator.sources for each in source.tasks}
+            known = {
+                each.task: each for source in ask_status(Caller(address)).coordinator.sources for each in source.tasks
+            }
             return known[task].complete_until_us if task in known else None
 
         one.register(first, expected_tasks=2)

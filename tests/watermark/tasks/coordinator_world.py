@@ -9,8 +9,8 @@ from lowmark.watermark import NotifyNewLowWatermark, SplitState, TaskId
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.tasks.alignment import AlignmentGroup
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
-from lowmark.watermark.tasks.snapshot import Rows
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator, Settings
+from lowmark.watermark.tasks.snapshot import Key, Rows
 from lowmark.watermark.tasks.status import SourceStatus
 
 S = 1_000_000
@@ -24,7 +24,7 @@ class World:
 
     def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
         self.now_us, self._rows = 0, Rows()
-        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US, quorum=quorum)
+        self.coordinator = LowWatermarkCoordinator(Settings(interval_us=S, lease_us=LEASE_US, quorum=quorum))
         for task in tasks:
             self.register(task)
 
@@ -75,17 +75,31 @@ class World:
     def rows(self) -> Rows:
         """Return the rows of a journal that took every change."""
         self._rows = taken(self._rows, self.coordinator)
-        assert self._rows == self.coordinator.snapshot()
+        assert self._rows == snapshot_of(self.coordinator)
         return self._rows
 
     def restart(self) -> None:
         self.coordinator = LowWatermarkCoordinator.restore(
-            self.rows(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+            self.rows(), Settings(interval_us=S, lease_us=LEASE_US), now_us=self.now_us
         )
 
 
+def snapshot_of(coordinator: LowWatermarkCoordinator) -> Rows:
+    """Return all rows of a coordinator, marked as changed or not."""
+    leases, sources, groups = coordinator._leases, coordinator._sources, coordinator._groups
+    keys: list[Key] = [("lost",), *(("run", *task.parts) for task in leases._leases)]
+    keys += [("retired", *task.parts, token) for task, token in leases._retired]
+    for rounds in sources:
+        keys += [("source", *rounds.key), *(("task", *rounds.key, task_id) for task_id in rounds.answers)]
+    keys += [("group", name) for name in groups._groups]
+    for task, name in groups.group_of.items():
+        keys += [("member", name, *task.parts), ("group_of", *task.parts), ("spoke_us", *task.parts)]
+    rows = {key: coordinator._encoded(key) for key in keys}
+    return {key: text for key, text in rows.items() if text is not None}
+
+
 def taken(rows: Rows, coordinator: LowWatermarkCoordinator) -> Rows:
-    """Return the rows after the coordinator's changes, as a journal has them; they must equal ``snapshot``."""
+    """Return the rows after the coordinator's changes, as a journal has them; they must equal ``snapshot_of``."""
     changes = coordinator.take_changes()
     return {key: state for key, state in {**rows, **changes}.items() if state is not None}
 

@@ -16,11 +16,12 @@ from lowmark.watermark.protocol import (
     TaskRegistered,
     TaskReturnedLate,
 )
-from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator
-from lowmark.watermark.tasks.snapshot import decode, to_json
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, LowWatermarkCoordinator, Settings
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
-from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of
+from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of, snapshot_of
 
 OTHER = TaskId("job", "clicks", "0")
 
@@ -220,13 +221,13 @@ def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:
 
 def test_only_who_is_away_can_be_excused(job: Job) -> None:
     begun(job)
-    before = job.coordinator.snapshot()
+    before = snapshot_of(job.coordinator)
     with pytest.raises(TaskNotAway, match="job/orders/b is not away: it is registered, and alive"):
         job.handle(TaskForgotten(B))
     for stranger in (C, TaskId("another", "orders", "a")):
         with pytest.raises(TaskNotAway, match="is not away: the coordinator does not know it"):
             job.handle(TaskForgotten(stranger))
-    assert job.coordinator.snapshot() == before
+    assert snapshot_of(job.coordinator) == before
 
 
 def test_who_set_a_limit_is_waited_for_so_long_and_only_while_somebody_waits(job: Job) -> None:
@@ -260,14 +261,16 @@ def test_the_time_that_others_waited_is_in_the_journal_minute_by_minute() -> Non
     job.come(B, limit_us=180 * S)
     job.say(a=100, b=60)
     job.leave(B)
-    journal, epoch = job.coordinator.snapshot(), job.coordinator.epoch
+    journal, epoch = snapshot_of(job.coordinator), job.coordinator.epoch
     for second in range(170):
         job.say(a=200 + second)
         if job.coordinator.epoch != epoch:
-            journal, epoch = job.coordinator.snapshot(), job.coordinator.epoch
+            journal, epoch = snapshot_of(job.coordinator), job.coordinator.epoch
     assert job.low_us == 60
-    job.coordinator = LowWatermarkCoordinator.restore(journal, now_us=job.now_us, interval_us=S, lease_us=LEASE_US)
-    waited_us = {t["task_id"]: t["waited_us"] for t in decode(journal)["sources"][0]["tasks"]}
+    job.coordinator = LowWatermarkCoordinator.restore(
+        journal, Settings(interval_us=S, lease_us=LEASE_US), now_us=job.now_us
+    )
+    waited_us = {t["task_id"]: t["waited_us"] for t in decode(journal)["source"][0]["tasks"]}
     assert waited_us["b"] // (60 * S) == 2
     for second in range(70):
         job.say(a=400 + second)
@@ -328,10 +331,10 @@ def test_tasks_that_are_away_take_places(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_journal_in_which_a_field_of_a_task_is_missing_is_refused(field: str) -> None:
     job = begun(Job())
     rows, key = job.rows(), ("task", *B.parts)
-    LowWatermarkCoordinator.restore(rows, now_us=job.now_us, interval_us=S)
+    LowWatermarkCoordinator.restore(rows, Settings(interval_us=S), now_us=job.now_us)
     without = {name: value for name, value in json.loads(rows[key]).items() if name != field}
     with pytest.raises(CorruptSnapshot, match=f"'{field}' is missing"):
-        LowWatermarkCoordinator.restore({**rows, key: to_json(without)}, now_us=job.now_us, interval_us=S)
+        LowWatermarkCoordinator.restore({**rows, key: to_json(without)}, Settings(interval_us=S), now_us=job.now_us)
 
 
 # -- how far the sinks of a job are complete

@@ -33,12 +33,14 @@ from lowmark.watermark.tasks.coordinator import (
     CoordinatorEffect,
     CoordinatorEvent,
     LowWatermarkCoordinator,
+    Settings,
 )
-from lowmark.watermark.tasks.snapshot import Key, decode, to_json
+from lowmark.watermark.tasks.restored import decode
+from lowmark.watermark.tasks.snapshot import Key, to_json
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 from lowmark.watermark.tasks.status import run_mark
 
-from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of, taken
+from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of, snapshot_of, taken
 
 # -- rounds
 
@@ -532,13 +534,13 @@ def test_a_missing_task_keeps_holding_until_its_lease_ends() -> None:
 def test_a_deleted_task_is_not_brought_back_by_a_reply() -> None:
     world = World(A)
     world.tick(LEASE_US + S)
-    before = world.coordinator.snapshot()
+    before = snapshot_of(world.coordinator)
 
     with pytest.raises(UnknownTask):
         world.reply(A, 5)
     with pytest.raises(StaleRun):
         world.register(A, "1")
-    assert before == world.coordinator.snapshot()
+    assert before == snapshot_of(world.coordinator)
     world.register(A, "2")
     world.tick()
     assert len(world.reply(A, 5, token="2")) == 1
@@ -573,7 +575,7 @@ def test_a_reply_of_an_older_run_is_refused_and_changes_nothing() -> None:
     world = World(A)
     world.register(A, "2", low_us=5)
     world.tick()
-    before = world.coordinator.snapshot(), world.coordinator.status(world.now_us)
+    before = snapshot_of(world.coordinator), world.coordinator.status(world.now_us)
 
     for message in (
         ReplyLowWatermark("job", "orders", "a", S, 99, "1"),
@@ -584,7 +586,7 @@ def test_a_reply_of_an_older_run_is_refused_and_changes_nothing() -> None:
     ):
         with pytest.raises(StaleRun):
             world.handle(message)
-    assert before == (world.coordinator.snapshot(), world.coordinator.status(world.now_us))
+    assert before == (snapshot_of(world.coordinator), world.coordinator.status(world.now_us))
 
 
 def test_the_same_registration_again_is_no_new_run() -> None:
@@ -685,11 +687,11 @@ def test_a_task_whose_splits_are_all_gone_does_not_cap_its_group() -> None:
 def test_disagreeing_parameters_are_refused_and_the_old_run_goes_on() -> None:
     world = World()
     join(world, A, B)
-    before = world.coordinator.snapshot()
+    before = snapshot_of(world.coordinator)
 
     with pytest.raises(DisagreeingGroup, match=r"job/orders/b.*job/orders/a"):
         join(world, B, params=replace(PARAMS, max_drift_us=1), token="2")
-    assert before == world.coordinator.snapshot()
+    assert before == snapshot_of(world.coordinator)
     world.reply(B, 1)
 
 
@@ -751,11 +753,11 @@ BAD: list[CoordinatorEvent] = [
 def test_a_malformed_message_is_refused_and_changes_nothing(message: CoordinatorEvent) -> None:
     world = World(A)
     world.tick()
-    before = world.coordinator.snapshot(), world.coordinator.status(world.now_us), world.coordinator.epoch
+    before = snapshot_of(world.coordinator), world.coordinator.status(world.now_us), world.coordinator.epoch
 
     with pytest.raises(InvalidMessage):
         world.handle(message)
-    assert before == (world.coordinator.snapshot(), world.coordinator.status(world.now_us), world.coordinator.epoch)
+    assert before == (snapshot_of(world.coordinator), world.coordinator.status(world.now_us), world.coordinator.epoch)
 
 
 @pytest.mark.parametrize("message", [LeaseRenewed(B, "1"), TaskDeregistered(B, "1")])
@@ -769,7 +771,7 @@ def test_a_task_that_never_registered_is_told_to(message: CoordinatorEvent) -> N
 @pytest.mark.parametrize("settings", [{"interval_us": 0}, {"lease_us": -1}, {"quorum": 0.0}, {"quorum": 1.5}])
 def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="expected a"):
-        LowWatermarkCoordinator(**settings)
+        Settings(**settings)
 
 
 # -- restart
@@ -781,10 +783,10 @@ def test_a_restart_keeps_what_was_known_and_asks_anew() -> None:
     world.round(a=10, b=20, c=30)
     world.tick()
     world.reply(B, 25, LeftOut.IDLE)
-    before = world.coordinator.snapshot()
+    before = snapshot_of(world.coordinator)
     world.restart()
 
-    assert before == world.coordinator.snapshot()
+    assert before == snapshot_of(world.coordinator)
     assert (world.low_us, world.source.holder) == (10, A)
     asked = of(RetrieveLowWatermark, world.handle(Tick()))
     assert [(q.task_id, q.timestamp) for q in asked] == [("a", 2 * S + 1), ("b", 2 * S + 1), ("c", 2 * S + 1)]
@@ -798,9 +800,9 @@ def test_after_a_restart_with_an_earlier_clock_answers_are_still_news_and_caps_a
     join(world, A)
     world.tick()
     world.reply(A, 5)
-    data = world.coordinator.snapshot()
-    coordinator = LowWatermarkCoordinator.restore(data, now_us=7, interval_us=S, lease_us=LEASE_US)
-    assert taken(data, coordinator) == coordinator.snapshot()
+    data = snapshot_of(world.coordinator)
+    coordinator = LowWatermarkCoordinator.restore(data, Settings(interval_us=S, lease_us=LEASE_US), now_us=7)
+    assert taken(data, coordinator) == snapshot_of(coordinator)
     [question] = of(RetrieveLowWatermark, coordinator.handle(Tick(), 7))
     assert of(CapAnnounced, coordinator.handle(Tick(), 7 + S))
 
@@ -889,7 +891,7 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
     world.now_us += 2 * EMPTY_SOURCE_KEPT_US  # a jump of the clock does not count
     live(EMPTY_SOURCE_KEPT_US - 10 * S)
     assert world.low_us == 10
-    assert decode(world.rows())["sources"][1]["low_us"] == 10
+    assert decode(world.rows())["source"][1]["low_us"] == 10
     live(20 * S)
     assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
     world.rows()
@@ -899,7 +901,7 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
 
 def test_a_source_may_be_forgotten_before_its_next_round_was_due() -> None:
     hour_us = 3_600 * S
-    coordinator = LowWatermarkCoordinator(interval_us=5 * hour_us, lease_us=S)
+    coordinator = LowWatermarkCoordinator(Settings(interval_us=5 * hour_us, lease_us=S))
     coordinator.handle(TaskRegistered(A, "1", 7), 0)
     assert len(of(TaskLost, coordinator.handle(Tick(), 2 * S))) == 1
     coordinator.handle(Tick(), 2 * hour_us)
@@ -925,7 +927,7 @@ def test_nothing_is_published_before_the_expected_tasks_have_come() -> None:
     assert coordinator.low_watermark_us("job", "orders") is None
     assert coordinator.status(now_us).sources[0].why == "1 of 2 expected tasks did not register yet."
 
-    coordinator = LowWatermarkCoordinator.restore(coordinator.snapshot(), now_us=now_us)
+    coordinator = LowWatermarkCoordinator.restore(snapshot_of(coordinator), now_us=now_us)
     assert coordinator.status(now_us).sources[0].why == "1 of 2 expected tasks did not register yet."
     coordinator.handle(TaskRegistered(second, "b", 100), now_us)
     now_us += 1_000_000

@@ -9,10 +9,11 @@ from lowmark.watermark import InvalidMessage, SplitState, TaskId, TooManyTasks
 from lowmark.watermark.protocol import LeaseRenewed, LeftOut, ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import CapAnnounced
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
+from lowmark.watermark.tasks.rounds import SourceRounds
 from lowmark.watermark.tasks.sources import EMPTY_SOURCE_KEPT_US
 
-from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of
+from tests.watermark.tasks.coordinator_world import LEASE_US, A, B, C, S, World, of, snapshot_of
 
 
 def test_who_deregisters_takes_along_how_many_it_expected() -> None:
@@ -37,13 +38,13 @@ def restarted_with_what_was_said_before(*, quorum: float) -> tuple[World, ReplyL
     for task in (A, B):
         world.register(task, low_us=10)
     assert world.round(a=10, b=10) == [10]
-    journal = world.coordinator.snapshot()
+    journal = snapshot_of(world.coordinator)
     world.tick()
     late = ReplyLowWatermark("job", "orders", "a", world.now_us, 10, "1", LeftOut.IDLE, sequence=5)
     world.handle(ReplyLowWatermark("job", "orders", "a", world.now_us, 11, "1", sequence=6))
     world.now_us += S
     world.coordinator = LowWatermarkCoordinator.restore(
-        journal, now_us=world.now_us, interval_us=S, lease_us=LEASE_US, quorum=quorum
+        journal, Settings(interval_us=S, lease_us=LEASE_US, quorum=quorum), now_us=world.now_us
     )
     return world, late
 
@@ -74,7 +75,7 @@ def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out
     world.reply(B, 10)
     assert world.states() == [SplitState.IDLE, SplitState.ACTIVE]
     world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), now_us=world.now_us, interval_us=S, lease_us=LEASE_US, quorum=0.5
+        snapshot_of(world.coordinator), Settings(interval_us=S, lease_us=LEASE_US, quorum=0.5), now_us=world.now_us
     )
     low_us = world.low_us
     world.tick()
@@ -116,13 +117,13 @@ def test_a_lease_and_what_is_expected_have_limits() -> None:
     with pytest.raises(InvalidMessage, match="expected_tasks: expected an integer of 1 to 200,000, got 200001"):
         world.handle(TaskRegistered(A, "2", expected_tasks=200_001))
     with pytest.raises(ValueError, match="at most"):
-        LowWatermarkCoordinator(lease_us=8 * 86_400 * S)
+        Settings(lease_us=8 * 86_400 * S)
 
 
 def test_leases_after_a_restart_are_those_that_the_new_coordinator_gives() -> None:
     world = World(A)
     world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), now_us=world.now_us, lease_us=7 * S
+        snapshot_of(world.coordinator), Settings(lease_us=7 * S), now_us=world.now_us
     )
     assert world.source.tasks[0].lease_left_us == 7 * S
 
@@ -130,10 +131,10 @@ def test_leases_after_a_restart_are_those_that_the_new_coordinator_gives() -> No
 def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowmark.watermark.tasks.coordinator.MOST_TASKS", 2)
     world = World(A, TaskId("job", "clicks", "0"))
-    before = world.coordinator.snapshot()
+    before = snapshot_of(world.coordinator)
     with pytest.raises(TooManyTasks, match="job/orders/b was not registered: the coordinator has 2 tasks"):
         world.register(B)
-    assert world.coordinator.snapshot() == before
+    assert snapshot_of(world.coordinator) == before
     world.register(A, token="2")  # A has its place
     world.handle(TaskDeregistered(TaskId("job", "clicks", "0"), "1"))
     world.tick(3 * S)
@@ -191,3 +192,29 @@ def test_a_group_announces_so_often_and_others_do_not_pay_for_it() -> None:
     effects = world.tick()
     each = [told.group for told in of(CapAnnounced, effects)]
     assert {each.count(f"g{n:02}") for n in range(100)} <= set(range(18, 23))
+
+
+@pytest.mark.parametrize("name", ["unanswered", "expected"])
+def test_a_status_asks_once_and_not_for_each_task_what_takes_a_look_at_all_tasks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, get = [0], getattr(SourceRounds, name).fget
+
+    def watched(rounds: SourceRounds) -> object:
+        asked[0] += 1
+        return get(rounds)
+
+    monkeypatch.setattr(SourceRounds, name, property(watched))
+
+    def asked_for(tasks: int) -> int:
+        world, ids = World(), [TaskId("job", "orders", str(n)) for n in range(tasks)]
+        for task in ids:
+            world.handle(TaskRegistered(task, "1", expected_tasks=tasks))
+        for task in ids[::2]:
+            world.handle(TaskDeregistered(task, "1"))
+        world.tick()
+        asked[0] = 0
+        assert [each.waited_for for each in world.source.tasks].count(True) == tasks // 2
+        return asked[0]
+
+    assert asked_for(4) == asked_for(40)

@@ -7,10 +7,11 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
+from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.rounds import SourceRounds
-from lowmark.watermark.tasks.snapshot import Changes, Key, decode, to_json
+from lowmark.watermark.tasks.snapshot import Changes, Key, to_json
 
-from tests.watermark.tasks.coordinator_world import A, World, taken
+from tests.watermark.tasks.coordinator_world import A, World, snapshot_of, taken
 
 
 class Lows:
@@ -85,7 +86,7 @@ def test_no_portion_encodes_more_than_it_may_and_then_nothing_is_left(
     assert len(encoded) == sources * tasks + sources
     rows = taken({}, coordinator)
     assert len(encoded) == sources * tasks + sources
-    assert LowWatermarkCoordinator.restore(rows, now_us=0).snapshot() == rows
+    assert snapshot_of(LowWatermarkCoordinator.restore(rows, now_us=0)) == rows
 
 
 def test_rows_are_put_together_sorted_and_ended_runs_in_the_order_of_their_end() -> None:
@@ -94,5 +95,17 @@ def test_rows_are_put_together_sorted_and_ended_runs_in_the_order_of_their_end()
         world.handle(TaskRegistered(A, token, alignment=AlignmentParams("g", 10, 1_000)))
     state = decode(dict(reversed(world.rows().items())))
     assert [run[3] for run in state["retired"]] == ["3", "1", "2"]
-    assert [task["task_id"] for task in state["sources"][0]["tasks"]] == ["a"]
-    assert [member["task"]["task_id"] for member in state["groups"][0]["members"]] == ["a"]
+    assert [task["task_id"] for task in state["source"][0]["tasks"]] == ["a"]
+    assert [member["task"]["task_id"] for member in state["group"][0]["members"]] == ["a"]
+
+
+def test_a_report_changes_the_row_of_its_task_and_not_those_of_its_source_and_group() -> None:
+    world = World()
+    world.handle(TaskRegistered(A, "1", alignment=AlignmentParams("g", 10, 10**7)))
+    world.coordinator.take_changes()
+    world.reply(A, 5)
+    assert sorted(world.coordinator.take_changes()) == [
+        ("member", "g", *A.parts),
+        ("spoke_us", *A.parts),
+        ("task", *A.parts),
+    ]
