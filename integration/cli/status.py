@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
+_ENDED = ("UNAVAILABLE", "CANCELLED")  # found by search, so it has ended since, or is ending
 _HANGS = "DEADLINE_EXCEEDED"
 _DEAD = "INTERNAL: "  # an error has ended the thread that would answer
 
@@ -166,7 +167,7 @@ def ask(
     limit: int | None = None,
     *,
     ended: bool = False,
-    hung: list[str] | None = None,
+    hung: list[ServiceUnreachable] | None = None,
     tell: Callable[[str], None] = print_error,
 ) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
     """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
@@ -174,7 +175,7 @@ def ask(
     Args:
         token_file: for a coordinator that requires a token.
         limit: number of splits of a stream, and of tasks at a coordinator.
-        hung: receives the addresses of services that exist but do not answer; `tell` hears of them, too.
+        hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
     Raises:
@@ -197,10 +198,10 @@ def ask(
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
-            if other.cause.startswith((_HANGS, _DEAD)):
-                silent.append(other)
             if not other.cause.startswith(_NO_SERVICE):
-                continue  # found by search, so it has ended since, or is ending
+                if not other.cause.startswith(_ENDED):
+                    silent.append(other)
+                continue
             try:
                 coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
             except CoordinatorUnreachable as refused:
@@ -212,7 +213,7 @@ def ask(
     for each in silent:
         tell(_told_of(each))
     if hung is not None:
-        hung += [each.address for each in silent]
+        hung += silent
     if name is None:
         return services, coordinators
     known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
@@ -228,6 +229,8 @@ def ask(
 def _told_of(silent: ServiceUnreachable) -> str:
     if silent.cause.startswith(_DEAD):
         return f"the service at {silent.address} has failed: {silent.cause.removeprefix(_DEAD)}"
+    if not silent.cause.startswith(_HANGS):
+        return f"the service at {silent.address} answers with an error: {silent.cause}"
     return f"the service at {silent.address} is there and does not answer: its driver hangs, or is stopped"
 
 
