@@ -167,6 +167,27 @@ def test_one_look_serves_all_browsers_of_a_second() -> None:
     assert len(seen.services.asked) == asked
 
 
+def test_browsers_on_two_streams_cost_one_look_at_each_stream_a_second() -> None:
+    seen = pictured(two_splits(), two_splits("t2", "clicks"))
+    for second in (1, 2):
+        seen.clock.us += SECOND_US
+        for _ in range(5):
+            for token in ("t1", "t2"):
+                answer = seen.picture.since(None, run_mark(token))
+                assert (answer["selected"], len(answer["splits"])) == (run_mark(token), 2)
+        assert [each.stream for each in seen.services.asked] == [None, "orders", "clicks"] * second
+
+
+def test_a_stream_that_cannot_be_asked_is_asked_once_a_second() -> None:
+    seen = pictured(two_splits(), two_splits("t2", "clicks"))
+    seen.next()
+    seen.services.broken = True
+    for _ in range(5):
+        for token in ("t2", "t1"):
+            assert seen.picture.since(None, run_mark(token))["error"] == "the loop is busy"
+    assert [each.stream for each in seen.services.asked] == [None, "orders", "clicks"]
+
+
 def test_only_the_stream_in_view_is_asked_for_every_split() -> None:
     seen = pictured(two_splits(), two_splits("t2", "clicks"))
     answer = seen.next(run_mark("t2"))
