@@ -77,7 +77,11 @@ class KafkaFeed:
 
     def __enter__(self) -> Self:
         self._create_topic()
-        self._produce()
+        try:
+            self._produce()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
