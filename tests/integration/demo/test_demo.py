@@ -28,6 +28,7 @@ from lowmark.integration.demo.result import LaneResult, SplitResult
 from lowmark.integration.errors import DemoImpossible
 
 from tests.commands.audit_example import write
+from tests.integration.cli.test_cli import call
 from tests.servers.dashboard import offered, panel_queries
 from tests.servers.kafka import Broker
 from tests.servers.local import LOWMARK, require_java, wait_until
@@ -408,7 +409,7 @@ class FakeAdmin:
     """Does as a broker's `AdminClient`; with `hangs`, the broker never answers that call."""
 
     def __init__(self, hangs: str = "") -> None:
-        self.hangs, self.deleted = hangs, list[str]()
+        self.hangs, self.refuses, self.deleted = hangs, False, list[str]()
 
     def list_topics(self, timeout: float) -> None:
         del timeout
@@ -423,7 +424,9 @@ class FakeAdmin:
 
     def _answer(self, call: str) -> Future[None]:
         answer: Future[None] = Future()
-        if call != self.hangs:
+        if self.refuses:
+            answer.set_exception(PermissionError("not allowed"))
+        elif call != self.hangs:
             answer.set_result(None)
         return answer
 
@@ -444,6 +447,31 @@ def test_a_first_batch_that_cannot_be_produced_leaves_no_topic_but_one_that_is_k
     with pytest.raises(DemoImpossible, match="rows did not reach topic"), feed:
         pass
     assert admin.deleted == ([feed._topic] if topic is None else [])
+
+
+@pytest.mark.parametrize("hangs", ["create", "delete"])
+def test_a_broker_that_goes_away_ends_the_demo_as_no_broker_does(hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_ANSWER_SECONDS", "_FLUSH_SECONDS"):
+        monkeypatch.setattr(kafka_feed_module, limit, 0.0)
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: FakeAdmin(hangs))
+    code, out, err = call("demo", "--source", "kafka", "--bootstrap", "127.0.0.1:9", "--jars", "none.jar")
+    assert (code, out, "Traceback" in err) == (2, "", False)
+    told = " ".join(err.split())
+    if hangs == "create":
+        assert "the Kafka broker at 127.0.0.1:9 did not say within 0 seconds whether topic lowmark-demo-" in told
+    else:
+        assert "the Kafka broker at 127.0.0.1:9 has not confirmed the deletion of topic lowmark-demo-" in told
+        assert "rows did not reach topic lowmark-demo-" in told
+
+
+def test_a_deletion_that_the_broker_refuses_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    admin = FakeAdmin()
+    feed = kafka_feed(admin)
+    feed.__exit__(None, None, None)
+    assert capsys.readouterr().err == ""
+    admin.refuses = True
+    feed.__exit__(None, None, None)
+    assert f"has not confirmed the deletion of topic {feed._topic}" in capsys.readouterr().err
 
 
 # -- the figures
