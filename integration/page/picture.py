@@ -159,9 +159,10 @@ class Picture:
             self._rises.pop(gone, None)
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
-        """The last known runs of services that no longer answer, marked as gone for the viewer."""
+        """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need."""
         gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
-        return [{**run, "verdict": _GONE} for run in gone[-_GONE_MOST:]]
+        gone.sort(key=lambda run: run["verdict"] == _GONE)
+        return [{**run, "verdict": _GONE} for run in gone[:_GONE_MOST]]
 
     def _look_closely(self, run: str | None) -> None:
         """See every split of the stream in a browser's view."""

@@ -265,6 +265,24 @@ def test_a_service_that_is_gone_leaves_what_was_known_of_it() -> None:
     assert (gone["selected"], gone["runs"][0]["holder"], gone["splits"]) == (run_mark("t1"), "b", [])
 
 
+def test_of_many_that_are_gone_those_that_need_a_person_are_kept() -> None:
+    runs = [two_splits(f"t{n}", f"orders-{n}") for n in range(60)]
+    runs[7].failed = runs[7].ended = True
+    seen = pictured(*runs)
+    seen.next()
+    del seen.services.runs[ADDRESS]
+    for _ in range(3):
+        gone = seen.next()["runs"]
+        assert (len(gone), {run["verdict"] for run in gone}) == (50, {"gone"})
+        assert run_mark("t7") in {run["id"] for run in gone}
+
+    seen.services.runs["unix:/run/lowmark/2.sock"] = [two_splits("t99", "clicks")]
+    seen.next()
+    del seen.services.runs["unix:/run/lowmark/2.sock"]
+    left = {run["id"] for run in seen.next()["runs"]}
+    assert (len(left), run_mark("t99") in left) == (50, True), "the newest loss takes the place of an older one"
+
+
 def test_services_that_cannot_be_asked_are_an_error_that_is_shown_and_ends() -> None:
     seen = pictured(two_splits())
     seen.next()
