@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.console import RenderableType
 
-_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
-_ENDED = ("UNAVAILABLE", "CANCELLED")  # found by search, so it has ended since, or is ending
-_HANGS = "DEADLINE_EXCEEDED"
-_DEAD = "INTERNAL: "  # an error has ended the thread that would answer
-
 
 def status(
     name: Name = None,
@@ -185,12 +180,12 @@ def ask(
     """
     from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets
-    from lowmark.integration.transport.driver_rpc import Client, StatusRequest
+    from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
 
     from .show_coordinator import only
 
     services, coordinators = [], []
-    silent: list[ServiceUnreachable] = []
+    silent: dict[str, ServiceUnreachable] = {}
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
@@ -198,9 +193,9 @@ def ask(
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
-            if not other.cause.startswith(_NO_SERVICE):
-                if not other.cause.startswith(_ENDED):
-                    silent.append(other)
+            if (why := why_silent(other)) is not None:
+                silent[why] = other
+            if not other.cause.startswith(NO_SERVICE):
                 continue
             try:
                 coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
@@ -209,11 +204,11 @@ def ask(
         finally:
             client.close()
     if not services and not coordinators:
-        raise silent[0] if silent else NoService(tuple(map(str, sockets.folders())))
-    for each in silent:
-        tell(_told_of(each))
+        raise next(iter(silent.values())) if silent else NoService(tuple(map(str, sockets.folders())))
+    for why in silent:
+        tell(why)
     if hung is not None:
-        hung += silent
+        hung += silent.values()
     if name is None:
         return services, coordinators
     known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
@@ -224,14 +219,6 @@ def ask(
         [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
-
-
-def _told_of(silent: ServiceUnreachable) -> str:
-    if silent.cause.startswith(_DEAD):
-        return f"the service at {silent.address} has failed: {silent.cause.removeprefix(_DEAD)}"
-    if not silent.cause.startswith(_HANGS):
-        return f"the service at {silent.address} answers with an error: {silent.cause}"
-    return f"the service at {silent.address} is there and does not answer: its driver hangs, or is stopped"
 
 
 def ask_coordinator(

@@ -84,6 +84,7 @@ class Picture:
         self._runs: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, _Splits] = {}
         self._rises: dict[str, list[list[int]]] = {}  # of the streams in view
+        self._silent: list[str] = []
         self._error: str | None = None
 
     def since(self, version: str | None, run: str | None) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class Picture:
         Returns:
             An object for JSON: version, now_us, services, runs, selected, splits (the changed ones), gone (names),
             whole (these are all splits, forget others), rises (of the last hour, as (when, low watermark), only with
-            whole), error (why the services could not be asked, or None).
+            whole), silent (why single services give no status), error (why the services could not be asked, or None).
         """
         with self._lock:
             self._look_again(run)
@@ -106,6 +107,7 @@ class Picture:
             return {
                 "version": f"{self._born}.{self._version}.{selected or ''}",
                 "now_us": self._now_us(),
+                "silent": self._silent,
                 "error": self._error,
                 "services": self._services,
                 "runs": list(self._runs.values()),
@@ -144,7 +146,9 @@ class Picture:
 
     def _look_briefly(self, now: datetime) -> None:
         self._asked.clear()
-        replies = self._look(StatusRequest(limit=_BRIEFLY, ended=True))
+        answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True))
+        replies = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
+        self._silent = [_shown(answer, most=2_000) for answer in answers.values() if isinstance(answer, str)]
         self._services = [
             {"address": address, "application": reply.application, "pid": reply.pid}
             for address, reply in sorted(replies.items())
@@ -175,7 +179,7 @@ class Picture:
         self._asked.add((address, name))
         self._version += 1
         reply = self._look(StatusRequest(stream=name, ended=True)).get(address)
-        for stream in [] if reply is None else reply.streams:
+        for stream in reply.streams if isinstance(reply, StatusReply) else []:
             if _id(stream) not in self._runs:  # an earlier run, or one that has begun since the summary
                 continue
             passed = frozenset(stream["passed_over"])

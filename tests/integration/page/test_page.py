@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,14 +19,17 @@ import pytest
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.page import picture
 from lowmark.integration.page.endpoint import PageServer
+from lowmark.integration.page.look import AllServices
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
+from lowmark.integration.process import sockets
 from lowmark.integration.run_status import run_json
-from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import explain
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.cli.test_cli import call
+from tests.integration.coordinator.serving import private_folder
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun
 from tests.servers.local import LOWMARK, ROOT, free_ports, port_open
 
@@ -291,6 +295,30 @@ def test_services_that_cannot_be_asked_are_an_error_that_is_shown_and_ends() -> 
     assert (lost["error"], lost["runs"][0]["holder"]) == ("the loop is busy", "b")
     seen.services.broken = False
     assert seen.next()["error"] is None
+
+
+def test_a_service_that_answers_with_an_error_is_named_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: StatusRequest) -> StatusReply:
+        raise KeyError("t7")
+
+    never: Any = None
+    runs = [two_splits()]
+    with private_folder() as folder, ExitStack() as servers:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+
+        def serve(status: Callable[[StatusRequest], StatusReply]) -> str:
+            address = sockets.new_address()
+            servers.callback(Server(address, heartbeat=never, guide=never, planned=never, status=status).stop)
+            return address
+
+        fails = serve(fail)
+        shown = Picture(AllServices(), Clock())
+        told = [f"the service at {fails} answers with an error: NOT_FOUND: 't7'"]
+        alone = shown.since(None, None)
+        assert (alone["silent"], alone["services"], alone["runs"], alone["error"]) == (told, [], [], None)
+        serve(lambda request: reply(runs, request))
+        both = Picture(AllServices(), Clock()).since(None, None)
+        assert (both["silent"], len(both["services"]), len(both["splits"]), both["error"]) == (told, 1, 2, None)
 
 
 def test_nobody_is_an_answer_too() -> None:
