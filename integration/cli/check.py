@@ -2,7 +2,7 @@
 
     exit code   0  every low watermark moves, or stands while no row waits
                 1  a low watermark is stuck: it stands, and rows wait or keep coming; or its query has failed
-                2  not reachable: no service runs, a service does not answer, or no service has the stream
+                2  not reachable: no service runs, one gives no answer or an error, or no service has the stream
 
 The exit codes of `lowmark status` differ (1: nothing to show), so `check` is a separate command.
 """
@@ -19,6 +19,7 @@ from lowmark.watermark import LowmarkError
 from .common import Connect, Debug, Json, Name
 
 if TYPE_CHECKING:
+    from lowmark.integration.errors import ServiceUnreachable
     from lowmark.integration.transport.driver_rpc import StatusReply
 
 _BY_HAND_SHOWN = 10
@@ -42,7 +43,7 @@ def check(
     from lowmark.watermark import duration_us
     from lowmark.watermark.printable import printable
 
-    hung: list[str] = []
+    hung: list[ServiceUnreachable] = []
     most = timedelta(microseconds=duration_us(patience, what="--patience"))
     try:
         streams = _streams(name, connect, hung)
@@ -69,7 +70,7 @@ def check(
     raise typer.Exit(_UNREACHABLE if hung and name is None else _MOVING)
 
 
-def _streams(name: str | None, connect: str | None, hung: list[str]) -> list[dict[str, Any]]:
+def _streams(name: str | None, connect: str | None, hung: list[ServiceUnreachable]) -> list[dict[str, Any]]:
     """Return every stream in every query, including ended queries.
 
     Raises:

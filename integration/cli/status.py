@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.console import RenderableType
 
-_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
-_HANGS = "DEADLINE_EXCEEDED"
-_DEAD = "INTERNAL: "  # an error has ended the thread that would answer
-
 
 def status(
     name: Name = None,
@@ -171,7 +167,7 @@ def ask(
     limit: int | None = None,
     *,
     ended: bool = False,
-    hung: list[str] | None = None,
+    hung: list[ServiceUnreachable] | None = None,
     tell: Callable[[str], None] = print_error,
 ) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
     """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
@@ -179,7 +175,7 @@ def ask(
     Args:
         token_file: for a coordinator that requires a token.
         limit: number of splits of a stream, and of tasks at a coordinator.
-        hung: receives the addresses of services that exist but do not answer; `tell` hears of them, too.
+        hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
     Raises:
@@ -190,12 +186,12 @@ def ask(
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
     from lowmark.integration.process import sockets
-    from lowmark.integration.transport.driver_rpc import Client, StatusRequest
+    from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
 
     from .show_coordinator import only
 
     services, coordinators = [], []
-    silent: list[ServiceUnreachable] = []
+    silent: dict[str, ServiceUnreachable] = {}
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
@@ -203,10 +199,10 @@ def ask(
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
-            if other.cause.startswith((_HANGS, _DEAD)):
-                silent.append(other)
-            if not other.cause.startswith(_NO_SERVICE):
-                continue  # found by search, so it has ended since, or is ending
+            if (why := why_silent(other)) is not None:
+                silent[why] = other
+            if not other.cause.startswith(NO_SERVICE):
+                continue
             try:
                 coordinators.append((address, ask_status(Caller(address, token_file=token_file), limit=limit)))
             except CoordinatorUnreachable as refused:
@@ -214,11 +210,11 @@ def ask(
         finally:
             client.close()
     if not services and not coordinators:
-        raise silent[0] if silent else NoService(tuple(map(str, sockets.folders())))
-    for each in silent:
-        tell(_told_of(each))
+        raise next(iter(silent.values())) if silent else NoService(tuple(map(str, sockets.folders())))
+    for why in silent:
+        tell(why)
     if hung is not None:
-        hung += [each.address for each in silent]
+        hung += silent.values()
     if name is None:
         return services, coordinators
     known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
@@ -229,12 +225,6 @@ def ask(
         [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
-
-
-def _told_of(silent: ServiceUnreachable) -> str:
-    if silent.cause.startswith(_DEAD):
-        return f"the service at {silent.address} has failed: {silent.cause.removeprefix(_DEAD)}"
-    return f"the service at {silent.address} is there and does not answer: its driver hangs, or is stopped"
 
 
 def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:

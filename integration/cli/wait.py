@@ -24,6 +24,7 @@ from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, Tls
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.messages import StatusAnswer
+    from lowmark.integration.errors import ServiceUnreachable
 
 _NO_TASK = "no query is registered at the coordinator"
 _PASSED, _NOT_PASSED, _NOBODY = 0, 1, 2
@@ -165,16 +166,15 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
     Raises:
         NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
     """
-    from lowmark.integration.errors import ServiceUnreachable
     from lowmark.integration.spark.completion import least_us
     from lowmark.integration.verdict import newest
 
     from .status import ask
 
-    hung: list[str] = []
+    hung: list[ServiceUnreachable] = []
     services, _ = ask(name, connect, limit=SHOWN, ended=True, hung=hung)
     if hung:
-        raise ServiceUnreachable(hung[0], "ask for the status", "it is there and does not answer")
+        raise hung[0]
     until_us: list[int | None] = []
     why = []
     for _, reply in services:

@@ -12,10 +12,12 @@ import json
 import threading
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from lowmark.integration.console import print_error
 from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import StreamScript
 
@@ -77,13 +79,23 @@ class KafkaFeed:
 
     def __enter__(self) -> Self:
         self._create_topic()
-        self._produce()
+        try:
+            self._produce()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._keep:
-            self._admin.delete_topics([self._topic], request_timeout=_ANSWER_SECONDS)[self._topic].exception(
-                _ANSWER_SECONDS
+        if self._keep:
+            return
+        deleted = self._admin.delete_topics([self._topic], request_timeout=_ANSWER_SECONDS)[self._topic]
+        try:
+            deleted.result(_ANSWER_SECONDS)
+        except Exception:  # noqa: BLE001  # an error of the demo is on its way, or none
+            print_error(
+                f"the Kafka broker at {self._bootstrap} has not confirmed the deletion of topic {self._topic}; delete "
+                "the topic if it is still there"
             )
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -138,6 +150,12 @@ class KafkaFeed:
             raise DemoImpossible(
                 f"the broker refused topic {self._topic}: {reason.str()}", "the demo creates a topic of 8 partitions."
             ) from refused
+        except FutureTimeout as silent:
+            raise DemoImpossible(
+                f"the Kafka broker at {self._bootstrap} did not say within {_ANSWER_SECONDS:g} seconds whether topic "
+                f"{self._topic} is created",
+                "look at the broker's log, and delete the topic if it is there.",
+            ) from silent
 
     def _produce(self) -> None:
         """Produce the next batch's rows; they are in the topic when this returns."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.process import sockets
-from lowmark.integration.transport.driver_rpc import Client, StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import Client, StatusReply, StatusRequest, why_silent
 
 _DEADLINE_SECONDS = 5.0
 _AT_ONCE = 16
@@ -17,8 +17,8 @@ _AT_ONCE = 16
 class Look(Protocol):
     """Asks services. Called from threads, one at a time."""
 
-    def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
-        """Return the answers by address. A service that does not answer is missing."""
+    def __call__(self, request: StatusRequest) -> Mapping[str, StatusReply | str]:
+        """Return the answers by address, or why a service gives none. A service that has ended is missing."""
         ...
 
 
@@ -48,7 +48,7 @@ class AllServices:
     def __init__(self, connect: str | None = None) -> None:
         self._connect = connect
 
-    def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
+    def __call__(self, request: StatusRequest) -> dict[str, StatusReply | str]:
         """Ask all services. Raises `SocketsRefused` if other users may enter the folder of the sockets."""
         addresses = [self._connect] if self._connect is not None else sockets.find_addresses()
         if not addresses:
@@ -60,11 +60,11 @@ class AllServices:
             return {at: reply for at, reply in zip(addresses, replies, strict=True) if reply is not None}
 
 
-def _ask(address: str, request: StatusRequest) -> StatusReply | None:
+def _ask(address: str, request: StatusRequest) -> StatusReply | str | None:
     client = Client(address, deadline_seconds=_DEADLINE_SECONDS)
     try:
         return client.status(request)
-    except ServiceUnreachable:
-        return None  # ended, a coordinator, or too old for the question; the page shows it as missing
+    except ServiceUnreachable as failed:
+        return why_silent(failed)
     finally:
         client.close()

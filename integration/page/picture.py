@@ -1,8 +1,8 @@
 """The content of the page, and its changes since a browser last asked.
 
-A browser asks every second, with its version of the picture. However many browsers ask, the services are asked at most
-once a second, and only while a browser asks. For streams out of view, the services send only a summary; for the stream
-in view they send every split, of which a browser gets the changed ones.
+A browser asks every second, with its version of the picture. The services are asked only while a browser asks: at most
+once a second for a summary of every stream, and at most once a second for every split of each stream that is in view in
+a browser, however many browsers ask. A browser gets the changed splits.
 
 Splits travel as lists (`SPLIT_FIELDS`). Names travel unchanged, so two names that look alike stay two. Names are
 escaped for display here, as in `explain`.
@@ -79,11 +79,12 @@ class Picture:
         self._born = _token()  # makes an open page begin anew after a restart
         self._version = 0
         self._looked_us: int | None = None
-        self._asked: tuple[str, str] | None = None  # (address, stream) that the last look saw in full
+        self._asked: set[tuple[str, str]] = set()  # (address, stream) that was seen in full since the last summary
         self._services: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, _Splits] = {}
         self._rises: dict[str, list[list[int]]] = {}  # of the streams in view
+        self._silent: list[str] = []
         self._error: str | None = None
 
     def since(self, version: str | None, run: str | None) -> dict[str, Any]:
@@ -96,18 +97,17 @@ class Picture:
         Returns:
             An object for JSON: version, now_us, services, runs, selected, splits (the changed ones), gone (names),
             whole (these are all splits, forget others), rises (of the last hour, as (when, low watermark), only with
-            whole), error (why the services could not be asked, or None).
+            whole), silent (why single services give no status), error (why the services could not be asked, or None).
         """
         with self._lock:
-            ago_us = -1 if self._looked_us is None else self._now_us() - self._looked_us
-            if not 0 <= ago_us < _LOOK_US or self._other(run):  # below 0: the clock was set back
-                self._look_again(run)
+            self._look_again(run)
             selected = self._selected(run)
             splits = _Splits() if selected is None else self._splits.setdefault(selected, _Splits())
             had = self._had(version, selected)
             return {
                 "version": f"{self._born}.{self._version}.{selected or ''}",
                 "now_us": self._now_us(),
+                "silent": self._silent,
                 "error": self._error,
                 "services": self._services,
                 "runs": list(self._runs.values()),
@@ -131,52 +131,57 @@ class Picture:
             return run
         return next(iter(self._runs), None)
 
-    def _other(self, run: str | None) -> bool:
-        """Whether the last look did not see every split of the stream in a browser's view."""
-        selected = self._selected(run)
-        return selected is not None and self._asked != self._stream_of(selected)
-
-    def _stream_of(self, run: str) -> tuple[str, str]:
-        return self._runs[run]["address"], self._runs[run]["name"]
-
     def _look_again(self, run: str | None) -> None:
-        self._version += 1
-        self._looked_us = self._now_us()
-        now = datetime.fromtimestamp(self._looked_us / 1e6, timezone.utc)
+        now_us = self._now_us()
+        ago_us = -1 if self._looked_us is None else now_us - self._looked_us
         try:
-            replies = self._look(StatusRequest(limit=_BRIEFLY, ended=True))
-            self._services = [
-                {"address": address, "application": reply.application, "pid": reply.pid}
-                for address, reply in sorted(replies.items())
-            ]
-            runs = [
-                _run(address, stream, text, now)
-                for address, reply in replies.items()
-                for stream, text in _newest(reply)
-            ]
-            runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
-            self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
-            self._look_closely(run)
-            self._error = None
+            if not 0 <= ago_us < _LOOK_US:  # below 0: the clock was set back
+                self._looked_us = now_us
+                self._look_briefly(datetime.fromtimestamp(now_us / 1e6, timezone.utc))
+                self._error = None
+            if self._error is None:
+                self._look_closely(run)
         except Exception as failed:  # noqa: BLE001  # the page shows the error beside the last look
             self._error = printable(str(failed) or type(failed).__name__)
+
+    def _look_briefly(self, now: datetime) -> None:
+        self._asked.clear()
+        answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True))
+        replies = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
+        self._silent = [_shown(answer, most=2_000) for answer in answers.values() if isinstance(answer, str)]
+        self._services = [
+            {"address": address, "application": reply.application, "pid": reply.pid}
+            for address, reply in sorted(replies.items())
+        ]
+        runs = [
+            _run(address, stream, text, now) for address, reply in replies.items() for stream, text in _newest(reply)
+        ]
+        runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
+        self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]
             self._rises.pop(gone, None)
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
-        """The last known runs of services that no longer answer, marked as gone for the viewer."""
+        """The last known runs of services that no longer answer, marked as gone: the newest losses, then by need."""
         gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
-        return [{**run, "verdict": _GONE} for run in gone[-_GONE_MOST:]]
+        gone.sort(key=lambda run: run["verdict"] == _GONE)
+        return [{**run, "verdict": _GONE} for run in gone[:_GONE_MOST]]
 
     def _look_closely(self, run: str | None) -> None:
+        """See every split of the stream in a browser's view."""
         selected = self._selected(run)
         if selected is None:
-            self._asked = None
             return
-        address, name = self._asked = self._stream_of(selected)
+        address, name = self._runs[selected]["address"], self._runs[selected]["name"]
+        if (address, name) in self._asked:
+            return
+        self._asked.add((address, name))
+        self._version += 1
         reply = self._look(StatusRequest(stream=name, ended=True)).get(address)
-        for stream in [] if reply is None else reply.streams:
+        for stream in reply.streams if isinstance(reply, StatusReply) else []:
+            if _id(stream) not in self._runs:  # an earlier run, or one that has begun since the summary
+                continue
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
             self._rises[_id(stream)] = stream["run"].pop("rises")

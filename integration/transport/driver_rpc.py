@@ -356,6 +356,24 @@ class Client:
         return reply
 
 
+NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")
+"""A coordinator's answers to a question for services: how the `cause` of the error begins."""
+_ENDED = ("UNAVAILABLE", "CANCELLED")  # the service has ended since it was found, or is ending
+_HANGS = "DEADLINE_EXCEEDED"
+_DEAD = "INTERNAL: "  # an error has ended the thread that would answer
+
+
+def why_silent(failed: ServiceUnreachable) -> str | None:
+    """Say why a service that was found gives no status; None if it has ended, or is a coordinator."""
+    if failed.cause.startswith((*_ENDED, *NO_SERVICE)):
+        return None
+    if failed.cause.startswith(_HANGS):
+        return f"the service at {failed.address} is there and does not answer: its driver hangs, or is stopped"
+    if failed.cause.startswith(_DEAD):
+        return f"the service at {failed.address} has failed: {failed.cause.removeprefix(_DEAD)}"
+    return f"the service at {failed.address} answers with an error: {failed.cause}"
+
+
 def _said(reply: ByHandReply[Said], stream: str) -> list[Said]:
     if reply.fact:
         raise ByHandRefused(stream, reply.fact, reply.hint)

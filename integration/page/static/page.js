@@ -85,8 +85,10 @@ function show(state) {
   version = state.version;
   document.body.classList.toggle("stale", state.error !== null);
   for (const id of histories.keys()) if (!state.runs.some((run) => run.id === id)) histories.delete(id);
-  if (state.error === null) connection("live", `live, ${clock(state.now_us)} UTC`);
-  else connection("lost", `not up to date: ${state.error}`);
+  const silent = state.silent.join("; ");
+  if (state.error !== null) connection("lost", `not up to date: ${state.error}`);
+  else if (silent) connection("lost", silent);
+  else connection("live", `live, ${clock(state.now_us)} UTC`);
   put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
   splits.take(state);
   if (state.whole && state.selected !== null && !histories.has(state.selected)) {
@@ -99,7 +101,7 @@ function show(state) {
   $("nothing").hidden = run !== undefined;
   if (run === undefined) {
     put($("nothing"), state.services.length === 0
-      ? "No lowmark service of this user runs on this machine. A service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); it appears here by itself."
+      ? silent ? "No lowmark service of this user gives a status; why is said above." : "No lowmark service of this user runs on this machine. A service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); it appears here by itself."
       : "No query with a wrapped stream runs yet. It appears here when it begins, some seconds after its start().");
     document.title = "lowmark";
     return;
@@ -148,7 +150,7 @@ function stream(run, { now_us: now }) {
   put($("why"), sentence(run.why));
   put($("next"), run.next);
   const over = { ended: "This query has ended; shown is its last state.", failed: "The driver's log has the whole error.",
-    gone: "Its service does not answer any more: the application has ended, or hangs. Shown is what was known last." };
+    gone: "Its service does not answer any more: the application has ended, hangs, or answers with an error. Shown is what was known last." };
   const clocks = run.clocks.filter(([, , , , , holds]) => !holds).map(([, shown, rows, since, last]) =>
     `The clock of split ${shown} is wrong: ${many(rows, "row")} from ${clock(parsed(since))} to ${clock(parsed(last))} UTC lie further ahead than the future guard allows.`);
   const set = run.set_by_hand.map((each) => `By hand: ${each}.`);

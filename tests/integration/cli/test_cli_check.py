@@ -205,6 +205,38 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
     assert call("check")[::2] == (1, "")
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (KeyError("t7"), "NOT_FOUND: 't7'"),
+        (ValueError("a count of -1"), "INVALID_ARGUMENT: a count of -1"),
+        (ZeroDivisionError("in its loop"), "UNKNOWN: Exception calling application: in its loop"),
+    ],
+)
+def test_a_service_that_answers_with_an_error_is_told_and_has_not_ended(
+    driver: Driver, error: Exception, cause: str
+) -> None:
+    def fail(_: StatusRequest) -> StatusReply:
+        raise error
+
+    never: Any = None
+    address = driver.address.replace(".sock", "-fails.sock")
+    server = Server(address, heartbeat=never, guide=never, planned=never, status=fail)
+    try:
+        driver.runs.append(run())
+        told = f"lowmark: the service at {address} answers with an error: {cause}\n"
+        assert call("check") == (2, "orders, query q: moving\n", told)
+        assert call("check", "orders") == (0, "orders, query q: moving\n", told)
+        assert call("status")[::2] == (0, told)
+        waited, _, err = call("wait", "--past", "1970-01-01T00:00Z", "--timeout", "0 seconds")
+        assert (waited, f"the lowmark service at {address} answers with an error ({cause})" in err) == (2, True)
+        sockets.remove(driver.address)
+        code, _, err = call("status")
+        assert (code, f"the lowmark service at {address} answers with an error ({cause})" in err) == (2, True)
+    finally:
+        server.stop()
+
+
 # --- the schema ---
 
 

@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,14 @@ from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
+from lowmark.integration.demo import kafka_feed as kafka_feed_module
 from lowmark.integration.demo.feed import demo_script
+from lowmark.integration.demo.kafka_feed import KafkaFeed
 from lowmark.integration.demo.result import LaneResult, SplitResult
+from lowmark.integration.errors import DemoImpossible
 
 from tests.commands.audit_example import write
+from tests.integration.cli.test_cli import call
 from tests.servers.dashboard import offered, panel_queries
 from tests.servers.kafka import Broker
 from tests.servers.local import LOWMARK, require_java, wait_until
@@ -395,6 +400,78 @@ class TestKept:
         labels = {"alertname": "LowmarkDown", "instance": kept.target, "job": "lowmark", "severity": "critical"}
         assert (alert["labels"], alert["state"]) == (labels, "firing")
         assert "{{" not in json.dumps(alert["annotations"])
+
+
+# -- a broker that goes away: nothing of the demo stays on it, and the code is that of no broker
+
+
+class FakeAdmin:
+    """Does as a broker's `AdminClient`; with `hangs`, the broker never answers that call."""
+
+    def __init__(self, hangs: str = "") -> None:
+        self.hangs, self.refuses, self.deleted = hangs, False, list[str]()
+
+    def list_topics(self, timeout: float) -> None:
+        del timeout
+
+    def create_topics(self, topics: list[Any]) -> dict[str, Future[None]]:
+        return {topics[0].topic: self._answer("create")}
+
+    def delete_topics(self, topics: list[str], request_timeout: float) -> dict[str, Future[None]]:
+        del request_timeout
+        self.deleted += topics
+        return {topics[0]: self._answer("delete")}
+
+    def _answer(self, call: str) -> Future[None]:
+        answer: Future[None] = Future()
+        if self.refuses:
+            answer.set_exception(PermissionError("not allowed"))
+        elif call != self.hangs:
+            answer.set_result(None)
+        return answer
+
+
+def kafka_feed(admin: FakeAdmin, topic: str | None = None) -> KafkaFeed:
+    feed = KafkaFeed(demo_script(42, start_us=0), 42, bootstrap="127.0.0.1:9", topic=topic)
+    feed._admin = admin  # type: ignore[assignment]
+    return feed
+
+
+@pytest.mark.parametrize("topic", [None, "kept"])
+def test_a_first_batch_that_cannot_be_produced_leaves_no_topic_but_one_that_is_kept(
+    topic: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_feed_module, "_FLUSH_SECONDS", 0.0)
+    admin = FakeAdmin()
+    feed = kafka_feed(admin, topic)
+    with pytest.raises(DemoImpossible, match="rows did not reach topic"), feed:
+        pass
+    assert admin.deleted == ([feed._topic] if topic is None else [])
+
+
+@pytest.mark.parametrize("hangs", ["create", "delete"])
+def test_a_broker_that_goes_away_ends_the_demo_as_no_broker_does(hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_ANSWER_SECONDS", "_FLUSH_SECONDS"):
+        monkeypatch.setattr(kafka_feed_module, limit, 0.0)
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: FakeAdmin(hangs))
+    code, out, err = call("demo", "--source", "kafka", "--bootstrap", "127.0.0.1:9", "--jars", "none.jar")
+    assert (code, out, "Traceback" in err) == (2, "", False)
+    told = " ".join(err.split())
+    if hangs == "create":
+        assert "the Kafka broker at 127.0.0.1:9 did not say within 0 seconds whether topic lowmark-demo-" in told
+    else:
+        assert "the Kafka broker at 127.0.0.1:9 has not confirmed the deletion of topic lowmark-demo-" in told
+        assert "rows did not reach topic lowmark-demo-" in told
+
+
+def test_a_deletion_that_the_broker_refuses_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    admin = FakeAdmin()
+    feed = kafka_feed(admin)
+    feed.__exit__(None, None, None)
+    assert capsys.readouterr().err == ""
+    admin.refuses = True
+    feed.__exit__(None, None, None)
+    assert f"has not confirmed the deletion of topic {feed._topic}" in capsys.readouterr().err
 
 
 # -- the figures

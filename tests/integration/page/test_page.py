@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,14 +19,17 @@ import pytest
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.page import picture
 from lowmark.integration.page.endpoint import PageServer
+from lowmark.integration.page.look import AllServices
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
+from lowmark.integration.process import sockets
 from lowmark.integration.run_status import run_json
-from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import explain
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.cli.test_cli import call
+from tests.integration.coordinator.serving import private_folder
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun
 from tests.servers.local import LOWMARK, ROOT, free_ports, port_open
 
@@ -167,6 +171,27 @@ def test_one_look_serves_all_browsers_of_a_second() -> None:
     assert len(seen.services.asked) == asked
 
 
+def test_browsers_on_two_streams_cost_one_look_at_each_stream_a_second() -> None:
+    seen = pictured(two_splits(), two_splits("t2", "clicks"))
+    for second in (1, 2):
+        seen.clock.us += SECOND_US
+        for _ in range(5):
+            for token in ("t1", "t2"):
+                answer = seen.picture.since(None, run_mark(token))
+                assert (answer["selected"], len(answer["splits"])) == (run_mark(token), 2)
+        assert [each.stream for each in seen.services.asked] == [None, "orders", "clicks"] * second
+
+
+def test_a_stream_that_cannot_be_asked_is_asked_once_a_second() -> None:
+    seen = pictured(two_splits(), two_splits("t2", "clicks"))
+    seen.next()
+    seen.services.broken = True
+    for _ in range(5):
+        for token in ("t2", "t1"):
+            assert seen.picture.since(None, run_mark(token))["error"] == "the loop is busy"
+    assert [each.stream for each in seen.services.asked] == [None, "orders", "clicks"]
+
+
 def test_only_the_stream_in_view_is_asked_for_every_split() -> None:
     seen = pictured(two_splits(), two_splits("t2", "clicks"))
     answer = seen.next(run_mark("t2"))
@@ -244,6 +269,24 @@ def test_a_service_that_is_gone_leaves_what_was_known_of_it() -> None:
     assert (gone["selected"], gone["runs"][0]["holder"], gone["splits"]) == (run_mark("t1"), "b", [])
 
 
+def test_of_many_that_are_gone_those_that_need_a_person_are_kept() -> None:
+    runs = [two_splits(f"t{n}", f"orders-{n}") for n in range(60)]
+    runs[7].failed = runs[7].ended = True
+    seen = pictured(*runs)
+    seen.next()
+    del seen.services.runs[ADDRESS]
+    for _ in range(3):
+        gone = seen.next()["runs"]
+        assert (len(gone), {run["verdict"] for run in gone}) == (50, {"gone"})
+        assert run_mark("t7") in {run["id"] for run in gone}
+
+    seen.services.runs["unix:/run/lowmark/2.sock"] = [two_splits("t99", "clicks")]
+    seen.next()
+    del seen.services.runs["unix:/run/lowmark/2.sock"]
+    left = {run["id"] for run in seen.next()["runs"]}
+    assert (len(left), run_mark("t99") in left) == (50, True), "the newest loss takes the place of an older one"
+
+
 def test_services_that_cannot_be_asked_are_an_error_that_is_shown_and_ends() -> None:
     seen = pictured(two_splits())
     seen.next()
@@ -252,6 +295,30 @@ def test_services_that_cannot_be_asked_are_an_error_that_is_shown_and_ends() -> 
     assert (lost["error"], lost["runs"][0]["holder"]) == ("the loop is busy", "b")
     seen.services.broken = False
     assert seen.next()["error"] is None
+
+
+def test_a_service_that_answers_with_an_error_is_named_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: StatusRequest) -> StatusReply:
+        raise KeyError("t7")
+
+    never: Any = None
+    runs = [two_splits()]
+    with private_folder() as folder, ExitStack() as servers:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+
+        def serve(status: Callable[[StatusRequest], StatusReply]) -> str:
+            address = sockets.new_address()
+            servers.callback(Server(address, heartbeat=never, guide=never, planned=never, status=status).stop)
+            return address
+
+        fails = serve(fail)
+        shown = Picture(AllServices(), Clock())
+        told = [f"the service at {fails} answers with an error: NOT_FOUND: 't7'"]
+        alone = shown.since(None, None)
+        assert (alone["silent"], alone["services"], alone["runs"], alone["error"]) == (told, [], [], None)
+        serve(lambda request: reply(runs, request))
+        both = Picture(AllServices(), Clock()).since(None, None)
+        assert (both["silent"], len(both["services"]), len(both["splits"]), both["error"]) == (told, 1, 2, None)
 
 
 def test_nobody_is_an_answer_too() -> None:

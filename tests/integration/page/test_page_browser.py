@@ -21,6 +21,7 @@ from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.endpoint import PageServer
 from lowmark.integration.page.look import AllServices
+from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,7 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.commands.audit_example import write
 from tests.integration.feed import Feed, Ran, start, windows
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun, FakeService
-from tests.integration.page.test_page import ADDRESS, FakeServices
+from tests.integration.page.test_page import ADDRESS, FakeServices, two_splits
 from tests.servers.chromium import watched
 from tests.servers.local import http_get, wait_until
 
@@ -219,6 +220,29 @@ def test_hostile_names_are_text_everywhere(browser: Browser) -> None:
             assert page.evaluate("window.harmed") is None
             assert page.locator("main img, main script").count() == 0
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        server.stop()
+
+
+def test_a_service_that_gives_no_status_is_told_and_hides_no_other(browser: Browser) -> None:
+    silent, services = dict[str, str](), FakeServices()
+
+    def look(request: StatusRequest) -> dict[str, StatusReply | str]:
+        return {**services(request), **silent}
+
+    server = PageServer(look)
+    why = "the service at unix:/x.sock answers with an error: <b>NOT_FOUND</b>"
+    try:
+        with opened(browser, server.address) as page:
+            shows(page, "#nothing", "No lowmark service of this user runs")
+            silent["unix:/x.sock"] = why
+            shows(page, "#connection", why)
+            shows(page, "#nothing", "No lowmark service of this user gives a status")
+            services.runs[ADDRESS] = [two_splits()]
+            shows(page, "#holder", "b")
+            assert (text(page, "#connection"), page.locator("body.stale").count()) == (why, 0)
+            silent.clear()
+            shows(page, "#connection", "live")
     finally:
         server.stop()
 
