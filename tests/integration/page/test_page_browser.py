@@ -224,19 +224,19 @@ def test_hostile_names_are_text_everywhere(browser: Browser) -> None:
 
 
 def test_a_service_that_gives_no_status_is_told_and_hides_no_other(browser: Browser) -> None:
-    silent, services = dict[str, str](), FakeServices()
-    server = PageServer(lambda request: {**services(request), **silent})
+    services = FakeServices()
+    server = PageServer(services)
     why = "the service at unix:/x.sock answers with an error: <b>NOT_FOUND</b>"
     try:
         with opened(browser, server.address) as page:
             shows(page, "#nothing", "No lowmark service of this user runs")
-            silent["unix:/x.sock"] = why
+            services.silent["unix:/x.sock"] = why
             shows(page, "#connection", why)
             shows(page, "#nothing", "No lowmark service of this user gives a status")
             services.runs[ADDRESS] = [two_splits()]
             shows(page, "#holder", "b")
             assert (text(page, "#connection"), page.locator("body.stale").count()) == (why, 0)
-            silent.clear()
+            services.silent.clear()
             shows(page, "#connection", "live")
     finally:
         server.stop()
