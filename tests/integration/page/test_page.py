@@ -39,17 +39,18 @@ ADDRESS = "unix:/run/lowmark/1.sock"
 
 @dataclass
 class FakeServices:
-    """Answers as services do, without Spark: `runs` by address."""
+    """Answers as services do, without Spark: `runs` by address, or why one gives no status."""
 
     runs: dict[str, list[FakeRun]] = field(default_factory=dict)
     asked: list[StatusRequest] = field(default_factory=list)
     broken: bool = False
+    silent: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
+    def __call__(self, request: StatusRequest) -> dict[str, StatusReply | str]:
         self.asked.append(request)
         if self.broken:
             raise TimeoutError("the loop is busy")
-        return {address: reply(runs, request) for address, runs in self.runs.items()}
+        return {**self.silent, **{address: reply(runs, request) for address, runs in self.runs.items()}}
 
 
 def reply(runs: list[FakeRun], request: StatusRequest) -> StatusReply:

@@ -235,13 +235,13 @@ def test_a_service_that_gives_no_status_is_told_and_hides_no_other(browser: Brow
     try:
         with opened(browser, server.address) as page:
             shows(page, "#nothing", "No lowmark service of this user runs")
-            silent["unix:/x.sock"] = why
+            services.silent["unix:/x.sock"] = why
             shows(page, "#connection", why)
             shows(page, "#nothing", "No lowmark service of this user gives a status")
             services.runs[ADDRESS] = [two_splits()]
             shows(page, "#holder", "b")
             assert (text(page, "#connection"), page.locator("body.stale").count()) == (why, 0)
-            silent.clear()
+            services.silent.clear()
             shows(page, "#connection", "live")
     finally:
         server.stop()
