@@ -50,11 +50,13 @@ class Beginnings:
         reading = [query for query in self._runs.queries if stream.stream_id in query.streams()]
         tied = {run.run_id for run in self._runs}
         beginning = [query for query in reading if query.run_id not in tied]
-        begun_as, begun_run_id = _begins_as(beginning)
         unwritten = self._reports.farewells.unwritten(request.resumes)
         asked = beginning or reading  # another's checkpoint may be on a file system that hangs
         run = yield from _begin(stream, request, asked, ending, now_us, unwritten)
-        run.begun_as, run.begun_run_id = begun_as, begun_run_id
+        names = {query.query_id if query.name is None else query.name for query in beginning}
+        run.begun_as = names.pop() if len(names) == 1 else None
+        # A query that begins again before the news of its end came is there with two runs.
+        run.begun_run_id = beginning[0].run_id if len(beginning) == 1 else None
         if (marking := self._runs.markings.get(stream.name)) is not None:
             for query in asked:
                 yield partial(marking.begin, query)
@@ -65,27 +67,6 @@ class Beginnings:
         run.shares = self._runs.cooperation.shares(stream)
         self._runs.keep(run)
         return run
-
-    def end_before(self, run: StreamRun) -> None:
-        """End the run that a run of the same query resumes, once the newer run is in its place in group and job.
-
-        A query that ends in a reader's first batch runs that batch again when it is started again. A client of Spark
-        Connect hears only of the batch, and so begins a run of the reader that is gone.
-        """
-        before = None if run.resumes == run.token else self._runs.get(run.resumes)
-        if before is not None and not before.ended and before.run_id is not None and before.run_id == run.run_id:
-            self._reports.end(before)
-
-
-def _begins_as(beginning: Sequence[Query]) -> tuple[str | None, str | None]:
-    """The name, or else the id, of the only query that is about to begin with a stream, and its run.
-
-    None for the name if several queries begin. None for the run also if one query begins again before the news of its
-    end came.
-    """
-    names = {query.query_id if query.name is None else query.name for query in beginning}
-    run_ids = [query.run_id for query in beginning]
-    return names.pop() if len(names) == 1 else None, run_ids[0] if len(run_ids) == 1 else None
 
 
 def _begin(

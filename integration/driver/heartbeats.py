@@ -55,7 +55,7 @@ class Heartbeats:
         run.hear(Polled(self._own_time(request.polled_until_us)) if polled else Tick(), now_us)
         run.tell()
         self._runs.after(run, now_us)
-        self._beginnings.end_before(run)
+        self._reports.end_before(run)
         if run.refusal is not None:  # nothing of a refused run is written
             return HeartbeatReply(low_watermark_us=None, epoch=run.told_epoch, state="", refusal=run.refusal)
         wake_at_us = self._wake_at_us(run, now_us)

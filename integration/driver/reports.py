@@ -144,6 +144,16 @@ class Reports:
         if run.query_id is not None and run.last_batch_id is not None:
             run.stream.measure.forget(run.query_id, run.last_batch_id)
 
+    def end_before(self, run: StreamRun) -> None:
+        """End the run that a run of the same query resumes, once the newer run is in its place in group and job.
+
+        A query that ends in a reader's first batch runs that batch again when it is started again. A client of Spark
+        Connect hears only of the batch, and so begins a run of the reader that is gone.
+        """
+        before = None if run.resumes == run.token else self._runs.get(run.resumes)
+        if before is not None and not before.ended and before.run_id is not None and before.run_id == run.run_id:
+            self.end(before)
+
     def say_farewells(self) -> None:
         """Leave the last reports in the checkpoints soon, and log which queries go on without a service."""
         live = [run for run in self._runs if not run.ended]
