@@ -45,7 +45,7 @@ def done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> N
 
 
 def hold(talk: Talk[Result], on_loop: OnLoop, action: str) -> Result:
-    """Hold a talk on the caller's thread, and return its result. What its reads raise ends the talk."""
+    """Hold a talk on the caller's thread, and return its result. An error of a read ends the talk."""
     found: Any = None
     while True:
         try:

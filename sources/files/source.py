@@ -236,7 +236,7 @@ class FileSource(SimpleSource[FileSplit]):
             self.settle(reached, "read the rows", trouble)
             losses.inc()
         else:
-            # Never skipped here, because rows of both files were handed out. Who reads again finds the change first.
+            # Not skipped, because rows of both files were handed out; the next attempt finds the change first.
             self._unchanged(split, read=True)
 
     def index(self, split: FileSplit) -> FileIndex | None:

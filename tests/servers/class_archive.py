@@ -57,7 +57,7 @@ def home() -> Path:
 def share() -> dict[str, str]:
     """Return environment variables for the tests' Spark processes: the archive if it exists, and `LIGHT`.
 
-    A session that sets one of these settings itself has its own value.
+    A setting in the code of a session overrides `LIGHT`.
     """
     # The option disables the log because the JVM would write a mismatch of the archive to stdout.
     found = f" -XX:SharedArchiveFile={archive()} -Xshare:auto -Xlog:disable" if archive().exists() else ""

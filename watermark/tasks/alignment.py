@@ -121,7 +121,7 @@ class _Report:
 
 @dataclass(slots=True)
 class Member:
-    """What a group knows of a member; a row has these fields.
+    """A member as its group knows it; a row has these fields.
 
     Attributes:
         floor_us: the cap of the group when the member joined; None: there was no cap.
@@ -203,7 +203,7 @@ class AlignmentGroup:
         self._mark("group", self._name)
 
     def leave(self, task: TaskId) -> None:
-        """Forget a member that left or whose lease ran out, if it is one."""
+        """Forget a task that left or whose lease ran out; a task that is no member changes nothing."""
         self._members.pop(task, None)
         self._changed(task)
         if not self._members:

@@ -1,4 +1,4 @@
-"""Whoever waits for a time is told of it, also where the system has no thread left for a moment; no Spark here."""
+"""A caller who waits for a time hears of it, also if the system has no thread left for a moment; no Spark here."""
 
 from __future__ import annotations
 
