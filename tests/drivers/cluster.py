@@ -116,13 +116,14 @@ def orders() -> StreamScript:
 
 def main(folder: Path) -> None:
     """Six batches; after the third, one executor dies."""
+    # With the archive of Spark's classes, because executors have the class path of the driver; no settings of Spark.
+    jvm = [each for each in os.environ.get("SPARK_SUBMIT_OPTS", SHORT_LIVED_JVM).split() if "-Dspark." not in each]
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-        # The archive of Spark's classes, too: executors have the class path of the driver.
-        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", SHORT_LIVED_JVM),
+        "spark.executor.extraJavaOptions": " ".join(jvm),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
