@@ -64,6 +64,17 @@ class SlowToHandOut(Slow):
         return made
 
 
+class SlowToPrepare(Slow):
+    """Completes splits slowly, and looks for splits again meanwhile."""
+
+    def _enumerator(self, context: Any, known: Any) -> Any:
+        def prepare(new: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
+            self.planned.wait(WAIT_SECONDS)
+            return new
+
+        return DiscoveringEnumerator(context, self.discover, period_seconds=0.01, known=known, prepare=prepare)
+
+
 @pytest.fixture
 def planner_of() -> Iterator[Callable[..., BatchPlanner[Any]]]:
     made: list[BatchPlanner[Any]] = []
@@ -99,6 +110,14 @@ def test_splits_that_are_being_handed_out_are_read(planner_of: Any) -> None:
     planner.stop_at_present()
 
     assert run(planner, source, planner.initial(), None) == [{"a": [0, 1, 2], "b": [0, 1, 2, 3], "c": [0, 1, 2, 3, 4]}]
+
+
+def test_splits_that_are_being_prepared_are_read(planner_of: Any) -> None:
+    source = SlowToPrepare(a=range(3), b=range(4))
+    planner = planner_of(source)
+    planner.stop_at_present()
+
+    assert run(planner, source, planner.initial(), None) == [{"a": [0, 1, 2], "b": [0, 1, 2, 3]}]
 
 
 class Silent(Rows):
