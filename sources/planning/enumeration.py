@@ -67,7 +67,7 @@ class Enumeration(Generic[SplitT]):
         self._source, self._name, self._options, self._began_with = source, name, options, bool(live)
         self._requested: Future[None] | None = None
         self._has_all = False
-        self.slots: Slots[SplitT] = Slots()
+        self.slots: Slots[SplitT] = Slots(options.slots)
         self.slots.settle(live)
         self.coordinator: SourceCoordinator[SplitT, Any] = SourceCoordinator(
             source,

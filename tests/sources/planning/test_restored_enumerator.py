@@ -12,6 +12,7 @@ from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
+from lowmark.sources.planning.slots import Slots
 
 from tests.servers.local import wait_until
 from tests.sources.planning.test_batches import Peer, Rows, rows_between
@@ -92,3 +93,22 @@ def test_a_split_whose_assignment_is_forgotten_while_its_batch_is_planned_is_rea
         batch()
 
     assert read == {"file": list(range(5)), "log": list(range(9))}
+
+
+def test_no_more_splits_come_when_every_reader_was_told_so_by_the_enumerator_that_goes_on() -> None:
+    slots: Slots[SourceSplit] = Slots(2)
+    slots.no_more_splits(0)
+    assert not slots.complete, "reader 1 may get a split"
+    assert not slots.wait(0)
+    slots.checkpointed(1)
+    slots.no_more_splits(1)
+    assert slots.complete
+    assert slots.wait(0)
+
+    slots.restored(1)
+    assert not slots.complete, "reader 1 was told since the checkpoint"
+    slots.no_more_splits(1)
+    assert slots.complete
+    slots.checkpointed(2)
+    slots.restored(2)
+    assert slots.complete
