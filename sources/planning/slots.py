@@ -39,6 +39,7 @@ class Slots(Generic[SplitT]):
         self._lock = threading.Condition()
         self._arrived: dict[str, Placed[SplitT]] = {}
         self._known: frozenset[str] = frozenset()
+        self.had_any = False  # whether a split was in an offset
         self._snapshot: frozenset[str] = frozenset()
         self._ended: frozenset[int] = frozenset()  # the slots that were told that they get no more splits
         self._ended_in_snapshot: frozenset[int] = frozenset()
@@ -104,6 +105,7 @@ class Slots(Generic[SplitT]):
         """Note that these splits are in an offset now, or were finished in it."""
         with self._lock:
             self._known = frozenset(known)
+            self.had_any |= bool(self._known)
             self._arrived = {name: placed for name, placed in self._arrived.items() if name not in self._known}
 
     def take_events(self) -> dict[int, tuple[SourceEvent, ...]]:
