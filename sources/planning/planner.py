@@ -74,8 +74,10 @@ class _Present(Generic[SplitT]):
     extent: Extent[SplitT]
 
     def close(self) -> None:
-        self.extent.close()
-        self.enumeration.close()
+        try:
+            self.extent.close()
+        finally:
+            self.enumeration.close()
 
 
 class BatchPlanner(Generic[SplitT]):
@@ -260,9 +262,9 @@ class BatchPlanner(Generic[SplitT]):
     def close(self) -> None:
         """End threads and close connections."""
         self._telling.planning()
-        if self._present is not None:
-            self._present.close()
-        self._present = None
+        present, self._present = self._present, None
+        if present is not None:
+            present.close()
 
     def _restore(self, start: BatchOffset) -> _Present[SplitT]:
         if start.source != self._name:

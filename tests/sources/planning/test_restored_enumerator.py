@@ -9,9 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator
+from lowmark.sources.coordinator import CoordinatorClosed, FailoverPolicy, SourceCoordinator
 from lowmark.sources.kit.discovery import DiscoveredSplits
+from lowmark.sources.kit.simple import SimplePlanner
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
@@ -178,3 +180,22 @@ def test_no_more_splits_come_when_every_reader_was_told_so_by_the_enumerator_tha
     slots.checkpointed(2)
     slots.restored(2)
     assert slots.complete
+
+
+def test_an_enumerator_ends_also_when_the_planner_of_its_source_cannot_be_closed() -> None:
+    class CannotClose(SimplePlanner[SourceSplit]):
+        def close(self) -> None:
+            raise OSError("it is closed already")
+
+    class Leaking(Failing):
+        def create_planner(self) -> CannotClose:
+            return CannotClose(self)
+
+    run = Run(Leaking(log=range(5)))
+    run.batch()
+    coordinator = run.coordinator
+    with pytest.raises(OSError, match="closed already"):
+        run.planner.close()
+    with pytest.raises(CoordinatorClosed):
+        coordinator.run("see whether it is open", lambda: None)
+    run.planner.close()
