@@ -165,21 +165,22 @@ def test_a_run_that_ends_waits_for_no_split_of_a_restored_enumerator_that_has_ha
 
 def test_no_more_splits_come_when_every_reader_was_told_so_by_the_enumerator_that_goes_on() -> None:
     slots: Slots[SourceSplit] = Slots(2)
-    slots.no_more_splits(0)
-    assert not slots.complete, "reader 1 may get a split"
-    assert not slots.wait(0)
-    slots.checkpointed(1)
-    slots.no_more_splits(1)
-    assert slots.complete
-    assert slots.wait(0)
+    complete: list[bool] = []
+    changes: list[Callable[[], None]] = [
+        lambda: slots.no_more_splits(0),  # reader 1 may get a split
+        lambda: slots.checkpointed(1),
+        lambda: slots.no_more_splits(1),
+        lambda: slots.restored(1),  # reader 1 was told since the checkpoint
+        lambda: slots.no_more_splits(1),
+        lambda: slots.checkpointed(2),
+        lambda: slots.restored(2),
+    ]
+    for change in changes:
+        change()
+        complete.append(slots.complete)
+        assert slots.wait(0) == slots.complete
 
-    slots.restored(1)
-    assert not slots.complete, "reader 1 was told since the checkpoint"
-    slots.no_more_splits(1)
-    assert slots.complete
-    slots.checkpointed(2)
-    slots.restored(2)
-    assert slots.complete
+    assert complete == [False, False, True, False, True, True, True]
 
 
 def test_an_enumerator_ends_also_when_the_planner_of_its_source_cannot_be_closed() -> None:
