@@ -83,7 +83,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             reader has registered.
         known: the state to go on from.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
-            completed; runs on a worker thread.
+            completed; runs on a worker thread. What is listed meanwhile is new to the next look.
         on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
         stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
@@ -142,7 +142,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         # Ids that the state does not have any more; None: the first look of this process will tell.
         self._older: set[str] | None = None if state.oldest_stamp is not None else set()
         self._pending = {split.split_id: split for split in state.pending}
-        self._preparing: set[str] = set()
+        self._preparing = False
         self._gone: set[str] = set()
         self._discoveries = 1 if bounded and state.discovered else 0
         self._failures = 0
@@ -198,10 +198,12 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             twice = min(name for name, count in counted.items() if count > 1)
             raise DiscoveryFailed(self._source, "discover splits", 1, f"split {twice!r} is listed twice")
         self._report_removed(counted)
+        if self._preparing:
+            return  # a look counts when its splits are prepared; the next look finds them, too
         new = self._new(found)
         if new and self._prepare is not None:
             prepare, late = self._prepare, self._discovered
-            self._preparing.update(split.split_id for split in new)
+            self._preparing = True
             self._context.call_async(
                 lambda: prepare(new, late), lambda splits, failed: self._handle_prepared(new, splits, failed)
             )
@@ -211,7 +213,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
     def _handle_prepared(
         self, new: Sequence[SplitT], splits: Sequence[SplitT] | None, error: BaseException | None
     ) -> None:
-        self._preparing.difference_update(split.split_id for split in new)
+        self._preparing = False
         if splits is None:
             self._failed(f"prepare {len(new)} new splits", error)
         else:
@@ -229,7 +231,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             self._snapshot = None
         if self._remember is not None:
             self._count_forgotten(found)
-        known = (self._assigned, self._pending, self._preparing, self._older or ())
+        known = (self._assigned, self._pending, self._older or ())
         return [split for split in found if not any(split.split_id in ids for ids in known)]
 
     def _count_forgotten(self, found: Sequence[SplitT]) -> None:

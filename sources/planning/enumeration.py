@@ -64,10 +64,10 @@ class Enumeration(Generic[SplitT]):
         state: bytes,
         live: Mapping[str, Placed[SplitT]],
     ) -> None:
-        self._source, self._name, self._options, self._began_with = source, name, options, bool(live)
+        self._source, self._name, self._options = source, name, options
         self._requested: Future[None] | None = None
-        self._has_all = False
-        self.slots: Slots[SplitT] = Slots()
+        self._has_all_of: float | None = None  # the enumerator that has looked for all, by the number of restores
+        self.slots: Slots[SplitT] = Slots(options.slots)
         self.slots.settle(live)
         self.coordinator: SourceCoordinator[SplitT, Any] = SourceCoordinator(
             source,
@@ -100,15 +100,22 @@ class Enumeration(Generic[SplitT]):
     def wait_for_all(self, telling: Telling) -> None:
         """Wait until the enumerator has looked for splits, because a run that ends reads no splits that come later.
 
+        An enumerator that was restored since looks again, because it may have forgotten splits.
+
         Args:
             telling: hears of a search in vain.
 
         Raises:
             NoSplits: the enumerator has not looked in time.
         """
-        if not self._has_all:
+        # On the coordinator's thread, where an enumerator that has failed is restored first.
+        while self._has_all_of != (
+            restores := self.coordinator.run(
+                "look whether it was restored", lambda: self.coordinator.metric_values()["enumerator_restores"]
+            )
+        ):
             self._wait(telling, ends=True)
-            self._has_all = True
+            self._has_all_of = restores
 
     def _wait(self, telling: Telling, *, ends: bool) -> None:
         began = time.monotonic()
@@ -143,7 +150,7 @@ class Enumeration(Generic[SplitT]):
         if ends and discoveries is not None:
             time.sleep(_LOOK_AGAIN_SECONDS)
             return False
-        return self.slots.wait(_LOOK_AGAIN_SECONDS) or self._began_with
+        return self.slots.wait(_LOOK_AGAIN_SECONDS) or self.slots.had_any
 
     def ask_for_splits(self) -> Future[None]:
         """Let an enumerator that assigns on request (FLIP-27) give all its splits, for this or the next plan."""

@@ -95,10 +95,13 @@ class Extent(Generic[SplitT]):
 
     def unanswered(self, plan: SlicePlan, splits: Sequence[SplitT]) -> list[str]:
         """Return the splits without an answer in a plan that this run has to read further, although it ends."""
-        targets = {} if self._targets is None else self._targets
         silent = {name for name, why in plan.without_rows.items() if why is NoRowsReason.NOT_REACHABLE}
-        silent &= self._unaimed | {split.split_id for split in splits if split.start < targets.get(split.split_id, 0)}
-        return sorted(silent)
+        return sorted(silent & self.unfinished(splits))
+
+    def unfinished(self, splits: Sequence[SplitT]) -> set[str]:
+        """Return the splits that this run has to read further, although it ends."""
+        targets = {} if self._targets is None else self._targets
+        return self._unaimed | {split.split_id for split in splits if split.start < targets.get(split.split_id, 0)}
 
     def wrote(self, time_us: int | None) -> None:
         """Note that a batch was planned up to an event time."""

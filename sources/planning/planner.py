@@ -74,8 +74,10 @@ class _Present(Generic[SplitT]):
     extent: Extent[SplitT]
 
     def close(self) -> None:
-        self.extent.close()
-        self.enumeration.close()
+        try:
+            self.extent.close()
+        finally:
+            self.enumeration.close()
 
 
 class BatchPlanner(Generic[SplitT]):
@@ -182,6 +184,7 @@ class BatchPlanner(Generic[SplitT]):
         enumeration.pass_on(guidance.events)
         enumeration.ask_for_splits()
         candidates = present.live | enumeration.slots.arrived()
+        splits = [placed.split for placed in candidates.values()]
         if candidates:
             self._telling.found()
         rated = self._budget.grant(steady_us)
@@ -193,7 +196,7 @@ class BatchPlanner(Generic[SplitT]):
                 if enumeration.coordinator.failure is not None:
                     raise enumeration.coordinator.failure
                 plan, next_us = present.extent.plan(
-                    [placed.split for placed in candidates.values()],
+                    splits,
                     guidance,
                     checkpoint=start.checkpoint + 1,
                     max_rows=min((rows for rows in (max_rows, rated) if rows is not None), default=None),
@@ -205,8 +208,9 @@ class BatchPlanner(Generic[SplitT]):
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         self._budget.take(plan.rows, more=plan.more)
-        self._waits = guidance.hold or not _HELD_BACK.isdisjoint(plan.without_rows.values())
-        self._unanswered = present.extent.unanswered(plan, [placed.split for placed in candidates.values()])
+        hold = guidance.hold and bool(present.extent.unfinished(splits))
+        self._waits = hold or not _HELD_BACK.isdisjoint(plan.without_rows.values())
+        self._unanswered = present.extent.unanswered(plan, splits)
         if not self._moves(present, plan, candidates, guidance):
             self._empty_until_us = steady_us + _EMPTY_PLAN_LASTS_US
             self._tell(present, start.checkpoint, candidates, plan, next_us)
@@ -258,9 +262,9 @@ class BatchPlanner(Generic[SplitT]):
     def close(self) -> None:
         """End threads and close connections."""
         self._telling.planning()
-        if self._present is not None:
-            self._present.close()
-        self._present = None
+        present, self._present = self._present, None
+        if present is not None:
+            present.close()
 
     def _restore(self, start: BatchOffset) -> _Present[SplitT]:
         if start.source != self._name:

@@ -28,14 +28,21 @@ class SlotWork(Generic[SplitT]):
 
 
 class Slots(Generic[SplitT]):
-    """The reader slots, as readers for the coordinator: keeps splits and events until a batch takes them."""
+    """The reader slots, as readers for the coordinator: keeps splits and events until a batch takes them.
 
-    def __init__(self) -> None:
+    Args:
+        count: number of slots.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._lock = threading.Condition()
         self._arrived: dict[str, Placed[SplitT]] = {}
         self._known: frozenset[str] = frozenset()
+        self.had_any = False  # whether a split was in an offset
         self._snapshot: frozenset[str] = frozenset()
-        self._complete = False  # whether a slot was told that no more splits come
+        self._ended: frozenset[int] = frozenset()  # the slots that were told that they get no more splits
+        self._ended_in_snapshot: frozenset[int] = frozenset()
         self._events: dict[int, list[SourceEvent]] = {}
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT]) -> None:
@@ -47,21 +54,20 @@ class Slots(Generic[SplitT]):
             self._lock.notify_all()
 
     def no_more_splits(self, subtask: int) -> None:
-        del subtask  # a slot without splits gets no task
         with self._lock:
-            self._complete = True
+            self._ended |= {subtask}
             self._lock.notify_all()
 
     @property
     def complete(self) -> bool:
-        """Whether the enumerator has said that no more splits come."""
+        """Whether the enumerator has told every slot that no more splits come."""
         with self._lock:
-            return self._complete
+            return len(self._ended) == self._count
 
     def wait(self, seconds: float) -> bool:
         """Wait for a first split, or for the news that no split comes; return whether either came."""
         with self._lock:
-            return self._lock.wait_for(lambda: bool(self._arrived or self._complete), seconds)
+            return self._lock.wait_for(lambda: bool(self._arrived) or self.complete, seconds)
 
     def source_event(self, subtask: int, event: SourceEvent) -> Future[None]:
         sent: Future[None] = Future()
@@ -77,11 +83,13 @@ class Slots(Generic[SplitT]):
         del checkpoint_id  # always the newest
         with self._lock:
             self._snapshot = frozenset(self._arrived)
+            self._ended_in_snapshot = self._ended
 
     def restored(self, checkpoint_id: int | None) -> None:
         del checkpoint_id  # always the newest
         with self._lock:
             self._arrived = {name: placed for name, placed in self._arrived.items() if name in self._snapshot}
+            self._ended = self._ended_in_snapshot
             self._events.clear()
 
     def in_snapshot(self) -> dict[str, Placed[SplitT]]:
@@ -97,6 +105,7 @@ class Slots(Generic[SplitT]):
         """Note that these splits are in an offset now, or were finished in it."""
         with self._lock:
             self._known = frozenset(known)
+            self.had_any |= bool(self._known)
             self._arrived = {name: placed for name, placed in self._arrived.items() if name not in self._known}
 
     def take_events(self) -> dict[int, tuple[SourceEvent, ...]]:

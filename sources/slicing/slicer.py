@@ -84,12 +84,13 @@ def plan_slices(
             continue
         if split.start == end.position:
             continue
+        limit = _limit(split, end, limits.targets)
         if not unfinished.isdisjoint(split.parents):
             without_rows[name] = NoRowsReason.PARENTS
         elif name in limits.paused:
-            without_rows[name] = NoRowsReason.CAP
+            without_rows[name] = NoRowsReason.TARGET if limit == split.start else NoRowsReason.CAP
         else:
-            parts.append((split, end, _limit(split, end, limits.targets)))
+            parts.append((split, end, limit))
     table = SliceTable(
         planner,  # type: ignore[arg-type]  # of SplitT; the table returns splits of the planner
         [split for split, _, _ in parts],

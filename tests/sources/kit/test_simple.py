@@ -610,3 +610,24 @@ def test_a_split_exactly_as_old_as_the_oldest_that_is_remembered_is_told_by_its_
 def test_stamps_and_how_long_to_keep_them_belong_together() -> None:
     with pytest.raises(ValueError, match="stamp_of and keep or remember: expected both or none"):
         Found(A, keep=5)
+
+
+def test_a_look_while_the_first_splits_are_prepared_is_not_the_first_discovery() -> None:
+    asked: list[tuple[list[str], bool]] = []
+
+    def prepare(splits: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
+        asked.append(([split.split_id for split in splits], late))
+        if len(asked) == 1:
+            found.splits = [A, B]
+            found.context.next_period()
+            found.context.next_period()
+            assert found.metric("discoveries") == 0
+            assert found.enumerator.snapshot_state(1) == DiscoveredSplits(), "a restart prepares them as the first"
+        return splits
+
+    found = Found(A, readers=1, prepare=prepare)
+    found.start(0)
+    assert (found.metric("discoveries"), found.assigned) == (1, ["a"])
+    found.context.next_period()
+    assert asked == [(["a"], False), (["b"], True)]
+    assert found.assigned == ["a", "b"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -64,6 +65,28 @@ class SlowToHandOut(Slow):
         return made
 
 
+class SlowToPrepare(Slow):
+    """Completes splits slowly, and looks for splits again meanwhile."""
+
+    def _enumerator(self, context: Any, known: Any) -> Any:
+        def prepare(new: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
+            self.planned.wait(WAIT_SECONDS)
+            return new
+
+        return DiscoveringEnumerator(context, self.discover, period_seconds=0.01, known=known, prepare=prepare)
+
+
+@dataclass
+class Guides(Peer):
+    """A peer with an answer for each time that it is asked."""
+
+    answers: list[Guidance] = field(default_factory=list)
+
+    def ask(self, run: str) -> Guidance:
+        assert self.answers, "it still waits for its group"
+        return self.answers.pop(0)
+
+
 @pytest.fixture
 def planner_of() -> Iterator[Callable[..., BatchPlanner[Any]]]:
     made: list[BatchPlanner[Any]] = []
@@ -99,6 +122,14 @@ def test_splits_that_are_being_handed_out_are_read(planner_of: Any) -> None:
     planner.stop_at_present()
 
     assert run(planner, source, planner.initial(), None) == [{"a": [0, 1, 2], "b": [0, 1, 2, 3], "c": [0, 1, 2, 3, 4]}]
+
+
+def test_splits_that_are_being_prepared_are_read(planner_of: Any) -> None:
+    source = SlowToPrepare(a=range(3), b=range(4))
+    planner = planner_of(source)
+    planner.stop_at_present()
+
+    assert run(planner, source, planner.initial(), None) == [{"a": [0, 1, 2], "b": [0, 1, 2, 3]}]
 
 
 class Silent(Rows):
@@ -148,3 +179,27 @@ def test_a_split_that_was_read_to_where_the_run_ends_need_not_answer(planner_of:
     source.silent = range(1_000_000)
 
     assert planner.plan(end, None) == end
+
+
+@pytest.mark.parametrize("guidance", [Guidance(paused=frozenset("a")), Guidance(hold=True)])
+def test_a_run_does_not_wait_for_its_group_once_it_has_read_where_it_ends(planner_of: Any, guidance: Guidance) -> None:
+    source = Rows(a=range(100, 110), b=range(10))
+    source.searchable = False
+    planner = planner_of(source, Guides(answers=[Guidance(), guidance, guidance]))
+    planner.stop_at_present()
+    end = planner.plan(planner.initial(), None)
+    source.times["a"] += [110, 111]
+
+    assert end.positions == {"a": 10, "b": 10}
+    assert planner.plan(end, None) == end
+
+
+@pytest.mark.parametrize("guidance", [Guidance(paused=frozenset("a")), Guidance(hold=True)])
+def test_a_run_waits_for_its_group_until_it_has_read_where_it_ends(planner_of: Any, guidance: Guidance) -> None:
+    source = Rows(a=range(10))
+    planner = planner_of(source, Guides(answers=[Guidance(), guidance, guidance, Guidance()]))
+    planner.stop_at_present()
+    end = planner.plan(planner.initial(), 4)
+
+    assert 0 < end.positions["a"] < 10
+    assert planner.plan(end, None).positions == {"a": 10}

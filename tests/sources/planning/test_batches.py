@@ -623,7 +623,7 @@ def test_the_enumerator_hears_which_splits_end_before_its_snapshot_is_taken(make
 
 
 def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
-    slots: Slots[SourceSplit] = Slots()
+    slots: Slots[SourceSplit] = Slots(1)
     slots.add_splits(0, [SourceSplit(split_id="before")])
     slots.checkpointed(1)
     slots.add_splits(0, [SourceSplit(split_id="after")])

@@ -449,6 +449,16 @@ def test_who_is_held_gets_nothing() -> None:
     assert plan(log, paused={"a", "b"}).rows == 0
 
 
+def test_a_paused_split_is_held_back_only_before_the_end_of_the_run() -> None:
+    log = Log({"a": every_second(BEGIN_US, 10), "b": every_second(BEGIN_US, 10)})
+    reasons = {
+        start: plan(log, {"a": start}, paused={"a"}, targets={"a": 4, "b": 10}).without_rows for start in (3, 4, 5)
+    }
+
+    assert reasons == {3: {"a": NoRowsReason.CAP}, 4: {"a": NoRowsReason.TARGET}, 5: {"a": NoRowsReason.TARGET}}
+    assert plan(log, paused={"a"}, targets={"b": 10}).without_rows == {"a": NoRowsReason.TARGET}
+
+
 def test_shares_of_rows_obey_the_cap_by_what_was_observed() -> None:
     log = Log({"a": every_second(BEGIN_US, 100), "b": every_second(BEGIN_US, 100)}, searchable=False)
     observed = {"a": BEGIN_US, "b": BEGIN_US - 1}
