@@ -259,6 +259,12 @@ class SplitWatermarks:
         return tuple(self._states.records)
 
     @property
+    def paused(self) -> frozenset[SplitId]:
+        """The splits that alignment holds back. O(n)."""
+        standings = self._states.lineage.standings() if self.states[SplitState.PAUSED] else ()
+        return frozenset(split for split, state, _ in standings if state is SplitState.PAUSED)
+
+    @property
     def names(self) -> Mapping[SplitId, str]:
         """The names that came with the snapshot these watermarks were restored from; empty otherwise."""
         return dict(self._names)
@@ -294,14 +300,7 @@ class SplitWatermarks:
 
     @classmethod
     def restore(
-        cls,
-        data: bytes,
-        strategy: WatermarkStrategy,
-        *,
-        job_id: str,
-        source_id: str,
-        task_id: str,
-        now_us: int,
+        cls, data: bytes, strategy: WatermarkStrategy, *, job_id: str, source_id: str, task_id: str, now_us: int
     ) -> SplitWatermarks:
         """Make the watermarks from a snapshot. Its counts begin at 0; its idle and grace timers start anew.
 
