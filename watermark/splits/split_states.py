@@ -68,6 +68,8 @@ class SplitStates:
     def restore(self, saved: StreamSnapshot, now_us: int) -> None:
         """Take the splits of a snapshot. Idle and grace timers start anew."""
         self.timers.last_sign_us = now_us
+        if self.lost is not None:
+            self.lost = (self.lost[0], min(self.lost[1], now_us))  # it may be of a clock that was ahead
         for split, (state, watermark_us) in saved.splits.items():
             self._kind = type(split)
             self._coalescer.assign(split, state=state, watermark_us=watermark_us)
