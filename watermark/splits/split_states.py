@@ -174,7 +174,7 @@ class SplitStates:
             self._coalescer.report(split, watermark_us)
             self.timers.end_grace(split)
         elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
-            record.pending_since_us, record.returning = changes.now_us, True
+            record.pending_since_us = changes.now_us
             self.timers.limit_grace(split, record)
         mark = self.by_hand.get(split)
         if mark is not None and mark.ends_with(event.planned_at_us):
@@ -188,10 +188,9 @@ class SplitStates:
             return
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
-        if news and watermark_us is not None:
-            if record.returning or before in (SplitState.IDLE, SplitState.PENDING):
-                changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
-            record.returning = False
+        if news and (record.returning or before in (SplitState.IDLE, SplitState.PENDING)):
+            changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
+            record.returning = watermark_us is None
 
     def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:
         """Wake idle splits in which rows wait, so that the splits hold before these rows are read."""
