@@ -53,7 +53,7 @@ from .events import (
 )
 from .low_watermark import LowWatermark
 from .snapshot import StreamSnapshot, decode, encode
-from .split_reports import SplitReports, check_range, rows_of, within_guard
+from .split_reports import SplitReports, check_range, future_of, rows_of, within_guard
 from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
@@ -261,8 +261,7 @@ class SplitWatermarks:
     @property
     def paused(self) -> frozenset[SplitId]:
         """The splits that alignment holds back. O(n)."""
-        standings = self._states.lineage.standings() if self.states[SplitState.PAUSED] else ()
-        return frozenset(split for split, state, _ in standings if state is SplitState.PAUSED)
+        return frozenset(split for split, state, _ in self._states.lineage.standings() if state is SplitState.PAUSED)
 
     @property
     def names(self) -> Mapping[SplitId, str]:
@@ -376,6 +375,8 @@ class SplitWatermarks:
         check_range(event.watermarks_us)
         delivered = [*event.watermarks_us, *(split for split, rows in rows_of(event).items() if rows > 0)]
         self._states.discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, changes)
+        # A clock that is wrong is no silence; a split that is unknown would hold until its clock is right.
+        delivered += [split for split, rows in future_of(event).items() if rows > 0 and split in self._low.coalescer]
         self._read(event, delivered=bool(delivered))
         for split in sorted(set(delivered), key=split_order):
             self._states.deliver(split, event, why, changes)

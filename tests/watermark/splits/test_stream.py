@@ -497,6 +497,20 @@ def test_rows_without_a_usable_time_and_of_finished_splits_are_flow_too() -> Non
     assert history.on(11, batch(11, 10.000001, {"b": 90})) == [("a", "idle"), ("low", 90)]
 
 
+@pytest.mark.parametrize("clock", ["time", "flow"])
+def test_rows_beyond_the_future_guard_are_activity(clock: str) -> None:
+    history = History(PLAIN.with_idleness("1 minute", clock=clock))
+    history.on(1, batch(0, 1, {"a": 1, "b": 1}))
+    for second in range(30, 331, 30):
+        history.on(second, batch(second, second, {"a": second}, future_rows={"b": 3, "unknown": 1}))
+
+    assert (history.state("b"), history.low_us, history.status(331).holder) == ("active", 1, "b")
+    assert "unknown" not in history.status(331).splits, "it would hold until its clock is right"
+    history.on(340, batch(340, 340, {"a": 340}, backlog={"b": 9}))
+    history.on(350, batch(350, 350, {"a": 350}, future_rows={"b": 9}))
+    assert history.status(350).splits["b"].backlog_rows is None, "it was read since"
+
+
 def test_a_batch_without_rows_is_no_flow() -> None:
     history = flowing(a=50, b=90)
     for second in range(1, 60):
