@@ -102,7 +102,7 @@ class SplitStates:
     def steady_us(self, split: SplitId) -> int | None:
         """The watermark of an active split that is timed from its last report; None for every other split."""
         steady = self.lineage.state(split) is SplitState.ACTIVE and self.timers.steady(split)
-        return self.lineage.watermark_us(split) if steady and not self.records[split].returning else None
+        return self.lineage.watermark_us(split) if steady else None
 
     def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
         """The effects of an event's changes: changes of state, then late returns, both sorted by split."""
@@ -175,7 +175,7 @@ class SplitStates:
             self.timers.end_grace(split)
         elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
             record.pending_since_us = changes.now_us
-            self.timers.limit_grace(split, record)
+            self.timers.limit_grace(split, self.records[split])
         mark = self.by_hand.get(split)
         if mark is not None and mark.ends_with(event.planned_at_us):
             changes.material |= self.by_hand.drop(split)
@@ -188,16 +188,15 @@ class SplitStates:
             return
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
-        if news and (record.returning or before in (SplitState.IDLE, SplitState.PENDING)):
-            changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
-            record.returning = watermark_us is None
+            if news and before in (SplitState.IDLE, SplitState.PENDING):
+                changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
 
     def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:
         """Wake idle splits in which rows wait, so that the splits hold before these rows are read."""
         idle = self.lineage.states[SplitState.IDLE] > 0
         for split, rows in backlog_rows.items() if idle else ():
             if rows > 0 and self.lineage.state(split) is SplitState.IDLE and not self._only_rows_bring_back(split):
-                self._rejoin(split, f"{rows} rows are waiting in it", changes, returning=True)
+                self._rejoin(split, f"{rows} rows are waiting in it", changes)
         for split in self.lineage.pending:
             self.timers.limit_grace(split, self.records[split])
 
@@ -320,12 +319,11 @@ class SplitStates:
         self.timers.stop(split)
         self._note(split, before, why, changes)
 
-    def _rejoin(self, split: SplitId, why: str, changes: Changes, *, returning: bool = False) -> None:
+    def _rejoin(self, split: SplitId, why: str, changes: Changes) -> None:
         """Wait for an idle split again, from now on."""
         self._coalescer.wake(split)
-        record = self.records[split]
-        record.pending_since_us, record.returning = changes.now_us, returning
-        self.timers.start(split, record, changes.now_us)
+        self.records[split].pending_since_us = changes.now_us
+        self.timers.start(split, self.records[split], changes.now_us)
         self.timers.sign_of_life(changes.now_us)
         self._note(split, SplitState.IDLE, why, changes)
 

@@ -33,7 +33,6 @@ class SplitRecord:
     pending_since_us: int
     why: str  # the reason for its state
     waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
-    returning: bool = False  # whether it holds again, and brought no watermark since
     by_grace: bool = False  # whether its grace, and not its idle timeout, left it out the last time
 
 

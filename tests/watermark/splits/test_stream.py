@@ -8,8 +8,6 @@ from lowmark.watermark.splits.events import (
     SplitReturnedLate,
     SplitsDiscovered,
     SplitsFinished,
-    SplitsMarkedActive,
-    SplitsMarkedIdle,
     SplitsPaused,
     SplitsRemoved,
     SplitsResharded,
@@ -291,31 +289,6 @@ def test_a_split_that_returns_late_is_reported_and_the_low_watermark_stays() -> 
     assert history.on(15, batch(3, 15, {"a": 70, "b": 120})) == []
 
 
-@pytest.mark.parametrize("pauses", [False, True])
-def test_a_split_whose_waiting_rows_woke_it_and_come_late_returns_late_once(pauses: bool) -> None:
-    history = history_of(a=50, b=90)
-    history.on(12, batch(1, 12, {"b": 100}))
-    assert history.on(13, batch(2, 13, {"b": 110}, backlog={"a": 4})) == [("a", "active")]
-    history.on(14, batch(3, 14, {"b": 111}, rows={"a": 1, "b": 1}, backlog={"a": 4}))  # still without a usable time
-    if pauses:
-        history.on(15, SplitsPaused(("a",)))
-    assert ("a late by", 40) in history.on(16, batch(4, 16, {"a": 60, "b": 120}, rows={"a": 4, "b": 1}))
-    history.on(16, SplitsResumed(("a",)))
-
-    assert history.on(17, batch(5, 17, {"a": 70, "b": 130})) == []
-    assert history.status(17).returned_late == 1
-
-
-def test_a_split_that_a_person_took_back_after_its_waiting_rows_woke_it_returns_late_once() -> None:
-    history = history_of(a=50, b=90)
-    history.on(12, batch(1, 12, {"b": 100}))
-    history.on(13, batch(2, 13, {"b": 110}, backlog={"a": 4}))
-    history.on(14, SplitsMarkedIdle(("a",), "anna", None))
-    assert history.on(15, SplitsMarkedActive(("a",), "anna"))[-1] == ("a late by", 60)
-
-    assert history.on(16, batch(3, 16, {"a": 60, "b": 120})) == []
-
-
 def test_a_split_that_returns_exactly_at_the_low_watermark_is_not_late() -> None:
     history = history_of(a=50, b=90)
     history.on(12, batch(1, 12, {"b": 100}))
@@ -340,7 +313,6 @@ def test_rows_without_a_usable_time_are_activity() -> None:
 
     assert history.on(13, batch(2, 13, {"b": 110}, rows={"a": 2, "b": 1})) == [("a", "active")]
     assert history.status(13).holder == "a"
-    assert ("a late by", 40) in history.on(14, batch(3, 14, {"a": 60, "b": 120}))
 
 
 def test_a_paused_split_is_never_idle_and_its_pause_is_no_silence() -> None:
