@@ -37,11 +37,14 @@ class PlannedSplits(Splits):
     """Splits of a source of ours, see `Splits`: the planner lists them."""
 
     _claimed_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
-    _paused: frozenset[str] = field(default=frozenset(), init=False)
+    _paused: frozenset[SplitId] = field(init=False)
     _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, oldest first
     _planner_counts: Mapping[str, float] = field(default_factory=dict, init=False)
     _reader_counts: dict[str, float] = field(default_factory=dict, init=False)  # over all batches of the run
     _swept_checkpoint: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._paused = self.watermarks.paused  # also by a plan before a restart
 
     @property
     def complete(self) -> bool:
@@ -79,12 +82,13 @@ class PlannedSplits(Splits):
         yield from self._pause(planned.paused)
 
     def _pause(self, names: frozenset[str]) -> Iterator[Event]:
-        paused, resumed = names - self._paused, self._paused - names
-        self._paused = names
+        held = frozenset(map(self._id, names))
+        paused, resumed = held - self._paused, self._paused - held
+        self._paused = held
         if paused:
-            yield SplitsPaused(tuple(map(self._id, sorted(paused))))
+            yield SplitsPaused(tuple(paused))
         if resumed:
-            yield SplitsResumed(tuple(map(self._id, sorted(resumed))))
+            yield SplitsResumed(tuple(resumed))
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
         """The backlog in the newest plan, because the next batch is already planned when this batch is reported."""

@@ -287,6 +287,18 @@ def test_nobody_is_left_out_for_rows_that_are_planned_and_not_reported_yet(strat
     assert risen.new_low_watermark == 50
 
 
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_split_outside_the_cohort_that_sends_only_rows_of_a_wrong_clock_is_not_silent(columns: bool) -> None:
+    of_splits = watermarks_of(TIME)
+    of_splits.handle(BatchReported(0, 5, {7: 1}), 5)
+    for us in range(6, 30):
+        watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, us)
+        event = BatchReported(us, us, column(watermarks) if columns else watermarks, future_rows={7: 3, 3: 1})
+        of_splits.handle(event, us)
+
+    assert (of_splits.states[SplitState.IDLE], of_splits.low_watermark_us, of_splits.holder) == (0, 1, 7)
+
+
 def test_a_plan_that_is_refused_changes_nothing() -> None:
     of_splits = gathered(STRATEGIES[1])
     before = of_splits.snapshot()

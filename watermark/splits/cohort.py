@@ -84,11 +84,12 @@ class Cohort:
         return self._heard_us.item(self._row_of[split])
 
     def takes(self, event: BatchReported) -> bool:
-        """Whether the batch reports exactly the splits of the cohort, in the order of the cohort."""
+        """Whether the batch has rows of exactly the splits of the cohort, and watermarks in the order of the cohort."""
         column = event.watermarks_us
         return (
             isinstance(column, SplitColumn)
             and np.array_equal(column.splits, self.splits)
+            and event.future_rows.keys() <= self._row_of.keys()
             and (self._same(event.rows) or event.rows.keys() <= self._row_of.keys())
             and (not event.first_us or self._same(event.first_us) or event.first_us.keys() == self._row_of.keys())
         )

@@ -128,7 +128,8 @@ class BatchReported:
         judged_by_us: the watermark by which Spark judged the rows, if Spark has a watermark of its own for the stream;
             None: it is estimated from the rows.
         newest_us: largest event time of the batch, rows beyond the future guard included; None: not measured.
-        future_rows: rows of each split beyond the future guard; may be empty. These rows move no watermark.
+        future_rows: rows of each split beyond the future guard; may be empty. These rows move no watermark. A known
+            split with such rows is not silent; an unknown split stays unknown.
         lateness: rows of each split by bucket of lateness (``lateness.py``), if single rows were measured; may be
             empty.
         times: rows of each split by event time, rounded down; may be empty: then only the smallest and the largest

@@ -125,7 +125,7 @@ class SplitReports:
     def note_backlogs(self, event: BatchReported | BatchPlanned) -> None:
         """Note backlogs. A backlog stays until its split reports another, or delivers rows without a backlog."""
         if self.backlog_rows:
-            for split in chain(rows_of(event), event.watermarks_us):
+            for split in chain(rows_of(event), future_of(event), event.watermarks_us):
                 self.backlog_rows.pop(split, None)
         self.backlog_rows.update(event.backlog_rows)
 
@@ -185,6 +185,11 @@ class SplitReports:
 def rows_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
     """The rows of each split in a batch; empty for a plan, because no row was seen yet."""
     return event.rows if isinstance(event, BatchReported) else {}
+
+
+def future_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
+    """The rows of each split beyond the future guard; empty for a plan, because no row was seen yet."""
+    return event.future_rows if isinstance(event, BatchReported) else {}
 
 
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:

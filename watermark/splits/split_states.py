@@ -68,6 +68,8 @@ class SplitStates:
     def restore(self, saved: StreamSnapshot, now_us: int) -> None:
         """Take the splits of a snapshot. Idle and grace timers start anew."""
         self.timers.last_sign_us = now_us
+        if self.lost is not None:
+            self.lost = (self.lost[0], min(self.lost[1], now_us))  # it may be of a clock that was ahead
         for split, (state, watermark_us) in saved.splits.items():
             self._kind = type(split)
             self._coalescer.assign(split, state=state, watermark_us=watermark_us)
@@ -284,7 +286,7 @@ class SplitStates:
         self._end_loss(changes)
         for split in self.by_hand.over(changes.now_us):
             self._take_back(split, f"the time is over in which it was {self.by_hand[split]}", changes)
-        for split, why in self.timers.too_long(changes.now_us).items():
+        for split, why in self.timers.too_long(self.records, changes.now_us).items():
             self._leave_out(split, why, changes)
         self._let_inherit(changes.now_us)
 
@@ -327,8 +329,8 @@ class SplitStates:
 
     def _only_rows_bring_back(self, split: SplitId) -> bool:
         """Whether a person left an idle split out, or a grace set by the user."""
-        by_grace = self._strategy.grace_us is not None and self.lineage.watermark_us(split) is None
-        return split in self.by_hand or by_grace
+        by_grace = self._strategy.grace_us is not None and self.records[split].by_grace
+        return split in self.by_hand or (by_grace and self.lineage.watermark_us(split) is None)
 
     def _note(self, split: SplitId, before: SplitState, why: str, changes: Changes) -> None:
         if self.lineage.state(split) is not before:

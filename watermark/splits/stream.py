@@ -53,7 +53,7 @@ from .events import (
 )
 from .low_watermark import LowWatermark
 from .snapshot import StreamSnapshot, decode, encode
-from .split_reports import SplitReports, check_range, rows_of, within_guard
+from .split_reports import SplitReports, check_range, future_of, rows_of, within_guard
 from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
@@ -259,6 +259,11 @@ class SplitWatermarks:
         return tuple(self._states.records)
 
     @property
+    def paused(self) -> frozenset[SplitId]:
+        """The splits that alignment holds back. O(n)."""
+        return frozenset(split for split, state, _ in self._states.lineage.standings() if state is SplitState.PAUSED)
+
+    @property
     def names(self) -> Mapping[SplitId, str]:
         """The names that came with the snapshot these watermarks were restored from; empty otherwise."""
         return dict(self._names)
@@ -294,14 +299,7 @@ class SplitWatermarks:
 
     @classmethod
     def restore(
-        cls,
-        data: bytes,
-        strategy: WatermarkStrategy,
-        *,
-        job_id: str,
-        source_id: str,
-        task_id: str,
-        now_us: int,
+        cls, data: bytes, strategy: WatermarkStrategy, *, job_id: str, source_id: str, task_id: str, now_us: int
     ) -> SplitWatermarks:
         """Make the watermarks from a snapshot. Its counts begin at 0; its idle and grace timers start anew.
 
@@ -377,6 +375,8 @@ class SplitWatermarks:
         check_range(event.watermarks_us)
         delivered = [*event.watermarks_us, *(split for split, rows in rows_of(event).items() if rows > 0)]
         self._states.discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, changes)
+        # A clock that is wrong is no silence; a split that is unknown would hold until its clock is right.
+        delivered += [split for split, rows in future_of(event).items() if rows > 0 and split in self._low.coalescer]
         self._read(event, delivered=bool(delivered))
         for split in sorted(set(delivered), key=split_order):
             self._states.deliver(split, event, why, changes)

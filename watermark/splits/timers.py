@@ -9,6 +9,7 @@ A silence of all splits is a silence of the stream, which makes no split idle un
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
@@ -32,6 +33,7 @@ class SplitRecord:
     pending_since_us: int
     why: str  # the reason for its state
     waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
+    by_grace: bool = False  # whether its grace, and not its idle timeout, left it out the last time
 
 
 class Timers:
@@ -199,7 +201,7 @@ class Timers:
 
     # -- the time is up
 
-    def too_long(self, now_us: int) -> dict[SplitId, str]:
+    def too_long(self, records: Mapping[SplitId, SplitRecord], now_us: int) -> dict[SplitId, str]:
         """Name the splits whose silence is too long, each with the reason; they are not timed any more."""
         named: dict[SplitId, str] = {}
         read_us, backlog_rows, cohort = self._reports.read_until_us, self._reports.backlog_rows, self._reports.cohort
@@ -211,12 +213,14 @@ class Timers:
                 known = "no backlog" if split in backlog_rows else "backlog unknown"
                 named[split] = f"silent for more than {self._shown(timeout_us)}, {known}"
                 self._grace.forget(split)
+                records[split].by_grace = False
         # During a long batch nothing else is read: an empty split whose first rows arrive meanwhile must not be passed
         # before these rows can be read.
         until_us = now_us if self._strategy.grace_us is not None else read_us
         for split in () if until_us is None else self._grace.quiet(until_us, {}):
             named[split] = f"new, and silent for more than its grace of {format_duration_us(self.grace_us)}"
             self._idle.forget(split)
+            records[split].by_grace = True
         return named
 
     def _shown(self, timeout_us: int) -> str:

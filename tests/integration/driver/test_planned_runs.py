@@ -95,6 +95,26 @@ def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pyt
     assert (states, errors) == ([SplitState.PAUSED, SplitState.ACTIVE], [])
 
 
+def test_what_alignment_held_before_a_restart_is_let_go_by_the_first_plan_that_does_not_hold_it() -> None:
+    before = Fed("read")
+    claimed(before, 4, 100, paused=frozenset({"a", "b"}))
+    state = before.stream.state_of(before.run.watermarks)
+    fed, states = Fed("read"), []
+    fed.run = StreamRun.attach(fed.stream, token="again", resumes="t", state=state, now_us=fed.now_us)
+    fed.run.splits.planner = fed.planner
+    states.append([seen.state for seen in fed.run.status(fed.now_us).splits.values()])
+    claimed(fed, 5, 200, paused=frozenset({"b"}))
+    states.append([seen.state for seen in fed.run.status(fed.now_us).splits.values()])
+    for checkpoint in range(6, 30):
+        claimed(fed, checkpoint, 300, "b", paused=frozenset({"b"}))
+        fed.run.places, fed.run.written = {1: [0]}, True
+        fed.report(checkpoint, b=250)
+    states.append([seen.state for seen in fed.run.status(fed.now_us).splits.values()])
+
+    paused, active, idle = SplitState.PAUSED, SplitState.ACTIVE, SplitState.IDLE
+    assert states == [[paused, paused], [active, paused], [idle, paused]]
+
+
 def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

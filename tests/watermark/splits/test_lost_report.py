@@ -81,6 +81,18 @@ def test_a_second_kill_meanwhile_does_not_cut_it_short_and_a_later_start_owes_no
     assert again(later, STRATEGY, 3_700).snapshot() == later.snapshot()
 
 
+def test_a_loss_that_a_clock_ahead_noted_holds_for_no_more_than_a_grace_after_the_restart() -> None:
+    stream = restarted()
+    stream.handle(ReportLost(7), 7_200 * SECOND)
+    again_on_time = again(stream, STRATEGY, 3_600)
+    report(again_on_time, 3_601, a=900, b=900)
+    report(again_on_time, 3_660, a=910, b=910)
+    assert low_s(again_on_time) == 10
+    report(again_on_time, 3_661, a=920, b=920)
+
+    assert low_s(again_on_time) == 920
+
+
 def test_why_it_stands_is_said_while_it_does() -> None:
     stream = restarted()
     stream.handle(ReportLost(7), 100 * SECOND)

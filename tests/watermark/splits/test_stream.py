@@ -384,6 +384,20 @@ def test_a_grace_that_is_set_bounds_every_new_split() -> None:
     assert history.on(7, batch(1, 7, {"a": 50}, backlog={"b": 9})) == []
 
 
+def test_rows_bring_back_a_split_that_its_silence_left_out_before_its_grace_did() -> None:
+    history = History(PLAIN.with_idleness("1 minute").with_grace("10 minutes"))
+    history.on(0, SplitsDiscovered(("a", "b")))
+    for second in range(0, 90, 10):
+        history.on(second, batch(second, second, {"a": second}, backlog={"a": 0, "b": 0}))
+    assert history.state("b") == "idle"
+
+    assert history.on(90, batch(90, 90, {"a": 90}, backlog={"b": 500})) == [("b", "pending")]
+    assert (history.low_us, history.status(90).holder) == (80, "b")
+    assert history.on(690, batch(690, 690, {"a": 91}, backlog={"b": 500})) == []
+    assert history.on(691, batch(691, 691, {"a": 92}, backlog={"b": 500})) == [("b", "idle"), ("low", 92)]
+    assert history.on(692, batch(692, 692, {"a": 93}, backlog={"b": 500})) == [("low", 93)], "its grace is over"
+
+
 @pytest.mark.parametrize("batch_id", [0, 1])
 def test_a_split_that_returns_without_a_usable_time_has_its_grace_anew_whether_the_batch_is_new_or_not(
     batch_id: int,
@@ -453,6 +467,20 @@ def test_rows_without_a_usable_time_and_of_finished_splits_are_flow_too() -> Non
 
     assert history.on(10, batch(10, 10, {"c": 99})) == []
     assert history.on(11, batch(11, 10.000001, {"b": 90})) == [("a", "idle"), ("low", 90)]
+
+
+@pytest.mark.parametrize("clock", ["time", "flow"])
+def test_rows_beyond_the_future_guard_are_activity(clock: str) -> None:
+    history = History(PLAIN.with_idleness("1 minute", clock=clock))
+    history.on(1, batch(0, 1, {"a": 1, "b": 1}))
+    for second in range(30, 331, 30):
+        history.on(second, batch(second, second, {"a": second}, future_rows={"b": 3, "unknown": 1}))
+
+    assert (history.state("b"), history.low_us, history.status(331).holder) == ("active", 1, "b")
+    assert "unknown" not in history.status(331).splits, "it would hold until its clock is right"
+    history.on(340, batch(340, 340, {"a": 340}, backlog={"b": 9}))
+    history.on(350, batch(350, 350, {"a": 350}, future_rows={"b": 9}))
+    assert history.status(350).splits["b"].backlog_rows is None, "it was read since"
 
 
 def test_a_batch_without_rows_is_no_flow() -> None:
