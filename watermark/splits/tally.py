@@ -6,6 +6,7 @@ the same process. For splits that report together, `cohort.py` counts by split.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lowmark.watermark.generator import bounded_watermark_us
@@ -80,7 +81,11 @@ class Tally:
                 of_split.rows, of_split.last_us = of_split.rows + rows, now_us
 
     def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a fresh batch; ``low_us`` is the low watermark before it."""
+        """Count a fresh batch; ``low_us`` is the low watermark before it.
+
+        Args:
+            event: the batch, with watermarks from which no bound of a single split was taken (``adaptive.py``).
+        """
         self.count_batch(event, now_us)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         native_us = self.native_of(event)
@@ -99,11 +104,9 @@ class Tally:
                 native_late_rows += late_rows
                 tally.native_late_rows += late_rows
         of_all = event.rows.keys() <= event.watermarks_us.keys()
-        top_us = max(event.watermarks_us.values(), default=None) if of_all else None
-        self.count_native_late(event, native_late_rows, top_us)
-        for watermark_us in event.watermarks_us.values():
-            self.saw(watermark_us)
-        self.saw_time(event.newest_us)
+        top_us = max(event.watermarks_us.values(), default=None)
+        self.count_native_late(event, native_late_rows, top_us if of_all else None)
+        self.saw_rows(top_us, event.newest_us)
 
     def native_of(self, event: BatchReported) -> int | None:
         """The one watermark that native Spark judges the rows of a batch by."""
@@ -129,18 +132,28 @@ class Tally:
         """The largest event time that a split with this watermark can have shown."""
         return watermark_us + self.bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
 
-    def saw(self, watermark_us: int) -> None:
+    def restore(self, watermarks_us: Iterable[int]) -> None:
+        """Note where the splits stood before a restart."""
+        top_us = max(watermarks_us, default=None)
+        self.saw(top_us)
+        self.saw_rows(top_us, None)
+
+    def saw(self, watermark_us: int | None) -> None:
         """Note a split's watermark."""
-        self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
-        self._saw_native(watermark_us)
+        if watermark_us is not None:
+            self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
 
     def _saw_native(self, watermark_us: int) -> None:
         """Raise the native watermark: Spark takes the bound off the event time, without the extra millisecond."""
         native_us = watermark_us + MILLISECOND_US
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
-    def saw_time(self, newest_us: int | None) -> None:
-        """Note the largest event time of a batch, which moves native Spark because Spark has no future guard."""
+    def saw_rows(self, top_us: int | None, newest_us: int | None) -> None:
+        """Note the largest watermark that rows of a batch made, and its largest event time, which moves native Spark
+        too because Spark has no future guard.
+        """
+        if top_us is not None:
+            self._saw_native(top_us)
         if newest_us is not None:
             self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
             self._saw_native(bounded_watermark_us(newest_us, self.bound_us))

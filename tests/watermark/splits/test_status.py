@@ -2,13 +2,33 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import numpy as np
 import pytest
-from lowmark.watermark import AllIdle, SplitId, SplitState, SplitStatus, WrongClock, explain, format_time_us, to_json
+from lowmark.watermark import (
+    AllIdle,
+    SplitId,
+    SplitState,
+    SplitStatus,
+    WatermarkStrategy,
+    WrongClock,
+    explain,
+    format_time_us,
+    to_json,
+)
 from lowmark.watermark.moment import utc
-from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused, Tick
+from lowmark.watermark.splits.events import (
+    BatchCounts,
+    Polled,
+    SplitColumn,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    Tick,
+)
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons
 from lowmark.watermark.state import IdleClock
 
@@ -192,6 +212,26 @@ def test_native_sparks_watermark_goes_on_after_a_restart_from_what_splits_stood_
     history.restart(2)
 
     assert history.status(2).native_watermark_us == 101_000
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_in_order_are_not_late_for_native_spark_where_lowmark_gives_the_split_a_larger_bound(
+    together: bool,
+) -> None:
+    strategy = WatermarkStrategy.for_adaptive_out_of_orderness()
+    history = History(strategy)
+    for n in range(20):
+        newest_us = at(n) + 900_000  # ten rows a second, in order
+        watermark_us = strategy.watermark_of_max(newest_us)
+        watermarks_us: Mapping[SplitId, int] = {7: watermark_us}
+        if together:
+            watermarks_us = SplitColumn(np.array([7], np.uint64), np.array([watermark_us]))
+        history.on(n, batch(n, n, watermarks_us, first_us={7: at(n)}, rows={7: 10}, newest_us=newest_us))
+    status = history.status(20)
+
+    assert (history.watermarks._reports.cohort is not None) is together
+    assert (status.native_late_rows, status.splits["7"].native_late_rows) == (0, 0)
+    assert status.splits["7"].watermark_us == status.fastest_us < watermark_us
 
 
 def test_names_are_for_display_only() -> None:
