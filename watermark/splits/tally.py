@@ -42,10 +42,11 @@ _FUTURE_SPLITS_MOST = 1_000  # future rows of further splits count in `counts` o
 class Tally:
     """Counts of a stream and its splits, and of the rows that Spark's own watermark would have judged late.
 
-    Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Rows
-    at or below it, in a batch after the one that raised it, are late. From a split's smallest and largest
-    event time follows how many rows *at least* that would have been. If no event time of a batch is beyond that
-    watermark, but for wrong clocks, all its rows are late, and no split need tell how many it had.
+    Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Without a
+    pause Spark judges the rows of a batch by the watermark that all batches but the last one made (the rules are in
+    ``replay/rules.py``); rows at or below that watermark are late. From a split's smallest and largest event time
+    follows how many rows *at least* that would have been. If no event time of a batch is beyond that watermark, but
+    for wrong clocks, all its rows are late, and no split need tell how many it had.
 
     Args:
         bound_us: the out-of-orderness, used as the delay of native Spark.
@@ -63,6 +64,7 @@ class Tally:
         self.returned_late = 0
         self.fastest_us: int | None = None  # the largest watermark of a split
         self.native_us: int | None = None
+        self._judges_us: int | None = None  # the native watermark before the newest batch raised it
         self.native_late_rows = 0
 
     def fresh(self, batch_id: int) -> bool:
@@ -99,8 +101,8 @@ class Tally:
             if earliest_us is not None and in_force_us is not None and earliest_us <= in_force_us:
                 tally.late_reports += 1
                 self.late_reports += 1
-            if earliest_us is not None and native_us is not None:
-                late_rows = self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
+            if native_us is not None:
+                late_rows = self._native_late(tally.first_us, watermark_us, event.rows.get(split), native_us)
                 native_late_rows += late_rows
                 tally.native_late_rows += late_rows
         of_all = event.rows.keys() <= event.watermarks_us.keys()
@@ -110,7 +112,7 @@ class Tally:
 
     def native_of(self, event: BatchReported) -> int | None:
         """The one watermark that native Spark judges the rows of a batch by."""
-        return self.native_us if event.judged_by_us is None else event.judged_by_us
+        return self._judges_us if event.judged_by_us is None else event.judged_by_us
 
     def count_native_late(self, event: BatchReported, by_split: int, top_us: int | None) -> None:
         """Count the rows of a batch that native Spark judges late: all of them, or as many as its splits tell of.
@@ -152,6 +154,7 @@ class Tally:
         """Note the largest watermark that rows of a batch made, and its largest event time, which moves native Spark
         too because Spark has no future guard.
         """
+        self._judges_us = self.native_us
         if top_us is not None:
             self._saw_native(top_us)
         if newest_us is not None:
@@ -163,7 +166,7 @@ class Tally:
         self.splits.pop(split, None)
         self.future.pop(split, None)
 
-    def _native_late(self, earliest_us: int, watermark_us: int | None, rows: int | None, native_us: int) -> int:
-        if watermark_us is not None and rows is not None and self._newest_us(watermark_us) <= native_us:
-            return rows
-        return int(earliest_us <= native_us)
+    def _native_late(self, first_us: int | None, watermark_us: int | None, rows: int | None, native_us: int) -> int:
+        if watermark_us is not None and self._newest_us(watermark_us) <= native_us:
+            return 1 if rows is None else rows
+        return int(first_us is not None and first_us <= native_us)
