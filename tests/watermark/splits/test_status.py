@@ -362,6 +362,51 @@ def test_every_reason_is_a_sentence(hold: Hold, why: str, what_next: str) -> Non
     assert (why, what_next) == hold_reasons(hold)
 
 
+def test_an_idle_split_that_holds_because_of_a_quorum_is_called_idle() -> None:
+    history = History(PLAIN.with_idleness("1 minute").with_quorum(1.0))
+    history.on(0, SplitsDiscovered(("a", "b", "c")))
+    history.on(1, batch(0, 1, {"a": 10, "b": 5, "c": 20}))
+    for second in (30, 60, 90):
+        history.on(second, batch(second, second, {"a": second, "c": second}))
+    status = history.status(91)
+
+    assert (history.state("b"), status.holder, status.low_watermark_us) == ("idle", "b", 5)
+    assert status.why == (
+        "split b is idle, but fewer splits take part than with_quorum() asks, so idle splits hold; no row of it was "
+        "reported for 1m 30s."
+    )
+    assert status.next == "Rows of split b, or of enough other idle splits for with_quorum()."
+
+
+def test_an_idle_split_that_never_spoke_and_holds_because_of_a_quorum_is_called_idle() -> None:
+    history = History(PLAIN.with_idleness("1 minute").with_quorum(0.5))
+    history.on(0, SplitsDiscovered(("a", "b", "c", "d")))
+    for second in (30, 60, 90):
+        history.on(second, batch(second, second, {"a": second}))
+    status = history.status(91)
+
+    assert (history.state("b"), status.holder, status.low_watermark_us) == ("idle", "b", None)
+    assert status.why == (
+        "split b is idle, but fewer splits take part than with_quorum() asks, so idle splits hold; no row of it was "
+        "reported for 1m 31s."
+    )
+    assert status.next == "Rows of split b, or of enough other idle splits for with_quorum()."
+
+
+def test_an_idle_split_behind_the_low_watermark_did_not_come_back() -> None:
+    history = History(PLAIN.with_idleness("1 minute").with_quorum(0.5))
+    history.on(1, batch(0, 1, {"a": 10, "b": 5, "c": 20}))
+    for second in (30, 60, 90):
+        history.on(second, batch(second, second, {"a": second, "c": second}))
+    assert history.low_us == 90  # two of three take part, so b is left out
+    for second in (120, 150, 180):
+        history.on(second, batch(second, second, {"a": second}))
+    status = history.status(181)
+
+    assert (history.state("b"), history.state("c"), status.holder, status.low_watermark_us) == ("idle", "idle", "b", 90)
+    assert status.why.startswith("split b is idle, but fewer splits take part than with_quorum() asks")
+
+
 def test_explain_reads_like_a_report() -> None:
     history = History(IDLENESS)
     history.on(0, batch(0, 0, {"a": START_US, "b": START_US + 90_000}, rows={"a": 2, "b": 1}))
