@@ -147,11 +147,9 @@ class Cohort:
             late_reports = int(np.count_nonzero(came_late))
         if native_us is None:
             return late_reports, 0
-        late = _up_to(earliest_us, native_us).astype(np.int64)
-        if event.rows:
-            known = self._column(event.rows, missing=-1)
-            all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
-            late = np.where((known >= 0) & all_late, known, late)
+        known = self._column(event.rows, missing=1)
+        all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
+        late = np.where(all_late, known, _up_to(earliest_us, native_us) if event.first_us else 0)
         self._native_late_rows += late
         return late_reports, int(late.sum())
 

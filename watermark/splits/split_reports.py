@@ -115,9 +115,14 @@ class SplitReports:
         stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
         return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, stands_at_us))
 
-    def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a batch that was not counted yet; ``low_us`` is the low watermark before the batch."""
-        self.tally.count(event, low_us, now_us)
+    def count(self, made: BatchReported, event: BatchReported, low_us: int | None, now_us: int) -> None:
+        """Count a batch that was not counted yet; ``low_us`` is the low watermark before the batch.
+
+        Args:
+            made: the batch before ``bounded``; native Spark has no bound for a split.
+        """
+        self.tally.count(made, low_us, now_us)
+        self.tally.saw(max(event.watermarks_us.values(), default=None))
         self.planned_us = event.planned_at_us
         if event.watermarks_us or any(rows > 0 for rows in event.rows.values()):
             self.filled_us = event.planned_at_us
@@ -136,19 +141,24 @@ class SplitReports:
         cohort = self.cohort
         return cohort if cohort is not None and self.tally.fresh(event.batch_id) and cohort.takes(event) else None
 
-    def count_together(self, event: BatchReported, cohort: Cohort, low_us: int | None, now_us: int) -> bool:
-        """Count a batch for which ``reported_by`` gave the cohort. Returns whether a split's watermark rose."""
-        tally, column = self.tally, event.watermarks_us
+    def count_together(
+        self, made: BatchReported, event: BatchReported, cohort: Cohort, low_us: int | None, now_us: int
+    ) -> bool:
+        """Count a batch, as ``count`` does, for which ``reported_by`` gave the cohort. Returns whether a split's
+        watermark rose.
+        """
+        tally, column, made_column = self.tally, event.watermarks_us, made.watermarks_us
         assert isinstance(column, SplitColumn)
+        assert isinstance(made_column, SplitColumn)
         self.planned_us = self.filled_us = event.planned_at_us
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event, now_us)
-        late_reports, native_late_rows = cohort.count_late(event, in_force_us, tally.native_of(event), tally.bound_us)
+        late_reports, native_late_rows = cohort.count_late(made, in_force_us, tally.native_of(made), tally.bound_us)
         tally.late_reports += late_reports
-        top_us = column.values_of.max().item()
-        tally.count_native_late(event, native_late_rows, top_us)
-        tally.saw(top_us)
-        tally.saw_time(event.newest_us)
+        top_us = made_column.values_of.max().item()
+        tally.count_native_late(made, native_late_rows, top_us)
+        tally.saw(column.values_of.max().item())
+        tally.saw_rows(top_us, made.newest_us)
         return cohort.report(event, now_us)
 
     def gather(self, event: BatchReported, steady_us: Callable[[SplitId], int | None]) -> Cohort | None:

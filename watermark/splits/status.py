@@ -282,6 +282,9 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
         silence = f"the stream is silent: nothing of any split for {rough_duration_us(hold.silent_us)}"
         return f"{silence}, which is no evidence against any; {why}", what_next
     split = f"split {hold.name}"
+    if hold.state is SplitState.IDLE:  # only a quorum lets an idle split hold
+        why = f"{split} is idle, but fewer splits take part than with_quorum() asks, so idle splits hold"
+        return f"{why}{_unreported(hold)}.", f"Rows of {split}, or of enough other idle splits for with_quorum()."
     if hold.watermark_us is None:
         others = f", as have {hold.silent - 1:,} others" if hold.silent > 1 else ""
         stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"

@@ -119,7 +119,7 @@ class SplitWatermarks:
                 self._states.reshard(event, changes)
             case BatchReported():
                 self._reports.learn(event)
-                self._report(self._reports.bounded(event, self._stands_at_us), changes)
+                self._report(event, changes)
             case BatchPlanned():
                 with self._low.regressions_uncounted():
                     self._plan(event, changes)
@@ -310,22 +310,21 @@ class SplitWatermarks:
         made = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
         made._begin(saved, now_us)
         made._states.restore(saved, now_us)
-        for _, watermark_us in saved.splits.values():
-            if watermark_us is not None:
-                made._reports.tally.saw(watermark_us)
+        made._reports.tally.restore(us for _, us in saved.splits.values() if us is not None)
         return made
 
     # -- batches
 
-    def _report(self, event: BatchReported, changes: Changes) -> None:
+    def _report(self, made: BatchReported, changes: Changes) -> None:
+        event = self._reports.bounded(made, self._stands_at_us)
         cohort = self._reports.reported_by(event)
         if cohort is not None:
-            self._report_together(event, cohort, changes)
+            self._report_together(made, event, cohort, changes)
             return
         self._states.timers.time_each()
         if self._reports.tally.fresh(event.batch_id):
             self._deliver_each(event, "delivered rows", changes)
-            self._reports.count(event, self._low.us, changes.now_us)
+            self._reports.count(made, event, self._low.us, changes.now_us)
             self._note_backlogs(event, changes)
         else:
             with self._low.regressions_uncounted():
@@ -334,13 +333,13 @@ class SplitWatermarks:
         if gathered is not None:
             self._states.timers.time_together(gathered)
 
-    def _report_together(self, event: BatchReported, cohort: Cohort, changes: Changes) -> None:
+    def _report_together(self, made: BatchReported, event: BatchReported, cohort: Cohort, changes: Changes) -> None:
         """Report all splits of the cohort at once: only numbers change, because all of them are active."""
         column = event.watermarks_us
         assert isinstance(column, SplitColumn)
         self._states.discover(event.backlog_rows, frozenset(), event.planned_at_us, changes)
         self._read(event, delivered=True)
-        changes.material |= self._reports.count_together(event, cohort, self._low.us, changes.now_us)
+        changes.material |= self._reports.count_together(made, event, cohort, self._low.us, changes.now_us)
         self._low.coalescer.report_array(column.splits, column.values_of)
         self._note_backlogs(event, changes)
 

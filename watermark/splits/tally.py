@@ -6,6 +6,7 @@ the same process. For splits that report together, `cohort.py` counts by split.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lowmark.watermark.generator import bounded_watermark_us
@@ -41,10 +42,11 @@ _FUTURE_SPLITS_MOST = 1_000  # future rows of further splits count in `counts` o
 class Tally:
     """Counts of a stream and its splits, and of the rows that Spark's own watermark would have judged late.
 
-    Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Rows
-    at or below it, in a batch after the one that raised it, are late. From a split's smallest and largest
-    event time follows how many rows *at least* that would have been. If no event time of a batch is beyond that
-    watermark, but for wrong clocks, all its rows are late, and no split need tell how many it had.
+    Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Without a
+    pause Spark judges the rows of a batch by the watermark that all batches but the last one made (the rules are in
+    ``replay/rules.py``); rows at or below that watermark are late. From a split's smallest and largest event time
+    follows how many rows *at least* that would have been. If no event time of a batch is beyond that watermark, but
+    for wrong clocks, all its rows are late, and no split need tell how many it had.
 
     Args:
         bound_us: the out-of-orderness, used as the delay of native Spark.
@@ -62,6 +64,7 @@ class Tally:
         self.returned_late = 0
         self.fastest_us: int | None = None  # the largest watermark of a split
         self.native_us: int | None = None
+        self._judges_us: int | None = None  # the native watermark before the newest batch raised it
         self.native_late_rows = 0
 
     def fresh(self, batch_id: int) -> bool:
@@ -80,7 +83,11 @@ class Tally:
                 of_split.rows, of_split.last_us = of_split.rows + rows, now_us
 
     def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a fresh batch; ``low_us`` is the low watermark before it."""
+        """Count a fresh batch; ``low_us`` is the low watermark before it.
+
+        Args:
+            event: the batch, with watermarks from which no bound of a single split was taken (``adaptive.py``).
+        """
         self.count_batch(event, now_us)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         native_us = self.native_of(event)
@@ -94,20 +101,18 @@ class Tally:
             if earliest_us is not None and in_force_us is not None and earliest_us <= in_force_us:
                 tally.late_reports += 1
                 self.late_reports += 1
-            if earliest_us is not None and native_us is not None:
-                late_rows = self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
+            if native_us is not None:
+                late_rows = self._native_late(tally.first_us, watermark_us, event.rows.get(split), native_us)
                 native_late_rows += late_rows
                 tally.native_late_rows += late_rows
         of_all = event.rows.keys() <= event.watermarks_us.keys()
-        top_us = max(event.watermarks_us.values(), default=None) if of_all else None
-        self.count_native_late(event, native_late_rows, top_us)
-        for watermark_us in event.watermarks_us.values():
-            self.saw(watermark_us)
-        self.saw_time(event.newest_us)
+        top_us = max(event.watermarks_us.values(), default=None)
+        self.count_native_late(event, native_late_rows, top_us if of_all else None)
+        self.saw_rows(top_us, event.newest_us)
 
     def native_of(self, event: BatchReported) -> int | None:
         """The one watermark that native Spark judges the rows of a batch by."""
-        return self.native_us if event.judged_by_us is None else event.judged_by_us
+        return self._judges_us if event.judged_by_us is None else event.judged_by_us
 
     def count_native_late(self, event: BatchReported, by_split: int, top_us: int | None) -> None:
         """Count the rows of a batch that native Spark judges late: all of them, or as many as its splits tell of.
@@ -129,18 +134,29 @@ class Tally:
         """The largest event time that a split with this watermark can have shown."""
         return watermark_us + self.bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
 
-    def saw(self, watermark_us: int) -> None:
+    def restore(self, watermarks_us: Iterable[int]) -> None:
+        """Note where the splits stood before a restart."""
+        top_us = max(watermarks_us, default=None)
+        self.saw(top_us)
+        self.saw_rows(top_us, None)
+
+    def saw(self, watermark_us: int | None) -> None:
         """Note a split's watermark."""
-        self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
-        self._saw_native(watermark_us)
+        if watermark_us is not None:
+            self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
 
     def _saw_native(self, watermark_us: int) -> None:
         """Raise the native watermark: Spark takes the bound off the event time, without the extra millisecond."""
         native_us = watermark_us + MILLISECOND_US
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
-    def saw_time(self, newest_us: int | None) -> None:
-        """Note the largest event time of a batch, which moves native Spark because Spark has no future guard."""
+    def saw_rows(self, top_us: int | None, newest_us: int | None) -> None:
+        """Note the largest watermark that rows of a batch made, and its largest event time, which moves native Spark
+        too because Spark has no future guard.
+        """
+        self._judges_us = self.native_us
+        if top_us is not None:
+            self._saw_native(top_us)
         if newest_us is not None:
             self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
             self._saw_native(bounded_watermark_us(newest_us, self.bound_us))
@@ -150,7 +166,7 @@ class Tally:
         self.splits.pop(split, None)
         self.future.pop(split, None)
 
-    def _native_late(self, earliest_us: int, watermark_us: int | None, rows: int | None, native_us: int) -> int:
-        if watermark_us is not None and rows is not None and self._newest_us(watermark_us) <= native_us:
-            return rows
-        return int(earliest_us <= native_us)
+    def _native_late(self, first_us: int | None, watermark_us: int | None, rows: int | None, native_us: int) -> int:
+        if watermark_us is not None and self._newest_us(watermark_us) <= native_us:
+            return 1 if rows is None else rows
+        return int(first_us is not None and first_us <= native_us)

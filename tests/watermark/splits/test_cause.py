@@ -88,8 +88,9 @@ def test_native_spark_goes_by_guarded_rows_too() -> None:
     history = History(PLAIN.for_bounded_out_of_orderness("10 seconds"))
     ahead_us = START_US + YEAR_US
     history.on(1, batch(0, 1, {"a": START_US}, rows={"a": 4}, newest_us=ahead_us, future_rows={"a": 1}))
-    history.on(2, batch(1, 2, {"a": START_US + 1_000_000}, rows={"a": 7}, newest_us=START_US + 12_000_000))
-    status = history.status(3)
+    for n in (1, 2):
+        history.on(n + 1, batch(n, n + 1, {"a": START_US + n}, rows={"a": 7}, newest_us=START_US + 12_000_000))
+    status = history.status(4)
 
     assert status.native_watermark_us == ahead_us - 10_000_000
     assert status.native_late_rows == 7, "native Spark is a year ahead, and drops everything"
@@ -214,7 +215,8 @@ def test_without_a_guard_the_year_58_000_is_told() -> None:
 def test_what_native_spark_would_drop_is_called_a_floor() -> None:
     history = History()
     history.on(1, batch(0, 1, {"fast": START_US, "slow": 0}))
-    history.on(2, batch(1, 2, {"slow": 5}))
+    history.on(2, batch(1, 2))
+    history.on(3, batch(2, 3, {"slow": 5}))
 
     assert (
         "would have judged at least 1 rows late: a floor that may lie far below the truth, because a batch tells "
