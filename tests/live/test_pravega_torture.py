@@ -124,6 +124,7 @@ def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> No
         assert torture.runs(config) > kills // 2, "the runs left no trace"
 
 
+@pytest.mark.timeout(600)  # a minute on a quiet machine; Pravega takes its time beside other tests
 def test_two_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
     kill(pravega, tmp_path, kills=2)
 
