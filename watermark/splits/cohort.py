@@ -147,9 +147,11 @@ class Cohort:
             late_reports = int(np.count_nonzero(came_late))
         if native_us is None:
             return late_reports, 0
-        known = self._column(event.rows, missing=1)
         all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
-        late = np.where(all_late, known, _up_to(earliest_us, native_us) if event.first_us else 0)
+        first_late = _up_to(earliest_us, native_us) if event.first_us else all_late
+        if not (all_late.any() or first_late.any()):
+            return late_reports, 0
+        late = np.where(all_late, self._column(event.rows, missing=1), first_late)
         self._native_late_rows += late
         return late_reports, int(late.sum())
 
