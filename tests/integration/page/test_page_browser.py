@@ -24,6 +24,7 @@ from lowmark.integration.page.look import AllServices
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import printable
+from lowmark.watermark.splits.events import BatchCounts
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.commands.audit_example import write
@@ -190,6 +191,7 @@ def small() -> FakeRun:
     run.discover("mute")
     at = {f"s{n}": (100 + 10 * n) * SECOND_US for n in range(7)}
     run.report(at, backlog_rows={"s1": 5})
+    run.report({}, BatchCounts())  # native Spark judges the next batch by the batch before the last
     run.report({"s1": 120 * SECOND_US}, backlog_rows={"s1": 5}, first_us={"s1": 115 * SECOND_US})  # s6 is at 160
     return run
 
