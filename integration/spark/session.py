@@ -104,7 +104,10 @@ def local_session(
         folder = Path(place)
         os.environ["SPARK_HOME"] = str(lean_home(folder))
         spark = _start(
-            name, folder, {"spark.master": f"local[{cores}]", **_settings(folder), **(settings or {})}, quiet=quiet
+            name,
+            folder,
+            {"spark.master": f"local[{cores}]", **session_settings(folder), **(settings or {})},
+            quiet=quiet,
         )
         try:
             yield spark, folder
@@ -113,7 +116,8 @@ def local_session(
             os.environ.pop("SPARK_HOME", None)
 
 
-def _settings(folder: Path) -> dict[str, str]:
+def session_settings(folder: Path) -> dict[str, str]:
+    """The settings of a small session that keeps its files in a folder."""
     jvm = f"-Dderby.system.home={folder / 'derby'} -Duser.timezone=UTC {SHORT_LIVED_JVM}"
     return {
         "spark.ui.enabled": "false",

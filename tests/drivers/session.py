@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
+from lowmark.integration.spark.session import clean_environment, session_settings
 
 from tests.servers import class_archive
 
@@ -21,18 +21,5 @@ def driver_session(folder: Path, settings: Mapping[str, str], *, master: str = "
 
     clean_environment()
     os.environ["SPARK_HOME"] = str(class_archive.home())
-    jvm = f"-Dderby.system.home={folder / 'derby'} -Duser.timezone=UTC {SHORT_LIVED_JVM}"
-    small: dict[str, bool | float | int | str | None] = {
-        "spark.driver.extraJavaOptions": jvm,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.local.dir": str(folder / "local"),
-        "spark.log.level": "WARN",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
+    small = session_settings(folder) | {"spark.sql.shuffle.partitions": "1"}
     return SparkSession.builder.master(master).config(map={**small, **settings}).getOrCreate()
