@@ -100,7 +100,7 @@ class _Mine:
     Attributes:
         registration: what the application said.
         token: the token under which the coordinator knows the run, or will know it (`TokenRenewed`).
-        reported: the newest report; its token, time and number are those of the message that brings it.
+        reported: the newest report. The message that brings the report adds token, time and number.
     """
 
     registration: TaskRegistered

@@ -6,8 +6,8 @@ Sources whose splits are read where they are found (Kafka's partitions, files, s
     worker         here        worker                  here        the reader's, from the next checkpoint on
 
 `discover` lists every split there is; what is new is decided here, by id, on the coordinator's thread. `prepare` may
-complete the new ones by questions that cost time (where does this partition begin?), once, before they are in any
-checkpoint: what it answers is kept with the split, and never asked again.
+complete new splits with facts that take time to find, such as the offset where a partition begins. It runs once for
+each split, before any checkpoint has the split; the split keeps the facts.
 
 The state has every id that was ever assigned, so that nothing is read twice, and the pending splits as they are. Where
 splits have a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
@@ -83,7 +83,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             reader has registered.
         known: the state to go on from.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
-            completed; runs on a worker thread. What is listed meanwhile is new to the next look.
+            completed; runs on a worker thread. The next look finds splits that appear meanwhile.
         on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
         stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.

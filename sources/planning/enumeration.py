@@ -108,14 +108,14 @@ class Enumeration(Generic[SplitT]):
         Raises:
             NoSplits: the enumerator has not looked in time.
         """
-        # On the coordinator's thread, where an enumerator that has failed is restored first.
-        while self._has_all_of != (
-            restores := self.coordinator.run(
-                "look whether it was restored", lambda: self.coordinator.metric_values()["enumerator_restores"]
-            )
-        ):
+        while (restores := self._restores()) != self._has_all_of:
             self._wait(telling, ends=True)
             self._has_all_of = restores
+
+    def _restores(self) -> float:
+        """How often the enumerator was restored. Asked on its thread, where an enumerator that failed is restored."""
+        values = self.coordinator.metric_values
+        return self.coordinator.run("look whether it was restored", lambda: values()["enumerator_restores"])
 
     def _wait(self, telling: Telling, *, ends: bool) -> None:
         began = time.monotonic()

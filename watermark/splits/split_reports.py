@@ -157,7 +157,7 @@ class SplitReports:
         tally.late_reports += late_reports
         top_us = made_column.values_of.max().item()
         tally.count_native_late(made, native_late_rows, top_us)
-        tally.saw(column.values_of.max().item())
+        tally.saw(top_us if made is event else column.values_of.max().item())
         tally.saw_rows(top_us, made.newest_us)
         return cohort.report(event, now_us)
 

@@ -286,7 +286,7 @@ def test_a_checkpoint_that_does_not_say_where_kafka_begins_holds_the_loop_a_boun
 
 
 def test_a_file_system_that_is_reached_slowly_holds_no_checkpoint_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Python 3.12 a `cached_property` locks all objects of its class while one of them is computed."""
+    """Before Python 3.12, the computation of one `cached_property` locks that property of all objects of the class."""
     slow = Slow("open")
 
     def opened(_: object, place: str) -> Any:

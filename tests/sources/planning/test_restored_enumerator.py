@@ -129,7 +129,7 @@ def test_a_run_that_ends_waits_until_a_restored_enumerator_has_found_the_splits_
 
 
 class Once(Failing):
-    """Its enumerator finds its splits by no discovery that it counts, and has none when it is restored."""
+    """A source whose enumerator has its splits without a discovery, and has no split when it is restored."""
 
     def create_enumerator(self, context: Any) -> Any:
         return Assigning(context, [SourceSplit(split_id=name) for name in self.times])
