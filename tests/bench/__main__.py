@@ -78,7 +78,7 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
         lambda *given: kafka.run(*given, count=20_000, pairs=1, warm=0),
     ),
     "backfill": (
-        lambda *given: backfill.run(*given, count=2_000_000, pairs=2),
+        lambda *given: backfill.run(*given, count=10_000_000, pairs=2),
         lambda *given: backfill.run(*given, count=20_480, pairs=1, slice_minutes=360),
     ),
     "delay": (
