@@ -135,10 +135,19 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     return "standing" if stands else "moving"
 
 
-def newest(streams: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The newest run of each stream in each query, because a failed run that was started again does not count.
+def newest(services: Iterable[Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The newest run of each stream in each query of each service, because a failed run that began again is over.
+
+    An ended run is also left out while a query of its name runs on the stream in another service, because a person has
+    moved the query. Two runs that have not ended both stay, because two drivers may name their queries alike.
 
     Args:
-        streams: the streams of one service, in the order in which their runs began.
+        services: the streams of each service, in the order in which their runs began.
     """
-    return list({(stream["name"], stream["query"]): stream for stream in streams}.values())
+    runs = [run for streams in services for run in {_names(run): run for run in streams}.values()]
+    running = {_names(run) for run in runs if run["query"] is not None and not run["run"]["ended"]}
+    return [run for run in runs if not run["run"]["ended"] or _names(run) not in running]
+
+
+def _names(run: dict[str, Any]) -> tuple[str, str | None]:
+    return run["name"], run["query"]

@@ -46,7 +46,7 @@ def check(
     hung: list[ServiceUnreachable] = []
     most = timedelta(microseconds=duration_us(patience, what="--patience"))
     try:
-        streams = _streams(name, connect, hung)
+        services = _services(name, connect, hung)
     except LowmarkError as failed:
         if debug:
             raise
@@ -55,7 +55,7 @@ def check(
         print_error(str(failed))
         raise typer.Exit(_UNREACHABLE) from failed
     now = datetime.now(timezone.utc)
-    words = [(stream, verdict(stream, now, most)) for stream in newest(streams)]
+    words = [(stream, verdict(stream, now, most)) for stream in newest(services)]
     if as_json:
         print_json({"streams": [_json(stream, word) for stream, word in words]})
     else:
@@ -70,8 +70,8 @@ def check(
     raise typer.Exit(_UNREACHABLE if hung and name is None else _MOVING)
 
 
-def _streams(name: str | None, connect: str | None, hung: list[ServiceUnreachable]) -> list[dict[str, Any]]:
-    """Return every stream in every query, including ended queries.
+def _services(name: str | None, connect: str | None, hung: list[ServiceUnreachable]) -> list[list[dict[str, Any]]]:
+    """Return for each service every stream in every query, including ended queries.
 
     Raises:
         NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
@@ -80,7 +80,7 @@ def _streams(name: str | None, connect: str | None, hung: list[ServiceUnreachabl
 
     services: list[tuple[str, StatusReply]]
     services, _ = ask(name, connect, limit=0, ended=True, hung=hung)
-    return [stream for _, reply in services for stream in reply.streams]
+    return [reply.streams for _, reply in services]
 
 
 def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -153,9 +153,7 @@ class Picture:
             {"address": address, "application": reply.application, "pid": reply.pid}
             for address, reply in sorted(replies.items())
         ]
-        runs = [
-            _run(address, stream, text, now) for address, reply in replies.items() for stream, text in _newest(reply)
-        ]
+        runs = [_run(address, stream, text, now) for address, stream, text in _newest(replies)]
         runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
         self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
         for gone in self._splits.keys() - self._runs.keys():
@@ -192,10 +190,15 @@ class Picture:
                 self._born = _token()
 
 
-def _newest(reply: StatusReply) -> list[tuple[dict[str, Any], str]]:
-    """The newest run of each query, with its explanation."""
-    texts = {id(stream): text for stream, text in zip(reply.streams, reply.explanations, strict=True)}
-    return [(stream, texts[id(stream)]) for stream in newest(reply.streams)]
+def _newest(replies: Mapping[str, StatusReply]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The newest run of each query, with the address of its service and its explanation."""
+    told = {
+        id(stream): (address, text)
+        for address, reply in replies.items()
+        for stream, text in zip(reply.streams, reply.explanations, strict=True)
+    }
+    for stream in newest(reply.streams for reply in replies.values()):
+        yield told[id(stream)][0], stream, told[id(stream)][1]
 
 
 def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetime) -> dict[str, Any]:

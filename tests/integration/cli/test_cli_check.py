@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -59,39 +59,49 @@ class Shown(FakeRun):
 
 @dataclass
 class Driver:
-    """A service at its socket; `runs` are its streams."""
+    """A service at its socket; `runs` are its streams, and each sink is complete until `complete_us`."""
 
     address: str
     runs: list[FakeRun] = field(default_factory=list)
+    complete_us: int | None = None
 
     def answer(self, request: StatusRequest) -> StatusReply:
         runs = [run for run in self.runs if request.ended or not run.ended]
         shown = reply(runs, request)
         streams = [
-            {**stream, "since": run.status().status.since.isoformat(), "run": {**stream["run"], **_run(run)}}  # type: ignore[union-attr]
+            {**stream, "since": run.status().status.since.isoformat(), "run": {**stream["run"], **self._run(run)}}  # type: ignore[union-attr]
             for stream, run in zip(shown.streams, runs, strict=True)
         ]
         return msgspec.structs.replace(shown, streams=streams)
 
+    def _run(self, run: FakeRun) -> dict[str, Any]:
+        assert isinstance(run, Shown)
+        status = run.status()
+        at = None if status.rows_at_us is None else datetime.fromtimestamp(status.rows_at_us / 1e6, timezone.utc)
+        return {
+            "backlog_rows": status.backlog_rows,
+            "rows_at": None if at is None else at.isoformat(),
+            "now": run.now.isoformat(),
+            "complete_until_us": self.complete_us,
+        }
 
-def _run(run: FakeRun) -> dict[str, Any]:
-    rows_at_us = run.status().rows_at_us
-    at = None if rows_at_us is None else datetime.fromtimestamp(rows_at_us / 1e6, timezone.utc).isoformat()
-    assert isinstance(run, Shown)
-    return {"backlog_rows": run.status().backlog_rows, "rows_at": at, "now": run.now.isoformat()}
+
+@contextmanager
+def answering(address: str) -> Iterator[Driver]:
+    driver, never = Driver(address), cast("Any", None)
+    server = Server(address, heartbeat=never, guide=never, planned=never, status=driver.answer)
+    try:
+        yield driver
+    finally:
+        server.stop()
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     with private_folder() as folder:
         monkeypatch.setattr(sockets, "folders", lambda: [folder])
-        made = Driver(sockets.new_address())
-        never: Any = None
-        server = Server(made.address, heartbeat=never, guide=never, planned=never, status=made.answer)
-        try:
+        with answering(sockets.new_address()) as made:
             yield made
-        finally:
-            server.stop()
 
 
 def run(token: str = "t1", **how: Any) -> Shown:
@@ -153,6 +163,34 @@ def test_one_that_is_stuck_among_many_is_enough_and_a_query_that_runs_again_has_
     driver.runs.append(run("t4", stream="late", query="l", stands=10 * MINUTE, unread=1))
     assert call("check")[0] == 1
     assert call("check", "clicks")[0] == 0
+
+
+@pytest.mark.parametrize("stuck_first", [True, False])
+def test_two_drivers_that_name_their_queries_alike_are_two(driver: Driver, stuck_first: bool) -> None:
+    with answering(driver.address.replace(".sock", "-other.sock")) as other:
+        first, second = sorted((driver, other), key=lambda each: sockets.find_addresses().index(each.address))
+        stuck, moving = run(stands=10 * MINUTE, unread=9), run("t2")
+        first.runs, second.runs = ([stuck], [moving]) if stuck_first else ([moving], [stuck])
+        code, out, _ = call("check")
+        assert (code, out.count("orders, query q: ")) == (1, 2)
+
+
+@pytest.mark.parametrize("how", [{"failed": True}, {}])
+def test_a_query_that_goes_on_in_another_driver_has_not_failed(driver: Driver, how: dict[str, Any]) -> None:
+    """The driver of the failed run is a notebook, which still lives."""
+    driver.runs = [run(ended=True, **how), run("t2", stream="clicks", query=None, ended=True, failed=True)]
+    with answering(driver.address.replace(".sock", "-other.sock")) as other:
+        other.runs = [run("t3"), run("t4", stream="clicks", query=None)]
+        assert call("check", "orders") == (0, "orders, query q: moving\n", "")
+        assert call("check", "clicks")[0] == 1, "a query without a name is not known to be the same"
+        for code, ended_us, past in ((0, 60, "00:01"), (1, 60, "00:02")):
+            driver.complete_us, other.complete_us = ended_us * SECOND_US, 60 * SECOND_US
+            assert call("wait", "orders", "--past", f"1970-01-01T{past}Z", "--timeout", "0s")[0] == code
+        driver.complete_us = 0
+        assert call("wait", "orders", "--past", "1970-01-01T00:01Z", "--timeout", "0s")[0] == 0
+        other.runs = []
+        assert call("check", "orders")[0] == (1 if how else 0)
+        assert call("wait", "orders", "--past", "1970-01-01T00:01Z", "--timeout", "0s")[0] == 1
 
 
 def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -103,6 +103,15 @@ def pictured(*runs: FakeRun) -> Pictured:
 # --- the sent data ---
 
 
+def test_a_query_that_goes_on_in_another_driver_is_shown_there_only() -> None:
+    failed, other = two_splits("t1"), two_splits("t2")
+    failed.failed = failed.ended = True
+    seen = Pictured(FakeServices({ADDRESS: [failed], "unix:/run/lowmark/2.sock": [other]}))
+    assert [run["id"] for run in seen.next()["runs"]] == [run_mark("t2")]
+    other.ended = True
+    assert [run["verdict"] for run in seen.next()["runs"]] == ["failed", "ended"]
+
+
 def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
     run = two_splits()
     seen = pictured(run)
