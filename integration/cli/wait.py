@@ -4,8 +4,9 @@
                 1  it is not passed at the time-out; the output names the split that holds the low watermark
                 2  nobody can be asked: no service, no such stream, no readable checkpoint
 
-A first question without an answer ends the command at once, because it most likely has a wrong name or path. Later, a
-driver that restarts or a store that does not answer is waited for until the time-out.
+A first question without an answer ends the command at once, because it most likely has a wrong name or path. A service
+that is there and hangs is waited for until the time-out; later, also a driver that restarts or a store that does not
+answer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, Tls
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.messages import StatusAnswer
     from lowmark.integration.errors import ServiceUnreachable
+    from lowmark.integration.transport.driver_rpc import StatusReply
 
 _NO_TASK = "no query is registered at the coordinator"
 _PASSED, _NOT_PASSED, _NOBODY = 0, 1, 2
@@ -132,6 +134,8 @@ def _wait(
     ask: Callable[[], _Answer], past_us: int, timeout_seconds: float, every_seconds: float
 ) -> tuple[_Answer | None, LowmarkError | None]:
     """Ask until the time is passed or the time-out is over; return the last answer, and the last question's error."""
+    from lowmark.integration.transport.driver_rpc import hangs
+
     deadline = time.monotonic() + timeout_seconds
     answer: _Answer | None = None
     failed: LowmarkError | None = None
@@ -140,16 +144,18 @@ def _wait(
             answer, failed = ask(), None
         except LowmarkError as error:
             failed = error
-        if answer is None or (failed is None and _is_passed(answer, past_us)):
-            return answer, failed
+        if failed is None and _is_passed(answer, past_us):
+            return answer, None
+        if answer is None and not hangs(failed):
+            return None, failed
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
             return answer, failed
         time.sleep(min(every_seconds, left_seconds))
 
 
-def _is_passed(answer: _Answer, past_us: int) -> bool:
-    return answer.until_us is not None and answer.until_us >= past_us
+def _is_passed(answer: _Answer | None, past_us: int) -> bool:
+    return answer is not None and answer.until_us is not None and answer.until_us >= past_us
 
 
 def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _Answer:
@@ -166,13 +172,19 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
     Raises:
         NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
     """
+    from lowmark.integration.errors import UnknownStream
     from lowmark.integration.spark.completion import least_us
     from lowmark.integration.verdict import newest
 
     from .status import ask
 
+    services: list[tuple[str, StatusReply]] = []
     hung: list[ServiceUnreachable] = []
-    services, _ = ask(name, connect, limit=SHOWN, ended=True, hung=hung)
+    try:
+        services, _ = ask(name, connect, limit=SHOWN, ended=True, hung=hung)
+    except UnknownStream:
+        if not hung:  # else the service that hangs may have the stream
+            raise
     if hung:
         raise hung[0]
     until_us: list[int | None] = []

@@ -367,11 +367,16 @@ def why_silent(failed: ServiceUnreachable) -> str | None:
     """Say why a service that was found gives no status; None if it has ended, or is a coordinator."""
     if failed.cause.startswith((*_ENDED, *NO_SERVICE)):
         return None
-    if failed.cause.startswith(_HANGS):
+    if hangs(failed):
         return f"the service at {failed.address} is there and does not answer: its driver hangs, or is stopped"
     if failed.cause.startswith(_DEAD):
         return f"the service at {failed.address} has failed: {failed.cause.removeprefix(_DEAD)}"
     return f"the service at {failed.address} answers with an error: {failed.cause}"
+
+
+def hangs(failed: Exception | None) -> bool:
+    """Whether a service that was found gave no answer in time."""
+    return isinstance(failed, ServiceUnreachable) and failed.cause.startswith(_HANGS)
 
 
 def _said(reply: ByHandReply[Said], stream: str) -> list[Said]:

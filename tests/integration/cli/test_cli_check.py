@@ -14,12 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 from lowmark.integration.cli.schema import status_schema, status_type
 from lowmark.integration.coordinator.access import Door
+from lowmark.integration.errors import ServiceUnreachable, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
@@ -191,6 +193,44 @@ def test_a_query_that_goes_on_in_another_driver_has_not_failed(driver: Driver, h
         other.runs = []
         assert call("check", "orders")[0] == (1 if how else 0)
         assert call("wait", "orders", "--past", "1970-01-01T00:01Z", "--timeout", "0s")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "code"),
+    [
+        ({"hung": True}, {}, 0),
+        ({"hung": True}, {"unknown": True}, 2),
+        ({"hung": True, "unknown": True}, {}, 0),
+        ({"hung": True, "unknown": True}, {"hung": True, "unknown": True}, 2),
+        ({"unknown": True}, {}, 2),
+        ({"gone": True}, {}, 2),
+    ],
+)
+def test_a_driver_that_hangs_at_the_first_question_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, first: dict[str, bool], last: dict[str, bool], code: int
+) -> None:
+    """The driver that hangs may have the stream. A name that no service knows ends the command at once."""
+    questions = [first, last, last, last]
+    asked: list[dict[str, bool]] = []
+    other = Driver("unix:/1.sock", [run()], complete_us=60 * SECOND_US)
+
+    def ask(name: str, *_: Any, hung: list[ServiceUnreachable], **__: Any) -> Any:
+        asked.append(how := questions.pop(0))
+        if how.get("gone"):
+            raise ServiceUnreachable("unix:/2.sock", "ask for the status", "UNAVAILABLE: none")
+        if how.get("hung"):
+            hung.append(ServiceUnreachable("unix:/2.sock", "ask for the status", "DEADLINE_EXCEEDED: too late"))
+        if how.get("unknown"):
+            raise UnknownStream(name, ())
+        return [(other.address, other.answer(StatusRequest(ended=True)))], []
+
+    monkeypatch.setattr("lowmark.integration.cli.status.ask", ask)
+    times = iter(range(100))
+    monkeypatch.setattr("lowmark.integration.cli.wait.time", SimpleNamespace(monotonic=times.__next__, sleep=id))
+    asking = ["--past", "1970-01-01T00:01Z", "--timeout", "3s", "--every", "1s"]
+    done, _, err = call("wait", "orders", *asking)
+    assert (done, "Traceback" in err) == (code, False)
+    assert len(asked) == (3 if last.get("hung") else 2 if first.get("hung") else 1)
 
 
 def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
