@@ -116,7 +116,12 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "kinesis.md": [
         ("from lowmark.sources.kinesis import", "tests/live/test_read_kinesis.py::test_what_the_page_shows")
     ],
-    "metrics.md": [("*/5 * * * *  lowmark check", Unrun("its commands are checked below"))],
+    "metrics.md": [
+        (
+            "*/5 * * * *  lowmark check",
+            "tests/integration/cli/test_cli_check.py::test_the_probe_of_the_page_leaves_a_stuck_driver_alone",
+        )
+    ],
     "operating.md": [
         ("lowmark status ", LOOKS),
         (
@@ -314,16 +319,13 @@ def test_the_commands_within_sentences_are_commands() -> None:
     assert [(page, code, what) for page, code in written if (what := unknown(shlex.split(code)[1:]))] == []
 
 
-@pytest.mark.parametrize(("page", "begins"), [("jobs.md", "livenessProbe:"), ("metrics.md", "*/5 * * * *")])
-def test_the_commands_of_probes_are_commands(page: str, begins: str) -> None:
-    text = block(page, begins)
-    [command] = re.findall(r"command: \[([^]]+)\]", text)
+def test_the_commands_of_probes_are_commands() -> None:
+    [command] = re.findall(r"command: \[([^]]+)\]", block("jobs.md", "livenessProbe:"))
     program, *words = (word.strip(' "') for word in command.split(","))
     assert program == "lowmark"
     assert unknown(words) is None
-    for line in text.splitlines():
-        if cron := re.search(r"\* +lowmark (.+?) \|\|", line):
-            assert unknown(shlex.split(cron[1])) is None
+    [command] = re.findall(r"\* +lowmark (.+?) \|\|", block("metrics.md", "*/5 * * * *"))
+    assert unknown(shlex.split(command)) is None
 
 
 def test_the_options_of_the_format_are_options() -> None:

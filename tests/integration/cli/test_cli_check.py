@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from tests.integration.coordinator.serving import private_folder, serving, token
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun
 from tests.integration.page.test_page import reply
 from tests.servers.local import LOWMARK, ROOT, wait_until
+from tests.snippets import block
 
 
 @dataclass
@@ -243,6 +246,25 @@ def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "none"])
     code, out, err = call("check", "--json")
     assert (code, f"lowmark: {json.loads(out)['error']}\n", json.loads(out)["streams"]) == (2, err, [])
+
+
+@pytest.mark.slow  # starts a shell
+def test_the_probe_of_the_page_leaves_a_stuck_driver_alone(driver: Driver, tmp_path: Path) -> None:
+    """A new driver would not move what is stuck."""
+    [command] = re.findall(r'command: \[sh, -c, "([^"]+)"\]', block("metrics.md", "*/5 * * * *"))
+    lowmark = tmp_path / "lowmark"
+    lowmark.write_text(f'#!/bin/sh\nexec {shlex.join(LOWMARK)} "$@" --connect "$DRIVER"\n', "utf-8")
+    lowmark.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+
+    def probe(address: str) -> int:
+        environment = {**os.environ, "PATH": path, "DRIVER": address}
+        return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, check=False).returncode
+
+    driver.runs.append(run(stands=10 * MINUTE, unread=9))
+    assert call("check")[0] == 1
+    assert probe(driver.address) == 0
+    assert probe(f"unix:{tmp_path}/none.sock") == 1
 
 
 HANGS = """
