@@ -52,7 +52,7 @@ class ListenerEvents:
                     self._reports.keep_last(run)
 
     def _take_sign_of_life(self, event: QueryEvent) -> None:
-        """Take Spark's sign, every ten seconds, that an idle query lives."""
+        """Take Spark's sign that an idle query lives: every ten seconds, or with each trigger of a longer interval."""
         for run in self._runs.of_query(event.run_id):
             run.seen_at_us = self._runs.clock.now_us()
 

@@ -124,8 +124,8 @@ GAUGES: tuple[_Of[RunStatus], ...] = (
     ),
     _Of(
         "lowmark_last_heartbeat_timestamp_seconds",
-        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks once per batch, and about "
-        "each second while no row comes.",
+        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks when a trigger begins; "
+        "without a trigger interval once per batch, and about each second while no row comes.",
         lambda r: _seconds(r.asked_at_us),
     ),
     _Of(
