@@ -31,6 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.feed import ZERO, Feed, lose_commit
 from tests.servers.local import wait_until
+from tests.snippets import block
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 minute")
 HOUR = 3_600
@@ -90,23 +91,39 @@ def put(feed: Feed, query: StreamingQuery, *rows: tuple[str, int, float]) -> Non
     query.processAllAvailable()
 
 
+def success_files(table: Path) -> set[str]:
+    return {str(file.parent.relative_to(table)) for file in table.rglob("_SUCCESS")}
+
+
+def test_what_the_page_runs(service: LowWatermarkService, spark: SparkSession, tmp_path: Path) -> None:
+    code = block("complete.md", "orders = service.wrap(")
+    assert code.count("s3a://bucket/") == 3
+    feed = Feed(spark, tmp_path / "feed", "topic string, partition string, v int, ts timestamp")
+    names = {"service": service, "orders": feed.df, "strategy": STRATEGY, "F": F}
+    exec(code.replace("s3a://bucket/", f"{tmp_path}/"), names)
+    [query] = spark.streams.active
+    for fast, slow in ((1.5, 0.5), (2.5, 1.05), (3.5, 1.2)):
+        assert success_files(tmp_path / "table") == set()
+        feed.put(("orders", "0", 1, hour(fast)), ("orders", "1", 1, hour(slow)))
+        query.processAllAvailable()
+    wait_until(lambda: success_files(tmp_path / "table") == {name(0)}, "the mark of hour 0", seconds=20)
+    assert (tmp_path / "orders" / "commits").exists()
+
+
 def test_a_success_file_stands_once_the_hour_is_whole(service: LowWatermarkService, feed: Feed, tmp_path: Path) -> None:
     table = tmp_path / "table"
     df = service.mark_done(wrapped(service, feed), name="orders", time="ts", success_files=table)
     query = write(df, tmp_path)
 
-    def done() -> set[str]:
-        return {str(file.parent.relative_to(table)) for file in table.rglob("_SUCCESS")}
-
     put(feed, query, ("fast", 1, hour(1.5)), ("slow", 1, hour(0.5)))
     put(feed, query, ("fast", 1, hour(2.5)), ("slow", 1, hour(0.9)))
-    assert done() == set(), "native Spark's watermark would be at 02:29"
+    assert success_files(table) == set(), "native Spark's watermark would be at 02:29"
     put(feed, query, ("slow", 1, hour(1.1)))
-    wait_until(lambda: done() == {name(0)}, "the mark of hour 0", seconds=20)
+    wait_until(lambda: success_files(table) == {name(0)}, "the mark of hour 0", seconds=20)
     assert sum(ds.dataset(table / name(0)).to_table().to_pydict()["v"]) == 2
     put(feed, query, ("slow", 1, hour(2.1)))
-    wait_until(lambda: done() == {name(0), name(1)}, "the mark of hour 1", seconds=20)
-    assert done() == {name(0), name(1)}
+    wait_until(lambda: success_files(table) == {name(0), name(1)}, "the mark of hour 1", seconds=20)
+    assert success_files(table) == {name(0), name(1)}
 
 
 def test_a_jump_over_seven_hours_marks_each_that_has_rows_in_order(
