@@ -1,4 +1,4 @@
-"""`lowmark offsets`: the offsets at which a query's checkpoint continues, for Spark's own Kafka source."""
+"""`lowmark offsets`: the offsets at which a query's checkpoint continues, as Spark's own Kafka source takes them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ def offsets(
     which = "planned" if planned else "committed"
     typer.echo(json.dumps(found, indent=2))
     typer.echo(
-        f"\nThe records that follow the last {which} batch. Stop the old query, then start the wrapped one with a new\n"
+        f"\nThe records that follow the last {which} batch. Stop the old query, then start the new one with a new\n"
         "checkpointLocation and\n"
         f"    .option(\"startingOffsets\", '{json.dumps(found)}')\n"
-        "What the old query kept in state (open windows, seen keys) is not carried over: --window and --delay reach\n"
-        "back to the oldest window that is open, and `lowmark adopt` takes the checkpoint over with all its state.",
+        "What the old query kept in state (open windows, seen keys) is not carried over. Where Spark's own source\n"
+        "read, --window and --delay reach back to the oldest window that is open, and `lowmark adopt` takes the\n"
+        "checkpoint over with all its state.",
         err=True,
     )
 

@@ -10,6 +10,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats
+from .kafka_offsets import read_positions
 from .offset_log import LEFT_OUT, OffsetEntry
 
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
@@ -155,7 +156,10 @@ class AdoptionPlan:
             if found is not None and found.source in streams:
                 raise self._refused(
                     f'stream "{found.source}" is read by service.read, and no source of Spark\'s knows its offsets',
-                    "start with a new checkpoint; `lowmark offsets` prints where.",
+                    "start with a new checkpoint; `lowmark offsets` prints where."
+                    if read_positions(found)
+                    else "start with a new checkpoint, at a place that you choose: Spark's own source takes none of "
+                    "these positions, which are in offsets/.",
                 )
 
     def _moves(self, count: int, before: Mapping[int, str], wanted: Mapping[int, str]) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.moment import datetime_of
 
 from .checkpoint import initial_offset, kafka_starting_offsets
@@ -88,6 +89,12 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
             store.root,
             f"batch {done} is committed, and offsets/{done} is not there",
             "use a whole copy of the checkpoint.",
+        )
+    if any(BatchOffset.find(offset) for _, offset in entries[done].sources):
+        raise CheckpointUnreadable(
+            store.root,
+            "a source of lowmark's read its rows, and does not say how far their times have come",
+            "begin a new checkpoint at the offsets that `lowmark offsets` prints without --window.",
         )
     if entries[done].heartbeats:
         raise CheckpointUnreadable(

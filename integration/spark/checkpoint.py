@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.sources.planning.offset import BatchOffset
 
 from . import completion
 from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
-from .kafka_offsets import kafka_positions
+from .kafka_offsets import kafka_positions, read_positions
 from .offset_log import OffsetEntry, json_object, planned_entry
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     """Return the `startingOffsets` with which a new query continues where a checkpoint's query stopped.
 
     Args:
-        checkpoint: a folder on this machine.
+        checkpoint: a folder on this machine; its query read Kafka by Spark's own source, or by lowmark's.
         committed: start behind the last committed batch, so that a sink that saw it gets no row twice; False: start
             behind the last planned batch.
 
@@ -225,6 +226,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
 
     Raises:
         CheckpointUnreadable: the checkpoint has no offsets, or none of a Kafka source.
+        UnreadableOffset: an offset of a source of lowmark's is broken.
     """
     store = LocalStore(local_path(checkpoint))
     planned, offsets = last_offsets(checkpoint)
@@ -240,7 +242,9 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             offsets = _offsets_of(store, done[0])
     found: dict[str, dict[str, int]] = {}
     for text in offsets:
-        for (topic, partition), position in sorted(kafka_positions(json_object(text)).items()):
+        read = BatchOffset.find(text)
+        positions = kafka_positions(json_object(text)) if read is None else read_positions(read)
+        for (topic, partition), position in sorted(positions.items()):
             mine = found.setdefault(topic, {})
             # With two sources on one topic, the earlier position loses no row.
             mine[str(partition)] = min(position, mine.get(str(partition), position))

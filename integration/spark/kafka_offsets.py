@@ -1,10 +1,12 @@
-"""Reads offsets of Spark's own Kafka source: positions, rows and backlog of each partition."""
+"""Reads offsets of Kafka sources: positions of each partition; of Spark's own source also rows and backlog."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 
 from .progress import SourceProgress
 
@@ -31,6 +33,29 @@ def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
             if not (isinstance(partition, str) and _PARTITION.fullmatch(partition) and type(position) is int):
                 return {}
             positions[topic, int(partition)] = position
+    return positions
+
+
+def read_positions(offset: BatchOffset) -> dict[tuple[str, int], int]:
+    """Read an offset of lowmark's Kafka source; offsets of other connectors give an empty dict.
+
+    A partition that has ended, or was not known yet, has no position. While a topic that was made again has partitions
+    of its old and of its new form, the smaller position counts, because it loses no row.
+
+    Returns:
+        (topic, partition) -> position of the next record.
+    """
+    from lowmark.sources.kafka import KafkaSplit  # only for a command: it imports the whole connector
+    from lowmark.sources.serializer import DataclassSerializer
+
+    try:
+        live = offset.decode(DataclassSerializer(KafkaSplit)).live
+    except UnreadableOffset:
+        return {}
+    positions: dict[tuple[str, int], int] = {}
+    for split in (placed.split for placed in live):
+        partition = split.topic, split.partition
+        positions[partition] = min(split.start, positions.get(partition, split.start))
     return positions
 
 

@@ -20,10 +20,15 @@ import pytest
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, CheckpointUnwritable
 from lowmark.integration.spark import adoption
 from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets
 from lowmark.integration.spark.checkpoint_store import CheckpointStore, LocalStore
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.api import SplitT
+from lowmark.sources.files import FileSplit
+from lowmark.sources.kafka.split import KafkaSplit, split_id
+from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
+from lowmark.sources.serializer import DataclassSerializer
 
 from tests.integration.cli.test_cli import call
 from tests.snippets import block
@@ -277,10 +282,38 @@ def test_a_watermark_ahead_of_the_clock_is_told_before_all_rows_are_late(tmp_pat
     assert "mind" not in str(leave(root, stopped=True))
 
 
-def test_what_service_read_wrote_cannot_be_left(tmp_path: Path) -> None:
-    root = written(tmp_path, {0: [json.dumps(BatchOffset("orders", 1, "token").to_json()), HEARTBEAT]})
-    with pytest.raises(AdoptionRefused, match=r'stream "orders" is read by service.read'):
+def read_offset(checkpoint: int, *splits: SplitT) -> str:
+    live = tuple(Placed(0, split) for split in splits)
+    serializer = DataclassSerializer(type(splits[0]))
+    return json.dumps(BatchOffset.encode("orders", checkpoint, "token", BatchState(b"", live), serializer).to_json())
+
+
+def partition(number: int, start: int, topic_id: str = "") -> KafkaSplit:
+    name = split_id("orders", number, topic_id)
+    return KafkaSplit(split_id=name, topic="orders", partition=number, topic_id=topic_id, start=start)
+
+
+def test_what_service_read_wrote_is_left_for_a_new_checkpoint_at_its_offsets(tmp_path: Path) -> None:
+    """The topic was made again; partition 2 has ended, so it has no position."""
+    first = read_offset(1, partition(0, 5), partition(1, 7), partition(2, 9))
+    last = read_offset(2, partition(0, 12), partition(1, 3, "qX1"), partition(1, 30))
+    root = written(tmp_path, {0: [first, HEARTBEAT], 1: [last, HEARTBEAT]}, commits=0)
+    code, _, err = call("leave", str(root), "--stopped")
+    assert (code, 'stream "orders" is read by service.read' in err) == (2, True)
+    [command] = re.findall(r"start with a new checkpoint; `lowmark (\w+)` prints where", err)
+    assert json.loads(call(command, str(root))[1]) == {"orders": {"0": 5, "1": 7, "2": 9}}
+    assert json.loads(call(command, str(root), "--planned")[1]) == {"orders": {"0": 12, "1": 3}}
+    code, _, err = call(command, str(root), "--window", "1 minute", "--delay", "1 second")
+    assert (code, "prints without --window" in err) == (2, True)
+
+
+def test_what_service_read_wrote_of_another_system_is_left_for_a_place_of_the_user_s_choice(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: [read_offset(1, FileSplit(split_id="/data/orders/0", start=8)), HEARTBEAT]})
+    with pytest.raises(AdoptionRefused, match="Hint: start with a new checkpoint, at a place that you choose") as left:
         leave(root)
+    assert "lowmark offsets" not in str(left.value)
+    with pytest.raises(CheckpointUnreadable, match="none of its sources is Kafka"):
+        kafka_starting_offsets(root)
 
 
 def test_a_folder_in_the_place_of_a_source_is_not_written_over(tmp_path: Path) -> None:
