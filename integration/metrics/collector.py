@@ -274,8 +274,9 @@ class StreamCollector(Collector):
                 split_labels = (*labels, _text(name))
                 for metric, gauge in zip(SPLIT_GAUGES, gauges, strict=True):
                     _add(gauge, split_labels, metric.value(split))
-                for count, counter in zip(past.split_counts(name, split), counters, strict=True):
-                    counter.add_metric(split_labels, count)
+                counts = past.split_counts(name, split)
+                for metric, count, counter in zip(SPLIT_COUNTERS, counts, counters, strict=True):
+                    _add(counter, split_labels, None if metric.value(split) is None else count)
         return [*gauges, *counters, hidden]
 
 
@@ -360,7 +361,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     return [*families, *alignment, *clocks, states, holder, cause, by_hand, _set_by_hand(shown), source]
 
 
-def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:
+def _add(family: GaugeMetricFamily | CounterMetricFamily, labels: Sequence[str], value: float | None) -> None:
     if value is not None:
         family.add_metric(labels, value)
 

@@ -227,7 +227,11 @@ SPLIT_GAUGES: tuple[_Of[SplitStatus], ...] = (
 )
 
 SPLIT_COUNTERS: tuple[_Of[SplitStatus], ...] = (
-    _Of("lowmark_split_rows", "Rows a split delivered, where they are counted by split.", lambda s: s.rows),
+    _Of(
+        "lowmark_split_rows",
+        "Rows a split delivered. Absent where they are not counted by split: see docs/metrics.md.",
+        lambda s: s.rows,
+    ),
     _Of(
         "lowmark_split_late_reports",
         "Batches in which a split delivered rows at or below the watermark in force.",

@@ -33,7 +33,8 @@ class SplitStatus:
     Attributes:
         state: its state.
         watermark_us: its watermark, microseconds since the epoch; None before its first.
-        rows: rows it delivered since its query started; a query that starts again begins at 0.
+        rows: rows it delivered since its query started; a query that starts again begins at 0. None: rows are not counted
+            by split.
         backlog_rows: its unread rows, or None if unknown.
         first_us: smallest event time in its last batch, or None if not measured.
         last_report: when it last delivered, UTC; None if it has not delivered since its query started.
@@ -50,7 +51,7 @@ class SplitStatus:
 
     state: SplitState
     watermark_us: int | None
-    rows: int
+    rows: int | None
     backlog_rows: int | None
     first_us: int | None
     last_report: datetime | None

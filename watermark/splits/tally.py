@@ -59,6 +59,7 @@ class Tally:
         self.newest_us: int | None = None  # the largest event time, rows beyond the future guard included
         self.counts = BatchCounts()
         self.batches = 0
+        self.rows_by_split = True  # the newest batch with watermarks had rows by split, too
         self.last_batch_id: int | None = None
         self.late_reports = 0  # removed splits included
         self.returned_late = 0
@@ -76,6 +77,8 @@ class Tally:
         self.last_batch_id = event.batch_id
         self.batches += 1
         self.counts += event.counts
+        if event.watermarks_us:
+            self.rows_by_split = bool(event.rows)
         for split, rows in event.future_rows.items():
             self.splits.setdefault(split, SplitTally()).last_report_us = now_us
             if split in self.future or len(self.future) < _FUTURE_SPLITS_MOST:

@@ -108,7 +108,7 @@ class View:
         return SplitStatus(
             state=state,
             watermark_us=lineage.watermark_us(split),
-            rows=tally.rows,
+            rows=tally.rows if reports.tally.rows_by_split else None,
             backlog_rows=backlog_rows,
             first_us=tally.first_us,
             last_report=utc(tally.last_report_us),

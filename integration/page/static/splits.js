@@ -205,7 +205,7 @@ export class Splits {
     const { name, rows, backlog_rows: unread, late_reports: late, native_late_rows: native, why, watermark_us: at } = split;
     const sentences = [
       `${split.label} is ${split.state}: ${why}.`,
-      `Its watermark is ${time(at)}${at === null ? "" : " UTC"}; it has delivered ${many(rows, "row")} since its query started and ` +
+      `Its watermark is ${time(at)}${at === null ? "" : " UTC"}; it ${rows === null ? "delivers rows, which are not counted by split," : `has delivered ${many(rows, "row")} since its query started`} and ` +
         (unread === null ? "nobody knows how many are unread." : `has ${many(unread, "row")} unread.`),
       split.lagging ? "It is lagging: rows wait in it, it may be read, and the last batch had none of it." : "",
       late > 0 ? `In ${many(late, "batch", "batches")} it delivered rows at or below the watermark in force.` : "",

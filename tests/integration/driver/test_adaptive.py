@@ -99,4 +99,5 @@ def test_a_stream_that_is_read_finds_its_bounds_by_rows(spark: SparkSession, che
     for split in found.values():
         assert split.bound_us is not None
         assert 2 * SECOND_US <= split.bound_us <= 9 * SECOND_US
+        assert split.rows is not None
         assert split.rows > 1_500

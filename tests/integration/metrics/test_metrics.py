@@ -395,6 +395,14 @@ def test_what_is_known_of_each_split() -> None:
     assert seen.one("lowmark_backlog_rows") == 7
 
 
+def test_rows_that_nobody_counts_by_split_are_absent_not_0() -> None:
+    run = FakeRun("t1")
+    run.watermarks.handle(BatchReported(0, run.now_us, {"a": 1}, counts=BatchCounts(rows=7)), run.now_us)
+    seen = scraper(run)
+    assert not [name for name, _ in seen.samples() if name == "lowmark_split_rows_total"]
+    assert (seen.one("lowmark_rows_total"), seen.one("lowmark_split_late_reports_total", split="a")) == (7, 0)
+
+
 def test_an_unknown_backlog_is_absent_not_0() -> None:
     run = FakeRun("t1")
     run.report({"a": 1})

@@ -37,7 +37,8 @@ class World:
         self.batch += 1
         at_us = {split: self.strategy.watermark_of_max(s * S) for split, s in enumerate(times_s) if s is not None}
         column = SplitColumn(np.array(list(at_us), np.uint64), np.array(list(at_us.values()), np.int64))
-        return self.watermarks.handle(BatchReported(self.batch, now_s * S, column), now_s * S)
+        event = BatchReported(self.batch, now_s * S, column, rows=dict.fromkeys(at_us, 1))
+        return self.watermarks.handle(event, now_s * S)
 
     def set(self, now_s: int, *, delay_s: int | None = None, idle_s: int | None = None) -> None:
         if delay_s is not None:
@@ -84,7 +85,7 @@ def test_counts_go_on_and_native_spark_is_judged_by_the_delay_in_force() -> None
     world.set(4, delay_s=60, idle_s=9)
     after = world.watermarks.status(4 * S)
     assert (before.batches, before.counts, before.native_watermark_us) == (3, after.counts, after.native_watermark_us)
-    assert (after.batches, [split.rows for split in after.splits.values()]) == (3, [0, 0])
+    assert (after.batches, [split.rows for split in after.splits.values()]) == (3, [3, 3])
     assert world.watermarks._reports.tally.bound_us == 60 * S
 
 

@@ -162,6 +162,16 @@ def test_no_more_rows_are_counted_than_native_spark_judges_late_in_a_stream_with
     assert history.status(30).native_late_rows > 0, f"seed {seed}: nothing was counted"
 
 
+def test_rows_that_are_counted_for_the_stream_only_are_of_no_split() -> None:
+    history = History()
+    history.on(0, batch(0, 0, {"a": 60, "b": 50}))
+    assert [split.rows for split in history.status(1).splits.values()] == [None, None]
+    history.on(1, batch(1, 1, {}))
+    assert history.status(2).splits["a"].rows is None
+    history.on(2, batch(2, 2, {"a": 70}, rows={"a": 3}))
+    assert [split.rows for split in history.status(3).splits.values()] == [3, 0]
+
+
 def test_native_spark_judges_a_batch_by_the_watermark_of_the_batch_before_the_last() -> None:
     strategy = PLAIN.for_bounded_out_of_orderness("0 seconds")
     history = History(strategy)

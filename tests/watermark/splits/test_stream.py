@@ -670,8 +670,8 @@ def test_a_removed_split_that_comes_back_is_new_and_what_was_published_stays() -
 
     assert history.on(2, SplitsDiscovered(("a",))) == []
     assert (history.state("a"), history.status(2).splits["a"].watermark_us) == ("pending", None)
-    assert history.on(3, batch(1, 3, {"a": 60, "b": 99})) == [("a", "active"), ("a late by", 30)]
-    assert (history.low_us, history.status(3).splits["a"].rows) == (90, 0)
+    assert history.on(3, batch(1, 3, {"a": 60, "b": 99}, rows={"a": 1})) == [("a", "active"), ("a late by", 30)]
+    assert (history.low_us, history.status(3).splits["a"].rows) == (90, 1)
 
 
 def test_a_finished_split_that_was_removed_comes_back_as_a_new_one() -> None:
