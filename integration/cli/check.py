@@ -39,6 +39,7 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Say whether low watermarks move, in one line each and by the exit code: for cron and probes."""
+    from lowmark.integration.transport.driver_rpc import why_silent
     from lowmark.integration.verdict import WANTS_A_PERSON, newest, told_at, verdict
     from lowmark.watermark import duration_us
     from lowmark.watermark.printable import printable
@@ -56,18 +57,22 @@ def check(
         raise typer.Exit(_UNREACHABLE) from failed
     now = datetime.now(timezone.utc)
     words = [(stream, verdict(stream, now, most)) for stream in newest(services)]
+    code, error = _MOVING, None
+    if not words:
+        code, error = _UNREACHABLE, "services answer, and none of them has a query with a wrapped stream"
+        print_error(error)
+    elif any(word in WANTS_A_PERSON for _, word in words):
+        code = _STUCK
+    elif hung and name is None:
+        code, error = _UNREACHABLE, why_silent(hung[0])  # `ask` has printed it
     if as_json:
-        print_json({"streams": [_json(stream, word) for stream, word in words]})
+        why = {} if error is None else {"error": error}
+        print_json({"streams": [_json(stream, word) for stream, word in words], **why})
     else:
         for stream, word in words:
             names = printable(f"{stream['name']}, query {stream['query']}")  # one line, whatever the names hold
             print_lines(f"{names}: {word}{_because(stream, word, told_at(stream, now))}")
-    if not words:
-        print_error("services answer, and none of them has a query with a wrapped stream")
-        raise typer.Exit(_UNREACHABLE)
-    if any(word in WANTS_A_PERSON for _, word in words):
-        raise typer.Exit(_STUCK)
-    raise typer.Exit(_UNREACHABLE if hung and name is None else _MOVING)
+    raise typer.Exit(code)
 
 
 def _services(name: str | None, connect: str | None, hung: list[ServiceUnreachable]) -> list[list[dict[str, Any]]]:

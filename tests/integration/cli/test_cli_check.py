@@ -240,6 +240,8 @@ def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp
     code, out, err = call("check")
     assert (code, out) == (2, "")
     assert "none of them has a query" in err
+    code, out, err = call("check", "--json")
+    assert (code, f"lowmark: {json.loads(out)['error']}\n", json.loads(out)["streams"]) == (2, err, [])
     driver.runs.append(run())
     assert call("check", "ordres")[0] == 2
     assert call("check", "--connect", f"unix:{tmp_path}/none.sock")[0] == 2
@@ -292,6 +294,7 @@ def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
         process.send_signal(signal.SIGSTOP)
         told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
         assert call("check") == (2, "orders, query q: moving\n", told)
+        assert f"lowmark: {json.loads(call('check', '--json')[1])['error']}\n" == told
         assert call("check", "orders")[0] == 0
         assert call("status")[::2] == (0, told)
         driver.runs[0] = run("t2", stands=10 * MINUTE, unread=9)
