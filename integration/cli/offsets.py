@@ -52,7 +52,7 @@ def offsets(
         print_json(found, indent=None)
         return
     which = "planned" if planned else "committed"
-    typer.echo(json.dumps(found, indent=2))
+    typer.echo(json.dumps(found))
     typer.echo(
         f"\nThe records that follow the last {which} batch. Stop the old query, then start the new one with a new\n"
         "checkpointLocation and\n"
@@ -91,7 +91,7 @@ def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: 
             indent=None,
         )
         return
-    typer.echo(json.dumps(found.starting, indent=2))
+    typer.echo(json.dumps(found.starting))
     told = (
         "The old query has told of no window yet."
         if found.watermark is None
