@@ -1,6 +1,6 @@
 """Redis Streams as a source of your own: each stream is a split, and its orders are counted by minute into parquet.
 
-    pip install lowmark redis
+    make wheel && pip install dist/lowmark-*.whl redis    # in a checkout; nothing is published yet
     python examples/redis_streams.py --redis redis://localhost:6379 --streams 'orders:*' --out /tmp/orders
 
 `RedisStreams` is a connector in six methods; docs/connectors.md walks through it. The time of an entry is that of its

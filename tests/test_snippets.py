@@ -139,7 +139,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("LowWatermarkService(spark, page_port=8466)", Unrun("the tutorial's program has the same argument")),
     ],
     "pravega.md": [
-        ("pip install ", Unrun("the extra is checked below; the registry has no lowmark yet")),
+        ("pip install ", Unrun("the extra is checked below; tests/test_wheel.py makes the wheel")),
         ("from lowmark.sources.pravega import", "tests/live/test_read_pravega.py::test_what_the_page_shows"),
         ("mvn dependency:copy-dependencies", Unrun("tests/servers/jars does the same, with the version checked below")),
         ("spark.readStream.format(", "tests/test_snippets.py::test_the_options_of_the_format_are_options"),
@@ -342,7 +342,7 @@ def test_the_options_of_the_format_are_options() -> None:
 def test_what_is_installed_is_what_is_tested() -> None:
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for page in pages():
-        for extra in re.findall(r"lowmark\[(\w+)\]", page.read_text(encoding="utf-8")):
+        for extra in re.findall(r"(?:lowmark|\.whl\))\[(\w+)\]", page.read_text(encoding="utf-8")):
             assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), f"{page.name}: {extra}"
     [version] = re.findall(r"pravega-client ([\d.]+)", block("pravega.md", "mvn dependency"))
     jars = (ROOT / "tests" / "servers" / "jars" / "pravega-client.xml").read_text(encoding="utf-8")
