@@ -60,7 +60,6 @@ def wait(
             show_default=False,
         ),
     ] = None,
-    stream: Annotated[str | None, typer.Option(help="The stream's name, like NAME.", show_default=False)] = None,
     job: Annotated[
         str | None,
         typer.Option(help="With --coordinator: the queries of this job; else of every job.", show_default=False),
@@ -83,13 +82,10 @@ def wait(
 
     from .status import ask_coordinator
 
-    if name is not None and stream is not None and name != stream:
-        raise typer.BadParameter("NAME and --stream name two streams; pass one of them")
     if sum((bool(checkpoint), connect is not None, coordinator is not None)) > 1:
         raise typer.BadParameter("--connect, --checkpoint and --coordinator ask different places; pass one of them")
     if job is not None and coordinator is None:
         raise typer.BadParameter("--job needs --coordinator, because a coordinator knows the queries of a job")
-    name = stream if name is None else name
     past_us = time_us(past, what="--past")
     timeout_seconds = duration_us(timeout, what="--timeout") / 1_000_000
     every_seconds = max(duration_us(every, what="--every") / 1_000_000, 0.01)

@@ -60,7 +60,7 @@ def test_a_checkpoint_in_a_bucket_says_how_far_its_sink_is(tmp_path: Path, monke
             assert (found.until_us, found.batch_id, found.planned_batch_id) == (us(100), 9, 10)
             assert found.with_state
             assert 0 <= found.age_seconds < 600
-        asked = ["wait", "--checkpoint", "s3a://checkpoints/q/cp", "--stream", "orders", "--timeout", "0s"]
+        asked = ["wait", "orders", "--checkpoint", "s3a://checkpoints/q/cp", "--timeout", "0s"]
         assert call(*asked, "--past", at(100))[0] == 0
         assert call(*asked, "--past", at(101))[0] == 1
         with pytest.raises(CheckpointUnreadable, match="no planned batch"):
@@ -81,7 +81,7 @@ def test_a_checkpoint_on_hdfs_is_read_without_any_library_of_hadoop(tmp_path: Pa
             assert (found.until_us, found.batch_id, found.planned_batch_id) == (us(100), 9, 10)
             assert found.with_state
             assert 0 <= found.age_seconds < 600
-        wait = ["wait", "--checkpoint", place, "--stream", "orders", "--timeout", "0s"]
+        wait = ["wait", "orders", "--checkpoint", place, "--timeout", "0s"]
         assert call(*wait, "--past", at(100))[0] == 0
         assert call(*wait, "--past", at(101))[0] == 1
         code, out, _ = call("watermark", place)

@@ -53,7 +53,7 @@ class Waiting:
         self.seen: Windows = []
         self.batches = 0
         past = dt.datetime.fromtimestamp(past_us / 1_000_000, dt.timezone.utc).isoformat()
-        where = ["--checkpoint", str(config.checkpoint), "--stream", STREAM]
+        where = [STREAM, "--checkpoint", str(config.checkpoint)]
         command = ["wait", *where, "--past", past, "--every", "0.1 seconds", "--timeout", "10 minutes"]
         self._process = subprocess.Popen([*LOWMARK, *command], cwd=ROOT, stdout=subprocess.DEVNULL)
         self._thread = threading.Thread(target=self._look, name=f"waiting for {past}", daemon=True)

@@ -243,7 +243,7 @@ def test_wait_ends_with_0_once_passed_with_1_at_the_time_out(tmp_path: Path) -> 
     written = Written(tmp_path / "cp")
     written.plan(0, 100)
     written.commit(0)
-    here = ["wait", "--checkpoint", str(written.folder), "--stream", "orders", "--timeout", "0 seconds"]
+    here = ["wait", "orders", "--checkpoint", str(written.folder), "--timeout", "0 seconds"]
     assert call(*here, "--past", at(100))[0] == 0
     code, out, _ = call(*here, "--past", at(100.001))
     assert code == 1
@@ -296,8 +296,7 @@ def test_a_time_without_a_zone_is_refused(tmp_path: Path, past: str) -> None:
     assert "is not a time" in err
 
 
-def test_names_and_doors_that_contradict_are_refused(tmp_path: Path) -> None:
-    assert call("wait", "orders", "--stream", "clicks", "--past", at(1))[0] == 2
+def test_doors_that_contradict_are_refused(tmp_path: Path) -> None:
     assert call("wait", "--connect", "unix:/x", "--checkpoint", str(tmp_path), "--past", at(1))[0] == 2
 
 
