@@ -132,7 +132,6 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
             "lowmark set orders ",
             "tests/integration/driver/test_set_by_hand.py::test_the_command_line_sets_and_takes_back",
         ),
-        ("lowmark adopt /path/of/checkpoint", ADOPTS),
     ],
     "page.md": [
         ("lowmark page ", SERVES),
