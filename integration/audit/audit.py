@@ -110,8 +110,8 @@ class Audit:
         made = []
         if not self.timed:
             made.append(
-                "when rows were appended is not known, so no split becomes idle in the replay: a silent one lets "
-                "lowmark keep more rows than it would with_idleness"
+                "there are no append times, so no split becomes idle in this replay. With with_idleness, lowmark keeps "
+                "fewer rows than shown"
             )
         count = self.replay.batches
         if count >= FEW_BATCHES:

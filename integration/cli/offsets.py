@@ -42,7 +42,7 @@ def offsets(
     """
     if window is not None or delay is not None:
         if planned:
-            raise typer.BadParameter("--planned does not go with --window: windows are told of by committed batches.")
+            raise typer.BadParameter("--planned does not go with --window: committed batches emit windows.")
         _beside(checkpoint, window, delay, as_json=as_json)
         return
     from lowmark.integration.spark.checkpoint import kafka_starting_offsets
@@ -93,9 +93,10 @@ def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: 
         return
     typer.echo(json.dumps(found.starting))
     told = (
-        "The old query has told of no window yet."
+        "The old query has not emitted a window yet."
         if found.watermark is None
-        else f"The old query has told of every window that ends at {found.watermark} or before. Leave those out:\n"
+        else f"The old query has already emitted every window that ends at {found.watermark} or before. Leave those "
+        "out:\n"
         f'    .filter("{found.filter()}")      on the windows, after the aggregation'
     )
     typer.echo(

@@ -59,7 +59,7 @@ COUNTERS: tuple[_Of[RunStatus], ...] = (
     ),
     _Of(
         "lowmark_missed_batches",
-        "Batches between two reports of which no report came; the next report has what they held.",
+        "Batches whose own report did not come; the next report includes their rows.",
         lambda r: r.gaps.missed_batches,
     ),
     _Of(
