@@ -33,8 +33,7 @@ class SplitStatus:
     Attributes:
         state: its state.
         watermark_us: its watermark, microseconds since the epoch; None before its first.
-        rows: rows it delivered since its query started; a query that starts again begins at 0. None: rows are not counted
-            by split.
+        rows: rows it delivered since its query started, from 0 after each start of the query; None: not counted.
         backlog_rows: its unread rows, or None if unknown.
         first_us: smallest event time in its last batch, or None if not measured.
         last_report: when it last delivered, UTC; None if it has not delivered since its query started.
