@@ -34,7 +34,7 @@ from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
 from .librdkafka import may_pass
-from .offsets import TopicPartitionId
+from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
 
@@ -113,6 +113,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     If a broker is away, or the leader of a partition moves, the reader waits, up to the settings' time from the last
     sign of life on; then the error names split and position. A consumer goes on asking the earlier leader of a
     partition, or an earlier epoch, for minutes, so a consumer that brings no rows although rows must come is replaced.
+    Rows that still lie beyond the end of their partition after the settings' time are lost.
 
     A topic that was created anew has other records at the same offsets. The reader hands out fetched rows if the topic
     still has the planned id, because a topic with that id now had that id during the fetch.
@@ -398,10 +399,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if error is None or (each is None and key[1] >= 0):
             return True  # of a split that was finished a moment ago
         code = error.code()
-        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
-            if each is not None and int(message.offset() or 0) >= each.stop:
-                self._finish(key)
-            return True
+        if code == KafkaError._PARTITION_EOF and each is not None:  # noqa: SLF001  # librdkafka's own codes
+            return self._take_end(key, each, int(message.offset() or 0))
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
             self._out_of_range(key, each)
             return True
@@ -413,6 +412,19 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
         if self._kept is not None:
             self._kept.errors.said = error.str()
+        return False
+
+    def _take_end(self, key: TopicPartitionId, each: _Range, end: int) -> bool:
+        """Take the end of the readable records; return whether it is the end of the range.
+
+        An end before the stop is no sign of life, because each new consumer reports the same end again.
+        """
+        if end >= each.stop:
+            self._finish(key)
+            return True
+        assert self._kept is not None, "a consumer spoke"
+        each.position = max(each.position, end)
+        self._kept.errors.said = f"the readable records of split {each.split.split_id!r} end at offset {end}"
         return False
 
     def _out_of_range(self, key: TopicPartitionId, each: _Range) -> None:
@@ -435,6 +447,26 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._lost(key, each, None, f"the partition ends at offset {high} now")
         else:
             self._seek(each)
+
+    def _lose_cut_off(self, ranges: Sequence[_Range]) -> bool:
+        """Finish the ranges that were read up to the end of a shorter partition; return whether there is one.
+
+        The end of all records is asked for, because records of an open transaction are not lost.
+        """
+        assert self._kept is not None, "splits were assigned"
+        wanted = {(each.split.topic, each.split.partition): KafkaOffsets.latest() for each in ranges}
+        action = f"look up where {len(wanted)} partitions end"
+        try:
+            [(ends, _)] = self._kept.client.positions_of_each([wanted], action, patience_seconds=0.0, stable=False)
+        except KafkaUnavailable:
+            return False
+        lost = False
+        for each in ranges:
+            key = each.split.topic, each.split.partition
+            if (end := ends.get(key)) is not None and end <= each.position:
+                lost = True
+                self._lost(key, each, None, f"the partition ends at offset {end} now")
+        return lost
 
     def _lost(self, key: TopicPartitionId, each: _Range, resume: int | None, reason: str) -> None:
         self._loss.found(each.split, each.position, resume, reason)
@@ -464,7 +496,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return
         error = self._gives_up(active[0])
         there = self._topics_there(active)  # a consumer says nothing of a deleted topic
-        if there is not None and self._lose_other_topics(active, there, at_last=given_up):
+        lost = there is not None and self._lose_other_topics(active, there, at_last=given_up)
+        if lost or (given_up and self._lose_cut_off(active)):
             self._note_move()
         elif given_up:
             raise error

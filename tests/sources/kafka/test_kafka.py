@@ -124,7 +124,7 @@ class ScriptedCache(ConsumerCache):
     def __init__(self, consumer: ScriptedConsumer) -> None:
         super().__init__()
         self.scripted, self.given_back, self.discarded = consumer, 0, 0
-        self.client = ScriptedClient(**{topic: {} for topic in ("orders", "returns", "a", "b")})
+        self.client = ScriptedClient(**{name: dict.fromkeys(range(99), (0, 10**9)) for name in ("orders", "returns")})
         self.properties: Mapping[str, Any] = {}
 
     def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message, TopicPartition
 from lowmark.sources.api import SplitEnd
 from lowmark.sources.kafka import KafkaDataLost, KafkaUnavailable
 from lowmark.sources.kafka.client import Topic
@@ -101,6 +101,61 @@ def test_rows_of_a_topic_that_stays_unknown_are_not_handed_out(go_on: bool) -> N
     else:
         assert read(reader, 20)[:2] == ({}, ["orders/0"])
         assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 7}
+
+
+def read_to_the_end(reader: KafkaSplitReader) -> list[int]:
+    """Return the offsets of the rows of one split."""
+    offsets: list[int] = []
+    for _ in range(300):
+        fetched = reader.fetch()
+        offsets += [int(offset) for part in fetched.batches for offset in part.rows["offset"].to_numpy()]
+        if fetched.finished_splits:
+            return offsets
+    raise AssertionError(f"the split is not finished after {offsets}")
+
+
+class EndsAt(ScriptedConsumer):
+    """A consumer that finds the same end of the partition again with each assignment."""
+
+    def __init__(self, end: int, *chunks: Sequence[Message]) -> None:
+        super().__init__(chunks)
+        self.end = end
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self.chunks.append([eof(0, self.end)])
+
+
+@pytest.mark.parametrize("high", [2, 3])
+def test_the_rest_of_a_range_is_lost_if_its_partition_stays_shorter(high: int) -> None:
+    """A leader with fewer records was elected, or the topic was made anew on brokers without ids of topics."""
+    for go_on in (False, True):
+        reader = reader_of(EndsAt(3, [message(1)]), split(start=1, stop=6), go_on=go_on, step=0.5)
+        client_of(reader).there["orders"] = {0: (0, high)}
+        if not go_on:
+            with pytest.raises(KafkaDataLost, match=f"from 3 on are lost: the partition ends at offset {high} now"):
+                read_to_the_end(reader)
+        else:
+            assert read_to_the_end(reader) == [1]
+            assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 3}
+
+
+def test_records_of_an_open_transaction_and_records_that_cannot_be_fetched_are_not_lost() -> None:
+    """An earlier query that read what is not committed may have planned the range."""
+    open_transaction = reader_of(EndsAt(3), split(start=1, stop=6), go_on=True, step=0.5)
+    silent = reader_of(ScriptedConsumer([]), split(start=1, stop=6), go_on=True, step=0.5)
+    client_of(silent).there["orders"] = {0: (0, 3)}
+
+    with pytest.raises(KafkaUnavailable, match=r"from offset 3 to 6, .*: the readable records of .* end at offset 3"):
+        read_to_the_end(open_transaction)
+    with pytest.raises(KafkaUnavailable, match=r"from offset 1 to 6, .*: no answer"):
+        read_to_the_end(silent)
+
+
+def test_an_end_that_moves_on_while_it_is_waited_for_loses_nothing() -> None:
+    """The new leader of a partition may know the end of the records late."""
+    consumer = EndsAt(3, [message(2)], *[[]] * 20, [message(3), message(4), message(5)])
+
+    assert read_to_the_end(reader_of(consumer, split(start=2, stop=6), step=0.5)) == [2, 3, 4, 5]
 
 
 def client_of(reader: KafkaSplitReader) -> ScriptedClient:
