@@ -53,7 +53,8 @@ FIRST_PATIENCE_SECONDS = 2.0
 """A consumer that brings nothing for this long is replaced by a new consumer, which has twice the time, and so on."""
 LONGEST_PATIENCE_SECONDS = 32.0
 ABSENT_SECONDS = 3.0
-"""A topic that no answer has known for this long is deleted; brokers that have just started do not know all topics."""
+"""A topic or partition that no answer has known for this long is deleted; brokers that have just started do not know
+all of them, and a broker with old metadata does not know added partitions."""
 FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
 """Few sizes, so that the consumer of the last batch fits the next batch too."""
@@ -140,7 +141,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._ranges: dict[TopicPartitionId, _Range] = {}
         self._finished: set[str] = set()
         self._over: list[_Range] = []  # finished ranges whose rows are not handed out yet
-        self._absent_since_seconds: dict[str, float] = {}  # topics that the last answer did not know
+        self._absent_since_seconds: dict[TopicPartitionId, float] = {}  # partitions that the last answer did not know
         self._ready: deque[SplitRows] = deque()
         self._kept: KeptConsumer | None = None
         self._woken = threading.Event()
@@ -355,23 +356,21 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _lose_other_topics(
         self, ranges: Sequence[_Range], there: Mapping[str, Topic], *, at_last: bool = False
     ) -> bool:
-        """Finish the ranges whose topic is deleted or another one; return whether there is one.
+        """Finish the ranges whose topic or partition is deleted or another one; return whether there is one.
 
         Args:
-            at_last: whether a topic that is absent now counts as deleted at once.
+            at_last: whether a topic or partition that is absent now counts as deleted at once.
         """
-        now_seconds, lost = self._now_seconds(), False
-        absent = {each.split.topic for each in ranges} - there.keys()
-        since = self._absent_since_seconds
-        self._absent_since_seconds = {topic: since.get(topic, now_seconds) for topic in absent}
-        deleted = {
-            topic for topic in absent if at_last or now_seconds - since.get(topic, now_seconds) >= ABSENT_SECONDS
-        }
+        now_seconds, lost, since = self._now_seconds(), False, self._absent_since_seconds
+        self._absent_since_seconds = {}
         for each in ranges:
+            key = each.split.topic, each.split.partition
             topic = there.get(each.split.topic)
-            why = "the topic does not exist any more" if each.split.topic in deleted else None
-            if topic is not None:
-                why = other_topic(each.split, topic.topic_id)
+            why = None if topic is None else other_topic(each.split, topic.topic_id)
+            if why is None and (absent := _absent(each, topic)) is not None:
+                self._absent_since_seconds[key] = since.get(key, now_seconds)
+                if at_last or now_seconds - self._absent_since_seconds[key] >= ABSENT_SECONDS:
+                    why = f"the {absent} does not exist any more"
             if why is not None:
                 lost = True
                 self._lose_topic(each, why)
@@ -403,10 +402,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return self._take_end(key, each, int(message.offset() or 0))
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
             self._out_of_range(key, each)
-            return True
-        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
-            if each is not None:
-                self._lose_topic(each, "the topic or the partition was deleted")
             return True
         if not may_pass(error):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
@@ -541,6 +536,14 @@ def collecting_nothing() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+def _absent(each: _Range, topic: Topic | None) -> str | None:
+    """Return what does not exist, by an answer about the topic of a range; None if topic and partition exist."""
+    if topic is None:
+        return "topic"
+    # A partition whose rows came exists.
+    return "partition" if each.split.partition not in topic.partitions and each.given == each.position else None
 
 
 def _at(each: _Range) -> Any:

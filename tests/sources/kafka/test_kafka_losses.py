@@ -103,6 +103,41 @@ def test_rows_of_a_topic_that_stays_unknown_are_not_handed_out(go_on: bool) -> N
         assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 7}
 
 
+UNKNOWN_PARTITION = event(KafkaError._UNKNOWN_PARTITION)
+
+
+@pytest.mark.parametrize("knows", [(0,), ()])
+def test_a_partition_that_one_broker_does_not_know_yet_is_read_when_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, knows: tuple[int, ...]
+) -> None:
+    """A broker with old metadata answers with the number of partitions before partitions were added."""
+    consumer = ScriptedConsumer([[UNKNOWN_PARTITION], *[[]] * 20, [message(2)], [UNKNOWN_PARTITION], [message(3)]])
+    reader = reader_of(consumer, split(start=2, stop=4), go_on=True, step=0.5)
+    answers = [knows]
+    monkeypatch.setattr(
+        client_of(reader),
+        "topics",
+        lambda names: {"orders": Topic("orders", "id-1", answers.pop() if answers else (0,))},
+    )
+
+    assert read_to_the_end(reader) == [2, 3]
+    assert reader.metric_values() == {"data_losses": 0, "lost_offsets": 0}
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_a_partition_that_stays_away_is_lost(go_on: bool) -> None:
+    consumer = ScriptedConsumer([[message(2)], [], [UNKNOWN_PARTITION]])
+    reader = reader_of(consumer, split(start=2, stop=9), go_on=go_on, step=0.5)
+    client_of(reader).there["orders"] = {1: (0, 9)}
+
+    if not go_on:
+        with pytest.raises(KafkaDataLost, match="from 3 on are lost: the partition does not exist any more"):
+            read_to_the_end(reader)
+    else:
+        assert read_to_the_end(reader) == [2], "a row of the planned topic is handed out"
+        assert reader.metric_values() == {"data_losses": 1, "lost_offsets": 6}
+
+
 def read_to_the_end(reader: KafkaSplitReader) -> list[int]:
     """Return the offsets of the rows of one split."""
     offsets: list[int] = []
