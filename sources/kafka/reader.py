@@ -145,7 +145,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._ready: deque[SplitRows] = deque()
         self._kept: KeptConsumer | None = None
         self._woken = threading.Event()
-        self._moved_seconds = self._renewed_seconds = now_seconds()
+        self._moved_seconds = self._renewed_seconds = self._returned_seconds = now_seconds()
         self._patience_seconds = FIRST_PATIENCE_SECONDS
         self._rows = self._bytes = 0
         self._topics: set[str] = set()
@@ -181,6 +181,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def fetch(self) -> Fetched:
         began = self._now_seconds()
+        self._leave_out_pause(began)
         while self._rows < BATCH_ROWS and self._bytes < BATCH_BYTES and not self._woken.is_set():
             active = list(self._ranges.values())
             if not active and (self._finished or self._rows):
@@ -191,12 +192,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._take_chunk(active)
             if self._now_seconds() - began > BLOCK_SECONDS:
                 break
-        if self._check_topics():
-            self._woken.clear()
-            return self._flush()
-        self._woken.wait(BLOCK_SECONDS)
+        known = self._check_topics()
+        if not known:
+            self._woken.wait(BLOCK_SECONDS)
         self._woken.clear()
-        return Fetched()
+        fetched = self._flush() if known else Fetched()
+        self._returned_seconds = self._now_seconds()
+        return fetched
 
     def wake_up(self) -> None:
         self._woken.set()
@@ -502,6 +504,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _note_move(self) -> None:
         self._moved_seconds = self._renewed_seconds = self._now_seconds()
         self._patience_seconds = FIRST_PATIENCE_SECONDS
+
+    def _leave_out_pause(self, began_seconds: float) -> None:
+        """Count the time between two fetches as no silence of the brokers, because the caller took that time."""
+        pause_seconds = began_seconds - self._returned_seconds
+        self._moved_seconds = min(began_seconds, self._moved_seconds + pause_seconds)
+        self._renewed_seconds = min(began_seconds, self._renewed_seconds + pause_seconds)
 
     def _renew(self, silent: KeptConsumer) -> None:
         """Go on with a new consumer, because expected rows do not come."""

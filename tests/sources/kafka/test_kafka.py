@@ -323,36 +323,6 @@ def test_an_error_that_waiting_does_not_cure_is_raised_and_others_are_waited_for
     assert read(reader_of(away, split(stop=1)))[1] == ["orders/0"]
 
 
-def test_silence_is_an_error_when_it_lasts_and_names_the_split() -> None:
-    reader = reader_of(ScriptedConsumer([[message(0)]]), split(stop=9), step=5.0)
-
-    with pytest.raises(
-        KafkaUnavailable,
-        match=r"Kafka at b:9092: cannot read split 'orders/0' from offset 1 to 9, tried for \d+ s: no answer",
-    ):
-        read(reader, 40)
-
-
-def test_a_consumer_that_brings_nothing_gives_way_to_a_new_one_after_pauses_that_grow() -> None:
-    """The old consumer may keep asking a former leader, or use an old epoch."""
-    going, silent = split(0, stop=9), split(1, stop=9)
-    consumer = ScriptedConsumer([[message(0)], *[[]] * 10, [message(1)], *[[]] * 3])
-    reader = reader_of(consumer, going, silent, step=0.5)
-    consumer.calls.clear()
-
-    offsets, _, _ = read(reader, 30)
-    cache = reader._consumers
-    assert isinstance(cache, ScriptedCache)
-    renewed = [at for call, at in consumer.calls if call == "assign"]
-
-    assert offsets == {"orders/0": [0, 1]}
-    assert renewed[:2] == [[("orders", 0, 1), ("orders", 1, 0)]] * 2
-    assert renewed[-1] == [("orders", 0, 2), ("orders", 1, 0)]
-    assert 4 <= len(renewed) == cache.discarded <= 8
-    reader.close()
-    assert (cache.discarded, cache.given_back) == (len(renewed) + 1, 0)
-
-
 def test_a_closed_reader_gives_its_consumer_back_once() -> None:
     cache = ScriptedCache(ScriptedConsumer([]))
     reader = KafkaSplitReader(SETTINGS, KafkaColumns(), go_on=False, consumers=cache)
