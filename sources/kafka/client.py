@@ -387,6 +387,7 @@ class KafkaClient:
 
             properties = self._settings.properties({"error_cb": self._errors})
             self._admin = created(lambda: AdminClient(properties, logger=self._errors.log), self._settings)
+        self._poll()  # confluent-kafka before 2.13 calls the user's `oauth_cb` for a login in `poll` only
         return self._admin
 
     def _poll(self) -> None:

@@ -130,3 +130,35 @@ def test_a_refusal_is_not_asked_again_and_a_missing_topic_is_no_error() -> None:
         refused.topics(["orders"])
     assert refused.pauses == []
     assert missing.topics(["orders"]) == {}
+
+
+def test_a_login_by_callback_has_its_token_before_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before version 2.13, confluent-kafka calls `oauth_cb` in `poll` only, for the first token and each renewal."""
+    made: list[LogsInByPoll] = []
+
+    def make(properties: object, logger: object) -> LogsInByPoll:
+        made.append(LogsInByPoll())
+        return made[-1]
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", make)
+    client = KafkaClient(KafkaSettings("b:1", {}, 5.0, read_committed=True), wait=lambda _: None)
+    for _ in range(2):
+        assert list(client.topics(["orders"])) == ["orders"]
+        made[-1].token = False
+
+    assert len(made) == 1
+
+
+class LogsInByPoll(Answers):
+    """An admin client that gets its token in `poll`, and answers nobody without a token."""
+
+    def __init__(self) -> None:
+        super().__init__(failures=0, code=KafkaError._TIMED_OUT)
+        self.token = False
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+        self.failures = 0 if self.token else self.asked + 1
+        return super().describe_topics(topics, request_timeout)
+
+    def poll(self, timeout: float) -> None:
+        self.token = True
