@@ -127,10 +127,10 @@ class Measurement:
 
         time, none = quoted(self.event_time), self.key.any_null()
         micros = f"unix_micros({time})"
-        sketch = f"tuple_sketch_agg_double({self.key.expression()}, {{value}}, {self.sketch_lg}, '{{mode}}')"
+        split = self.key.expression()
         seconds = self._unless_future(f"cast({time} as double)")
         made = {
-            "latest": sketch.format(value=seconds, mode="max"),
+            "latest": self._sketch(split, seconds, "max"),
             "rows": "count(1)",
             "null_split_rows": f"count(case when {none} then 1 end)",
             "null_time_rows": f"count(case when {time} is null and not ({none}) then 1 end)",
@@ -139,11 +139,11 @@ class Measurement:
         }
         if self.future_guard_us is not None:
             # Only rows beyond the guard have a key, which is cast to a time and back: `unix_micros` has a fixed type.
-            key = f"unix_micros({self._if_future(f'timestamp_micros({self.key.expression()})')})"
-            made["future"] = f"tuple_sketch_agg_double({key}, 1.0D, {self.sketch_lg}, 'sum')"
+            key = f"unix_micros({self._if_future(f'timestamp_micros({split})')})"
+            made["future"] = self._sketch(key, "1.0D", "sum")
         if self.detail:
-            made["earliest"] = sketch.format(value=seconds, mode="min")
-            made["split_rows"] = sketch.format(value=self._unless_future("1.0D"), mode="sum")
+            made["earliest"] = self._sketch(split, seconds, "min")
+            made["split_rows"] = self._sketch(split, self._unless_future("1.0D"), "sum")
         if self.sample_names:
             named = f"struct({', '.join(map(quoted, self.key.columns))})"
             made["names"] = f"collect_set(if(({micros} & {_SAMPLE_MASK}) = 0, {named}, null))"
@@ -221,6 +221,9 @@ class Measurement:
             with suppress(ValueError):
                 shown.append(tuple(_from_json(row.get(column), kind) for column, kind in typed))
         return shown
+
+    def _sketch(self, key: str, value: str, mode: str) -> str:
+        return f"tuple_sketch_agg_double({key}, {value}, {self.sketch_lg}, '{mode}')"
 
     def _limit(self) -> str:
         assert self.future_guard_us is not None, "asked without a guard"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,17 @@ def test_wholeeconds_survive_as_seconds_in_a_double() -> None:
         assert np.array_equal(_whole(times / 1e6, 1e6, "here"), times), "seed 7"
 
 
+@pytest.mark.parametrize("column", ["a{b}", "a{", "{}", "a}", "{value}"])
+def test_braces_in_a_columns_name_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, column: str) -> None:
+    def named(text: str) -> object:
+        return SimpleNamespace(alias=lambda name: f"{text} as {name}")
+
+    monkeypatch.setattr("pyspark.sql.functions.expr", named)
+    plain, braces = (measurement(key=SplitKey((name,), ("string",))).columns() for name in ("plain", column))
+
+    assert braces == [str(text).replace("`plain`", f"`{column}`") for text in plain]
+
+
 @since("4.2", "the largest event time of each split in the JVM")
 def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
     """Every kind of row: good, in the future, without time, without split, before 1970; the guard hides no good row."""
@@ -126,8 +138,9 @@ def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
 
 @since("4.2", "the largest event time of each split in the JVM")
 def test_a_split_of_one_integer_whose_clock_is_wrong_has_its_own_id(spark: SparkSession) -> None:
-    df = spark.sql("select 3 p, timestamp '2099-01-01 00:00:00' ts union all select 4, timestamp '2023-01-01 00:00:00'")
-    key = SplitKey(("p",), ("int",))
+    future, past = "timestamp '2099-01-01 00:00:00'", "timestamp '2023-01-01 00:00:00'"
+    df = spark.sql("select 3 `{p}`, " + future + " ts union all select 4, " + past)
+    key = SplitKey(("{p}",), ("int",))
     made = measurement(key=key, sample_names=False)
     seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
 
