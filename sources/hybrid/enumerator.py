@@ -52,11 +52,6 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._child_context: ChildContext | None = None
         context.metric_group.gauge("source_index", lambda: self._index)
 
-    @property
-    def source_index(self) -> int:
-        """Index of the present source."""
-        return self._index
-
     def start(self) -> None:
         source = self._sources[self._index]
         self._child_context = child_context = self._new_context()

@@ -119,20 +119,17 @@ class KafkaClient:
         from confluent_kafka import KafkaException
 
         action = f"list the topics that match {pattern!r}"
-        patience = self._patience(action)
-        listed: Any = None
-        while listed is None:
-            failed = self._greeting()
-            if failed is None:
-                try:
-                    listed = self._connected().list_topics(timeout=self._request_seconds(patience.left_seconds))
-                except KafkaException as unlisted:
-                    self._poll()
-                    failed = unlisted
-            if failed is not None:
-                self._renew()
-                self._pause_or_give_up(action, failed, patience)
-        self._reached = True
+
+        def ask(seconds: float) -> dict[str, Future[Any]]:
+            answer: Future[Any] = Future()
+            try:
+                answer.set_result(self._connected().list_topics(timeout=seconds))
+            except KafkaException as failed:
+                answer.set_exception(failed)
+            return {pattern: answer}
+
+        answers, _ = self._ask_each(action, ask)
+        listed: Any = answers[pattern]
         return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
 
     def positions(

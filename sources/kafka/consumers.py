@@ -136,11 +136,6 @@ class ConsumerCache:
         for each in idle:
             each.close()
 
-    @property
-    def idle(self) -> int:
-        """The number of kept consumers."""
-        return len(self._idle)
-
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
             self._inherited.append(self._idle)  # kept, because closing one here would wait for its threads for ever

@@ -82,7 +82,8 @@ class KafkaOffsets:
                     raise InvalidKafkaOption(
                         "offsets", shown(key), "(topic, partition) as key", 'write {("orders", 0): 17}.'
                     )
-        return cls("offsets", None, tuple(sorted(named, key=lambda item: item[0])), cls.maybe(otherwise))
+        remaining = None if otherwise is None else cls.of(otherwise)
+        return cls("offsets", None, tuple(sorted(named, key=lambda item: item[0])), remaining)
 
     @classmethod
     def committed(cls, otherwise: str | KafkaOffsets = "earliest") -> KafkaOffsets:
@@ -116,11 +117,6 @@ class KafkaOffsets:
         if not isinstance(name, str) or name not in simple:
             raise InvalidKafkaOption(option, shown(given), EXPECTED, "a bare number has no unit; say what it is.")
         return simple[name]()
-
-    @classmethod
-    def maybe(cls, given: str | KafkaOffsets | None) -> KafkaOffsets | None:
-        """Do `of`, but return None for None."""
-        return None if given is None else cls.of(given)
 
     def for_partition(self, partition: TopicPartitionId) -> int | KafkaOffsets | None:
         """Return the position of one partition in `by_partition`; None if the partition is not there."""

@@ -17,7 +17,6 @@ import gc
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Message
+    from confluent_kafka import KafkaError, Message
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
@@ -142,7 +141,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._finished: set[str] = set()
         self._over: list[_Range] = []  # finished ranges whose rows are not handed out yet
         self._absent_since_seconds: dict[TopicPartitionId, float] = {}  # partitions that the last answer did not know
-        self._ready: deque[SplitRows] = deque()
         self._kept: KeptConsumer | None = None
         self._woken = threading.Event()
         self._moved_seconds = self._renewed_seconds = self._returned_seconds = now_seconds()
@@ -312,18 +310,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._finished.add(each.split.split_id)
         self._drop([key])
 
-    def _put_ready(self, each: _Range) -> None:
-        if each.rows:
-            batch = self._columns.batch(each.split.topic, each.split.partition, each.chunks)
-            self._ready.append(SplitRows(each.split.split_id, batch, each.position))
-            each.rows, each.chunks = 0, [[] for _ in each.chunks]
-        each.given = each.position
-
     def _flush(self) -> Fetched:
+        ready: list[SplitRows] = []
         for each in (*self._over, *self._ranges.values()):
-            self._put_ready(each)
-        fetched = Fetched(tuple(self._ready), frozenset(self._finished))
-        self._ready.clear()
+            if each.rows:
+                batch = self._columns.batch(each.split.topic, each.split.partition, each.chunks)
+                ready.append(SplitRows(each.split.split_id, batch, each.position))
+                each.rows, each.chunks = 0, [[] for _ in each.chunks]
+            each.given = each.position
+        fetched = Fetched(tuple(ready), frozenset(self._finished))
         self._over.clear()
         self._finished.clear()
         self._rows = self._bytes = 0
@@ -474,13 +469,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._seek(each)
 
     def _seek(self, each: _Range) -> None:
-        consumer: Consumer = self._connected()
-        consumer.incremental_unassign([_at(each)])
-        consumer.incremental_assign([_at(each)])
-
-    def _connected(self) -> Consumer:
         assert self._kept is not None, "splits were assigned"
-        return self._kept.consumer
+        self._kept.consumer.incremental_unassign([_at(each)])
+        self._kept.consumer.incremental_assign([_at(each)])
 
     def _check_alive(self, active: Sequence[_Range]) -> None:
         """Raise an error if nothing came for too long, or if a login was refused."""

@@ -61,7 +61,7 @@ class KafkaSettings:
         return None if group is None else str(group)
 
     def properties(self, more: Mapping[str, object]) -> dict[str, Any]:
-        """Return librdkafka's properties: the user's replace our defaults, and required properties replace both."""
+        """Return librdkafka's properties: the user's replace ours, except for the address of the brokers."""
         return {**DEFAULTS, **more, **self._options, "bootstrap.servers": self.bootstrap_servers}
 
     def redact(self, text: str) -> str:

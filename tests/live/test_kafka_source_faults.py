@@ -335,7 +335,7 @@ def test_a_consumer_is_used_again(kafka: Broker) -> None:
 
     made = [read_tables(source, [whole(topic, start + 10, start=start)]) for start in range(0, 90, 10)]
 
-    assert CONSUMERS.idle == 1
+    assert len(CONSUMERS._idle) == 1
     assert [n for each in made for n in each[f"{topic}/0"]["offset"].to_pylist()] == list(range(90))
 
 

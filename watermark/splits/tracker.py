@@ -89,15 +89,11 @@ class SplitTracker:
             before_epoch + counts.before_epoch_rows,
         )
 
-    def merge(self, other: SplitTracker) -> SplitTracker:
-        """Merge both measurements into a new tracker. A cell in both trackers counts once."""
-        merged = SplitTracker()
-        merged._marks, merged._future, merged._counts = dict(self._marks), dict(self._future), dict(self._counts)
-        merged.absorb(other)
-        return merged
-
     def absorb(self, other: SplitTracker) -> None:
-        """Merge into this tracker, so that the marks of thousands of tasks are not copied for each task."""
+        """Merge another measurement into this tracker. A cell in both trackers counts once.
+
+        The marks of thousands of tasks are not copied for each task.
+        """
         for own_marks, marks in ((self._marks, other._marks), (self._future, other._future)):
             for key, mark in marks.items():
                 mine = own_marks.get(key)

@@ -100,7 +100,7 @@ class Driver:
 
     @property
     def index(self) -> int:
-        return self.enumerator.source_index
+        return self.enumerator._index
 
     def ids(self, subtask: int | None = None) -> list[str]:
         return [each.split_id for reader, each in self.context.assigned if subtask in (None, reader)]
@@ -527,7 +527,7 @@ def test_a_failover_in_the_middle_of_a_source_loses_no_finish() -> None:
 
 def index_of(coordinator: SourceCoordinator[Any, Any]) -> int:
     assert isinstance(coordinator.enumerator, HybridEnumerator)
-    return coordinator.enumerator.source_index
+    return coordinator.enumerator._index
 
 
 def await_ids(coordinator: SourceCoordinator[Any, Any], gateway: Gateway, expected: list[str]) -> None:

@@ -945,7 +945,7 @@ def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() 
     first.errors(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     assert cache.take(settings, {"group.id": "a"}) is not first
-    assert cache.idle == 0
+    assert len(cache._idle) == 0
 
 
 def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -962,8 +962,8 @@ def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch:
     assert cache.take(settings, {"group.id": "a"}) is not first
     for group in ("a", "b", "c"):
         cache.give_back(cache.take(settings, {"group.id": group}))
-    assert cache.idle == 2
+    assert len(cache._idle) == 2
     monkeypatch.setattr("os.getpid", lambda: -1)
     assert cache.take(settings, {"group.id": "c"}).key != first.key
-    assert cache.idle == 0
+    assert len(cache._idle) == 0
     cache.close()

@@ -79,6 +79,25 @@ def test_a_broker_that_is_away_is_asked_again_after_growing_pauses_each_time_by_
     assert (admin.polled, client.made) == (8, 8)
 
 
+def test_topics_are_listed_again_by_a_new_client_until_a_broker_answers() -> None:
+    class Lists(Answers):
+        def list_topics(self, timeout: float) -> Any:
+            from types import SimpleNamespace
+
+            self.asked += 1
+            if self.asked <= self.failures:
+                raise KafkaException(KafkaError(self.code))
+            return SimpleNamespace(topics=dict.fromkeys(("orders", "orders-2", "others", "__orders")))
+
+    client = Asking(Lists(3, KafkaError._TRANSPORT, unreached=1))
+
+    assert client.topics_like("orders") == {"orders": Topic("orders", "id-1", (0, 1))}
+    assert client.pauses == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert client.made == 5
+    with pytest.raises(KafkaUnavailable, match=r"cannot list the topics that match 'ord\.\*', .*check user, password"):
+        Asking(Lists(1, KafkaError.CLUSTER_AUTHORIZATION_FAILED)).topics_like("ord.*")
+
+
 def test_after_a_failure_nothing_is_asked_of_a_client_that_reaches_nobody() -> None:
     client = Asking(admin := Answers(1, KafkaError._TIMED_OUT, unreached=3))
 
