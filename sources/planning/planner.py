@@ -252,13 +252,6 @@ class BatchPlanner(Generic[SplitT]):
             self._present.enumeration.coordinator.notify_checkpoint_complete(end.checkpoint)
             self._present.extent.committed(end)
 
-    def latest(self) -> dict[str, int]:
-        """Return the present end of every live split, as far as known, for people."""
-        if self._present is None:
-            return {}
-        ends = self._present.extent.planner.latest([placed.split for placed in self._present.live.values()])
-        return dict(sorted((split_id, end.position) for split_id, end in ends.items()))
-
     def close(self) -> None:
         """End threads and close connections."""
         self._telling.planning()

@@ -128,17 +128,6 @@ class PravegaClient:
         """Java's `ClientConfig`, for callers that need other parts of its client."""
         return self._config
 
-    def check(self) -> None:
-        """Ask any question, to see whether Pravega answers.
-
-        Raises:
-            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
-        """
-        scope = self.settings.scope
-        self.ask(
-            f"look for scope {scope}", lambda: _result(self._controller.checkScopeExists(scope)), missing=lambda: None
-        )
-
     # -- streams
 
     def streams(self) -> list[str]:

@@ -230,10 +230,6 @@ class Idleness:
         timer = self._timers.get(split)
         return None if timer is None or timer.paused_at_us is not None or timer.pauses else timer.heard_us
 
-    def timed(self, split: SplitId) -> bool:
-        """Whether the silence of this split is being timed."""
-        return split in self._timers
-
     def runs_out(self, heard_us: int, until_us: int) -> bool:
         """Whether a split last heard at ``heard_us``, and read since, is silent for too long at ``until_us``."""
         return self._now(until_us) - self._at(heard_us) > self.timeout_us
