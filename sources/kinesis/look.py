@@ -345,8 +345,10 @@ class ShardLook:
         """The same place, named by the record that follows, if that record was looked at.
 
         Only this name shows later whether the record has expired: after an expired record the service goes on with the
-        next record that is there.
+        next record that is there. A time or "TRIM_HORIZON" is such a place as well.
         """
+        if place == self.base and self.ahead:
+            return at(self.ahead[0].sequence)
         kind, _, number = place.partition(" ")
         follows = bisect_right(self.ahead, int(number), key=_sequence) if kind == "AFTER_SEQUENCE_NUMBER" else None
         return place if follows is None or follows == len(self.ahead) else at(self.ahead[follows].sequence)

@@ -1,0 +1,97 @@
+"""The planner of Kinesis, on a scripted service: shards that split, whose records expire, or that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from lowmark.sources.kinesis import KinesisDataLost
+from lowmark.sources.kinesis.client import KinesisSettings, Page
+from lowmark.sources.kinesis.planner import KinesisPlanner
+from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, at, at_time
+from lowmark.sources.slicing import SliceLimits, plan_slices
+
+SETTINGS = KinesisSettings(region="eu-west-1")
+NOW_MS = 1_767_225_600_000
+HOUR_MS = 3_600_000
+
+
+class Service:
+    """A client of a stream in memory: shards by name, each with its records' (sequence number, arrival time)."""
+
+    settings, throttled = SETTINGS, 0
+
+    def __init__(self, **records: list[tuple[int, int]]) -> None:
+        self.records_of, self.closed = records, set[str]()
+        self.listed = [{"ShardId": name} for name in records]
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    def shards(self, stream: str) -> list[dict[str, Any]]:
+        return self.listed
+
+    def retention_ms(self, stream: str) -> int:
+        return 24 * HOUR_MS
+
+    def lend(self, stream: str, shard: str) -> float:
+        return 0.0
+
+    def iterator(self, stream: str, shard: str, cursor: str, **options: Any) -> str:
+        return cursor
+
+    def records(self, stream: str, shard: str, iterator: str, limit: int, **options: Any) -> Page:
+        kind, _, where = iterator.partition(" ")
+        begins = {
+            "TRIM_HORIZON": lambda number, time_ms: True,
+            "AT_TIMESTAMP": lambda number, time_ms: time_ms >= int(where),
+            "AT_SEQUENCE_NUMBER": lambda number, time_ms: number >= int(where),
+            "AFTER_SEQUENCE_NUMBER": lambda number, time_ms: number > int(where),
+        }[kind]
+        there = [each for each in self.records_of[shard] if begins(*each)]
+        page = there[:limit]
+        more = len(page) < len(there)
+        found = [
+            {"SequenceNumber": str(number), "Data": b"x",
+             "ApproximateArrivalTimestamp": datetime.fromtimestamp(time_ms / 1_000, timezone.utc)}
+            for number, time_ms in page
+        ]  # fmt: skip
+        behind_ms = max(1, there[-1][1] - page[-1][1]) if more else 0
+        again = f"AFTER_SEQUENCE_NUMBER {page[-1][0]}" if page else iterator
+        return Page(found, None if shard in self.closed and not more else again, behind_ms)
+
+
+def split_of(shard: str, **changes: Any) -> KinesisSplit:
+    return KinesisSplit(**{"split_id": f"orders/{shard}", "stream": "orders", "shard": shard} | changes)
+
+
+@contextmanager
+def planner_of(service: Any, **options: Any) -> Iterator[KinesisPlanner]:
+    planner = KinesisPlanner(SETTINGS, **{"go_on": False, "client": service} | options)
+    try:
+        yield planner
+    finally:
+        planner.close()
+
+
+@pytest.mark.parametrize("cursor", [TRIM_HORIZON, at_time(NOW_MS - 23 * HOUR_MS)])
+def test_records_of_a_shard_that_waits_do_not_expire_unseen(cursor: str) -> None:
+    """A child waits for its parent, or alignment holds a shard. The query restarts after the first records expired."""
+    service = Service(
+        parent=[(1, NOW_MS - 2), (2, NOW_MS - 1)], child=[(n, NOW_MS - 22 * HOUR_MS + n) for n in range(10, 20)]
+    )
+    service.closed = {"parent"}
+    family = [split_of("parent"), split_of("child", parents=("orders/parent",), cursor=cursor)]
+    with planner_of(service) as planner:
+        slices = plan_slices(planner, family, SliceLimits(now_us=NOW_MS * 1_000, rows=1), previous_time_us=None).slices
+        [_, (nothing, child)] = planner.cut([(split, slices[split.split_id].stop) for split in family])
+    assert (nothing.cursor, nothing.until, child.cursor) == (cursor, cursor, at(10))
+    service.records_of["child"] = service.records_of["child"][6:]
+    with planner_of(service) as planner, pytest.raises(KinesisDataLost, match="the first that is there is 16"):
+        planner.latest([child])
+    with planner_of(service, go_on=True) as planner:
+        assert planner.latest([child])["orders/child"].rows == 4
+        assert planner.metric_values()["data_losses"] == 1
