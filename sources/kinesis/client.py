@@ -110,11 +110,13 @@ class Page:
     Attributes:
         iterator: the iterator for the next page; None at the end of a closed shard.
         behind_ms: how far behind the newest record of the shard the page ends; 0: no more records are there now.
+        children: at the end of a closed shard, the shards that follow; empty if the service does not name them.
     """
 
     records: list[dict[str, Any]]
     iterator: str | None
     behind_ms: int
+    children: frozenset[str] = frozenset()
 
 
 class KinesisClient:
@@ -230,7 +232,9 @@ class KinesisClient:
         answer = self.call("get_records", asked, action, patience_seconds=patience_seconds, gone=True)
         if (pace := self._pace(stream, shard)) is not None:
             pace.took(now_seconds=began, size_bytes=sum(len(record["Data"]) for record in answer["Records"]))
-        return Page(answer["Records"], answer.get("NextShardIterator"), int(answer.get("MillisBehindLatest") or 0))
+        behind_ms = int(answer.get("MillisBehindLatest") or 0)
+        children = frozenset(str(child["ShardId"]) for child in answer.get("ChildShards") or ())
+        return Page(answer["Records"], answer.get("NextShardIterator"), behind_ms, children)
 
     def wait_seconds(self, stream: str, shard: str) -> float:
         """How long to wait before a shard may be read."""

@@ -97,6 +97,7 @@ class ShardLook:
     Attributes:
         base: the place where the records ahead begin.
         closed: whether they end at the final end of a closed shard.
+        children: the shards that follow a closed shard, as far as its last page names them.
         at_tip: whether they reached the present end of the shard.
         tip: the last known record, if the records ahead do not reach the end.
         behind_ms: how far their end is behind the newest record.
@@ -108,6 +109,7 @@ class ShardLook:
     start: int
     ahead: list[Seen] = field(default_factory=list)
     closed: bool = False
+    children: frozenset[str] = frozenset()
     at_tip: bool = False
     tip: Seen | None = None
     behind_ms: int = 0
@@ -206,7 +208,7 @@ class ShardLook:
             self.ahead += found
             self._read += found
             self.behind_ms = page.behind_ms
-            self.closed = page.iterator is None
+            self.closed, self.children = page.iterator is None, page.children
             # A full page may be followed by records of its last millisecond.
             self.at_tip = self.closed or (page.behind_ms == 0 and len(page.records) < limit)
             self._renumber()

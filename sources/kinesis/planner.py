@@ -209,14 +209,16 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
                 self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
                 patience_seconds=min(PATIENCE_SECONDS, self._settings.give_up_seconds),
             )  # fmt: skip
-            if look.closed and split.split_id not in self._children:
-                self._children[split.split_id] = self._children_of(split)
+            if look.closed and not self._bounded and split.split_id not in self._children:
+                self._find_children(split, look)
         except KinesisUnavailable as silent:
             return split.split_id, silent
         except PlaceRefused as refused:
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         except ShardGone as gone:
             return self._pass_gone(split, gone.cause)
+        except KinesisStreamMissing as missing:
+            return self._pass_gone(split, str(missing))
         if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.ahead or look.at_tip):
             first = look.first()
             if first is None or split.cursor != at(first.sequence):
@@ -256,17 +258,29 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             hours = retention_ms / 3_600_000
             self._loss.found(split, f"nobody looked for longer than the {hours:g} hours for which records are kept")
 
-    def _children_of(self, split: KinesisSplit) -> frozenset[str]:
-        return frozenset(
-            split_id(split.stream, shard["ShardId"])
-            for shard in self._client.shards(split.stream)
+    def _find_children(self, split: KinesisSplit, look: ShardLook) -> None:
+        """Find the children of a closed shard: the shards that its last page names, and those in the list of shards.
+
+        The list may be older than the end of the shard; then the next look reads the end of the shard again.
+        """
+        shards = self._client.shards(split.stream)
+        own = next((shard for shard in shards if shard["ShardId"] == split.shard), None)
+        # Children expire after their parent, so only the children of an expired shard may have expired, too.
+        named = frozenset[str]() if own is None else look.children
+        if own is not None and not named and not own["SequenceNumberRange"].get("EndingSequenceNumber"):
+            look.closed = False
+            return
+        found = named | {
+            str(shard["ShardId"])
+            for shard in shards
             if split.shard in {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")}
-        )
+        }
+        self._children[split.split_id] = frozenset(split_id(split.stream, child) for child in found)
 
     def _end(self, split: KinesisSplit, look: ShardLook | None, known: set[str]) -> SplitEnd:
         assert look is not None, "it was looked at"
         name = split.split_id
-        complete = look.closed and (self._bounded or self._children.get(name, frozenset()) <= known)
+        complete = look.closed and (self._bounded or self._children[name] <= known)
         if look.closed and not complete:
             del self._children[name]  # ask again, because a child may have been split and have expired
         position, finished = look.end, complete

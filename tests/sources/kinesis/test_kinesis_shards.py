@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from lowmark.sources.kinesis import KinesisDataLost
+from lowmark.sources.kinesis import KinesisDataLost, KinesisStreamMissing
 from lowmark.sources.kinesis.client import KinesisSettings, Page
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, at, at_time
@@ -26,13 +26,24 @@ class Service:
 
     def __init__(self, **records: list[tuple[int, int]]) -> None:
         self.records_of, self.closed = records, set[str]()
-        self.listed = [{"ShardId": name} for name in records]
+        self.listed = [listed(name) for name in records]
+        self.children: list[str] = []  # the children that the last answer of a closed shard names
+        self.deleted = False
 
     def now_ms(self) -> int:
         return NOW_MS
 
     def shards(self, stream: str) -> list[dict[str, Any]]:
+        self._check()
         return self.listed
+
+    def created_ms(self, stream: str) -> int:
+        self._check()
+        return 0
+
+    def _check(self) -> None:
+        if self.deleted:
+            raise KinesisStreamMissing("eu-west-1", "stream 'orders'", "list the shards of 'orders'")
 
     def retention_ms(self, stream: str) -> int:
         return 24 * HOUR_MS
@@ -61,7 +72,15 @@ class Service:
         ]  # fmt: skip
         behind_ms = max(1, there[-1][1] - page[-1][1]) if more else 0
         again = f"AFTER_SEQUENCE_NUMBER {page[-1][0]}" if page else iterator
-        return Page(found, None if shard in self.closed and not more else again, behind_ms)
+        if shard in self.closed and not more:
+            return Page(found, None, 0, frozenset(self.children))
+        return Page(found, again, behind_ms)
+
+
+def listed(shard: str, *, parent: str | None = None, closed: bool = False) -> dict[str, Any]:
+    """A shard in an answer of ListShards."""
+    numbers = {"StartingSequenceNumber": "0"} | ({"EndingSequenceNumber": "9"} if closed else {})
+    return {"ShardId": shard, "SequenceNumberRange": numbers} | ({"ParentShardId": parent} if parent else {})
 
 
 def split_of(shard: str, **changes: Any) -> KinesisSplit:
@@ -95,3 +114,48 @@ def test_records_of_a_shard_that_waits_do_not_expire_unseen(cursor: str) -> None
     with planner_of(service, go_on=True) as planner:
         assert planner.latest([child])["orders/child"].rows == 4
         assert planner.metric_values()["data_losses"] == 1
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_a_shard_that_was_split_waits_for_its_children_though_the_list_of_shards_is_older(names: bool) -> None:
+    """GetRecords has ended, and ListShards still shows the parent open: without a child, but not without children."""
+    service = Service(parent=[(1, NOW_MS - 1)], child=[])
+    service.closed, service.listed = {"parent"}, [listed("parent")]
+    service.children = ["child"] if names else []
+    parent, child = split_of("parent"), split_of("child", parents=("orders/parent",))
+    now = [0.0]
+    with planner_of(service, now_seconds=lambda: now[0]) as planner:
+
+        def finished(*splits: KinesisSplit) -> bool:
+            now[0] += 1.0
+            return planner.latest(splits)["orders/parent"].finished
+
+        assert not finished(parent)
+        assert not finished(parent), "the list is as old as before"
+        assert finished(parent, child) == names, "a child that the service names needs no list"
+        service.listed = [listed("parent", closed=True), listed("child", parent="parent")]
+        assert not finished(parent)
+        assert finished(parent, child)
+
+
+def test_a_shard_whose_children_have_expired_is_finished() -> None:
+    service = Service(parent=[(1, NOW_MS - 1)])
+    service.closed, service.listed, service.children = {"parent"}, [listed("grandchild", parent="child")], ["child"]
+    with planner_of(service) as planner:
+        assert planner.latest([split_of("parent")])["orders/parent"].finished
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_stream_that_is_deleted_while_the_children_of_a_shard_are_unknown_ends(named: bool) -> None:
+    service = Service(parent=[(1, NOW_MS - 1)])
+    service.closed = {"parent"}
+    with planner_of(service, named=named, go_on=True) as planner:
+        assert not planner.latest([split_of("parent")])["orders/parent"].finished
+        service.deleted = True
+        planner._now_seconds = lambda: float("inf")
+        if named:
+            with pytest.raises(KinesisStreamMissing):
+                planner.latest([split_of("parent")])
+        else:
+            assert planner.latest([split_of("parent")])["orders/parent"].finished
+            assert planner.metric_values()["data_losses"] == 1
