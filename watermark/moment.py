@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 
 from .errors import InvalidTime, shown
@@ -14,6 +15,12 @@ MILLISECOND_US = 1_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
+_ISO = re.compile(
+    r"(?P<year>\d{4})(?P<dash>-?)(?P<month>\d\d)(?P=dash)(?P<day>\d\d)"
+    r"(?:[Tt ](?P<hour>\d\d)(?:(?P<colon>:?)(?P<minute>\d\d)(?:(?P=colon)(?P<second>\d\d)(?:[.,](?P<fraction>\d+))?)?)?"
+    r"(?P<zone>[Zz]|(?P<sign>[+-])(?P<hours>\d\d)(?::?(?P<minutes>\d\d))?)?)?",
+    re.ASCII,
+)
 
 
 def us_of(at: datetime) -> int:
@@ -41,11 +48,7 @@ def time_us(value: str | datetime, *, what: str) -> int:
     (0, 1000000)
     """
     try:
-        at = (
-            datetime.fromisoformat(f"{value[:-1]}+00:00" if value[-1:] in ("Z", "z") else value)
-            if isinstance(value, str)
-            else value
-        )
+        at = datetime_from_iso(value) if isinstance(value, str) else value
     except ValueError:
         raise InvalidTime(what, shown(value), "it is not written as ISO 8601 writes times") from None
     if not isinstance(at, datetime):
@@ -53,6 +56,39 @@ def time_us(value: str | datetime, *, what: str) -> int:
     if at.utcoffset() is None:
         raise InvalidTime(what, shown(value), "it has no time zone, so two machines may read two moments")
     return us_of(at)
+
+
+def datetime_from_iso(text: str) -> datetime:
+    """Read a time as ISO 8601 writes it: also with any number of digits after the second, and without "-" and ":".
+
+    Python 3.10 reads three or six digits, and only the long form.
+
+    Raises:
+        ValueError: it is no such time.
+
+    >>> datetime_from_iso("20260101T000000.12Z").isoformat()
+    '2026-01-01T00:00:00.120000+00:00'
+    """
+    try:
+        return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
+    except ValueError:
+        return datetime.fromisoformat(_in_long_form(text))
+
+
+def _in_long_form(text: str) -> str:
+    """A time in the form that Python 3.10 reads; the same text if it is no time.
+
+    >>> _in_long_form("2026-01-01 10:00:00.123456789+0100")
+    '2026-01-01T10:00:00.123456+01:00'
+    """
+    found = _ISO.fullmatch(text)
+    if found is None:
+        return text
+    part = found.groupdict("00")
+    day = f"{part['year']}-{part['month']}-{part['day']}"
+    time = f"{part['hour']}:{part['minute']}:{part['second']}.{part['fraction']:0<6.6}"
+    zone = f"{found['sign'] or '+'}{part['hours']}:{part['minutes']}" if found["zone"] else ""
+    return f"{day}T{time}{zone}"
 
 
 def datetime_of(us: int) -> datetime:

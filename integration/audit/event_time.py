@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
-from lowmark.watermark.moment import us_of
+from lowmark.watermark.moment import datetime_from_iso, us_of
 
 Micros = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -293,7 +293,7 @@ class TimeReader:
                 if self.pattern is not None:
                     at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC if no zone is given
                 else:
-                    at = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
+                    at = datetime_from_iso(value)
                 at = at.replace(tzinfo=dt.timezone.utc) if at.tzinfo is None else at
                 return us_of(at)
             if isinstance(value, int | float) and not isinstance(value, bool):

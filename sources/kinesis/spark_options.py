@@ -24,11 +24,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import datetime_from_iso
 
 from .errors import InvalidKinesisOption
 from .positions import KinesisPosition
@@ -127,7 +127,7 @@ def _position(option: str, text: str) -> KinesisPosition:
         return KinesisPosition.of(word, option=option)
     try:
         found: Any = json.loads(word)
-        time_of = datetime.fromisoformat(found["at_timestamp"].replace("Z", "+00:00"))
+        time_of = datetime_from_iso(found["at_timestamp"])
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise InvalidKinesisOption(
             option, shown(text), 'TRIM_HORIZON, LATEST or {"at_timestamp": "2026-01-01T00:00:00Z"}', "as JSON."

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from lowmark.watermark.moment import LEAST_US
+from lowmark.watermark.moment import LEAST_US, datetime_from_iso
 
 from .errors import InvalidPravegaOption
 
@@ -139,7 +139,7 @@ def _us(value: float | str | None, per_unit_us: int) -> int | None:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value) if "." in value else int(value)
         if isinstance(value, str):
-            found = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            found = datetime_from_iso(value)
             found = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
             since = found - datetime(1970, 1, 1, tzinfo=timezone.utc)
             return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

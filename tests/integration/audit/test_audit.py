@@ -390,6 +390,11 @@ def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Pat
         ([5], TimeReader(Unit.SECONDS), [5 * SECOND_US]),
         (["2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00"], TimeReader(), [START_US, START_US]),
         (["2023-11-14 22:13:20", "soon", None], TimeReader(), [START_US, None, None]),
+        (
+            ["20231114T221320.5Z", "2023-11-14T22:13:20.123456789Z"],
+            TimeReader(),
+            [START_US + 500_000, START_US + 123_456],
+        ),
         (["1700000000"], TimeReader(), [START_US]),
         (["1700000000", "soon", None, "9" * 400], TimeReader(), [START_US, None, None, None]),
         (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),

@@ -74,7 +74,7 @@ def test_a_source_is_its_options() -> None:
 def test_names_of_databricks_options() -> None:
     given = {
         "streamName": "orders, returns", "region": "eu-west-1",
-        "initialPosition": '{"at_timestamp": "2026-01-01T00:00:00Z"}',
+        "initialPosition": '{"at_timestamp": "20260101T000000.00Z"}',
         "failOnDataLoss": "false", "shardFetchInterval": "1 minute", "roleArn": "arn:aws:iam::1:role/x",
         "fetchers": "3",
         "maxRecordsPerFetch": "500",
