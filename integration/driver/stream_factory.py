@@ -21,6 +21,7 @@ from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecord
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import Source
 from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
@@ -147,6 +148,14 @@ def read(
             name,
             f"{type(source).__name__} keeps no event time of its own",
             "name the column with event_time=..., and make it with prepare=... if it is inside a payload.",
+        )
+    if source.externally_induced and options.rate not in (None, RateLimiterStrategy.no_op()):
+        raise WrapRefused(
+            name,
+            f"rate is {options.rate}, but the system of {type(source).__name__} decides where a batch ends, and a "
+            "batch has all rows up to there",
+            "leave rate= out, or make the source without that (PravegaSource with subscriber= in place of "
+            "reader_group=).",
         )
     stream_id, key = _new_id(), SplitKey((split_column,), (SPLIT_TYPE,))
     recorder = None

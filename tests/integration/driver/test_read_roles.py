@@ -11,19 +11,24 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.driver import stream_factory
+from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.recorder import AccumulatorRecorder, EventWithoutFormat
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import HybridSource, SourceEvent, check_source
 from lowmark.sources.files import FileSource
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.planning.slots import SlotWork
-from lowmark.watermark import SplitState
+from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import csv, parquet
@@ -86,6 +91,24 @@ def finish(df: DataFrame, sink: Sink, checkpoint: str) -> StreamingQuery:
     query = start(df, sink, checkpoint)
     assert query.awaitTermination(100)
     return query
+
+
+# -- a source whose system decides where a batch ends
+
+
+@pytest.mark.parametrize("rate", [RateLimiterStrategy.per_second(10), RateLimiterStrategy.per_checkpoint(10)])
+def test_a_rate_is_refused_because_a_batch_ends_where_the_system_says(log: Log, rate: RateLimiterStrategy) -> None:
+    """A source without counts of its rows would pay for a batch with pauses that grow without end."""
+    read: Any = partial(
+        stream_factory.read, None, CuttingLog(log.folder), name="orders", strategy=WatermarkStrategy.no_watermarks(),
+        event_time=None, prepare=None, split_column="split_id", max_splits=1, late=None, late_to=None, address="",
+    )  # fmt: skip
+    with pytest.raises(
+        WrapRefused, match=r"rate is .*the system of CuttingLog decides where a batch ends.*Hint: leave"
+    ):
+        read(options=PlanOptions(rate=rate))
+    with pytest.raises(AttributeError, match="sparkContext"):  # it goes on, to the session that is missing here
+        read(options=PlanOptions(rate=RateLimiterStrategy.no_op()))
 
 
 # -- names
