@@ -626,6 +626,9 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
     parts use the number of the batch as checkpoint id.
     """
 
+    def use_planner(self, planner: SplitPlanner[SplitT]) -> None:
+        """Take the source's planner of this process, which counts and tells what it meets. Called before `start`."""
+
     @abstractmethod
     def should_trigger_checkpoint(self) -> int | None:
         """Return the id of a checkpoint that is due now, larger than all earlier ids; None if no checkpoint is due."""

@@ -45,7 +45,7 @@ class Extent(Generic[SplitT]):
         self._unaimed: set[str] = set()  # the splits of the run that have not answered where they end
         self._previous_time_us = time_us
         self._previous_span_us: int | None = None
-        self._induced = InducedBatches(source, name, live) if source.externally_induced else None
+        self._induced = InducedBatches(source, name, live, self.planner) if source.externally_induced else None
 
     def plan(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
-from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitT
+from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
 
@@ -16,7 +16,9 @@ from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
 class InducedBatches(Generic[SplitT]):
     """Plans batches as the reader of a source says."""
 
-    def __init__(self, source: Source[SplitT, Any], name: str, live: Sequence[SplitT]) -> None:
+    def __init__(
+        self, source: Source[SplitT, Any], name: str, live: Sequence[SplitT], planner: SplitPlanner[SplitT]
+    ) -> None:
         self._name = name
         self._due: dict[int, int] = {}  # checkpoint -> the reader's id for it, until it is committed
         reader = source.create_reader(_DriverContext())
@@ -26,6 +28,7 @@ class InducedBatches(Generic[SplitT]):
                 f"has to make an ExternallyInducedSourceReader, got {type(reader).__name__}."
             )
         self._reader: ExternallyInducedSourceReader[SplitT] = reader
+        reader.use_planner(planner)
         reader.add_splits(live)
         self._given = {split.split_id for split in live}  # given to the reader, and not finished
         reader.start()

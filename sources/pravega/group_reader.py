@@ -27,6 +27,7 @@ from lowmark.sources.api import (
     SplitPlanner,
     SplitRows,
 )
+from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.slices import read_slices
 
 from .client import StreamCut
@@ -53,8 +54,8 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
     """Takes the group's checkpoints on the driver; reads the given slices in a task.
 
     Args:
-        planner: makes the planner, which knows the ends of segments.
         cuts: positions by split -> the StreamCuts of these positions.
+        metrics: gets the counts of the split readers of a task.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         *,
         name: str,
         group: Callable[[], Group],
-        planner: Callable[[], SplitPlanner[PravegaSplit]],
         cuts: Callable[[Mapping[str, int]], Mapping[str, StreamCut]],
+        metrics: MetricGroup,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source, self._name, self._cuts, self._now_seconds = source, name, cuts, now_seconds
-        self._make_group, self._make_planner = group, planner
+        self._make_group, self._metrics = group, metrics
         self._group: Group | None = None
         self._planner: SplitPlanner[PravegaSplit] | None = None
         self._splits: dict[str, PravegaSplit] = {}
@@ -77,11 +78,15 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         self._waits_since: float | None = None
         self._trouble: str | None = None
         self._reading: Iterator[SplitRows] | None = None
+        self._counted: list[Mapping[str, float]] = []  # by each split reader, in its thread
 
     # -- on the driver
 
     def start(self) -> None:
         """Do nothing: the group is joined when there is something to read."""
+
+    def use_planner(self, planner: SplitPlanner[PravegaSplit]) -> None:
+        self._planner = planner
 
     def add_splits(self, splits: Sequence[PravegaSplit]) -> None:
         self._splits |= {split.split_id: split for split in splits}
@@ -89,8 +94,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
     def should_trigger_checkpoint(self) -> int | None:
         if not self._splits:
             return None
-        if self._planner is None:
-            self._planner = self._make_planner()
+        assert self._planner is not None, "it is given before the start"
         splits = list(self._splits.values())
         if self._group is None:
             group = self._make_group()
@@ -121,8 +125,6 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
-        if self._planner is not None:
-            self._planner.close()
 
     def _join(self, group: Group) -> None:
         group.join(self._cuts({name: split.start for name, split in self._splits.items()}))
@@ -156,9 +158,12 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         if self._reading is None:
-            self._reading = read_slices(self._source, list(self._splits.values()))
+            self._reading = read_slices(self._source, list(self._splits.values()), count=self._counted.append)
         part = next(self._reading, None)
         if part is None:
+            for counted in self._counted:
+                for name, count in counted.items():
+                    self._metrics.counter(name).inc(int(count))
             return InputStatus.END_OF_INPUT
         output.collect(part.split_id, part.rows)
         return InputStatus.MORE_AVAILABLE

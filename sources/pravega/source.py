@@ -267,22 +267,18 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         retention = None
         if self._group_name:
             retention = Retention(self._group, self._cuts, subscribes=not self._reader_group)
-        return self._planner(retention)
+        searched = self._event_time if self.event_time == EVENT_TIME else None
+        return PravegaPlanner(
+            self.settings, event_time=searched, noted=self._noted, go_on=self._go_on, retention=retention
+        )
 
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
         """Make a reader only for a reader group; start Java here, on the task's own thread."""
-        del context
         self._start_java()
         if not self._reader_group:
             return None
         return GroupReader(
-            self, name=self._reader_group, group=self._group, planner=partial(self._planner, None), cuts=self._cuts
-        )
-
-    def _planner(self, retention: Retention | None) -> PravegaPlanner:
-        searched = self._event_time if self.event_time == EVENT_TIME else None
-        return PravegaPlanner(
-            self.settings, event_time=searched, noted=self._noted, go_on=self._go_on, retention=retention
+            self, name=self._reader_group, group=self._group, cuts=self._cuts, metrics=context.metric_group
         )
 
     def _group(self) -> PravegaGroup:

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import PlanPeer
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.slots import SlotWork
-from lowmark.sources.reading.checked_reader import SplitReadFailed
+from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.spark.versions import (
     ReadAllAvailable,
@@ -338,15 +338,17 @@ def _wall_clock_us() -> int:
 
 def _rows_of(binding: Binding, task: SlotWork[Any], recording: Recording | None) -> Iterator[SplitRows]:
     """Read a task's slices, by the source's own reader if it has one."""
-    reader = binding.source.create_reader(_SlotContext(binding.name, task.subtask, recording))
-    if reader is not None:
-        return _polled(reader, task, binding)
-    if recording is None:
-        return read_slices(binding.source, task.splits)
-    return read_slices(binding.source, task.splits, count=recording.count)
+    context = _SlotContext(binding.name, task.subtask, recording)
+    count = count_nothing if recording is None else recording.count
+    reader = binding.source.create_reader(context)
+    if reader is None:
+        return read_slices(binding.source, task.splits, count=count)
+    return _polled(reader, task, binding, lambda: count(context.metric_group.values()))
 
 
-def _polled(reader: SourceReader[Any], task: SlotWork[Any], binding: Binding) -> Iterator[SplitRows]:
+def _polled(
+    reader: SourceReader[Any], task: SlotWork[Any], binding: Binding, count: Callable[[], None]
+) -> Iterator[SplitRows]:
     output, limit_seconds = _Output(), binding.options.timeout_seconds
     silent_since = time.monotonic()
     try:
@@ -370,6 +372,7 @@ def _polled(reader: SourceReader[Any], task: SlotWork[Any], binding: Binding) ->
                     "(timeout= is how long a source may hang)",
                 )  # fmt: skip
         yield from output.taken()
+        count()
     finally:
         reader.close()
 

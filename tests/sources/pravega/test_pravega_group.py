@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.api import InputStatus, SplitEnd, SplitPlanner
+from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.planning.extent import Extent
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.pravega import InvalidPravegaOption, PravegaSource, PravegaUnavailable
-from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega import group_reader as group_reader_module
+from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
 from lowmark.sources.pravega.group import GroupReset
 from lowmark.sources.pravega.group_reader import GroupReader, standing_after
+from lowmark.sources.pravega.planner import PravegaPlanner
 from lowmark.sources.pravega.retention import Retention
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
+from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.sources.pravega.spark_options import arguments
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
@@ -100,9 +107,10 @@ class Bench:
     def __init__(self) -> None:
         self.group, self.tails, self.now = FakeGroup(), Tails(), 0.0
         self.reader = GroupReader(
-            PravegaSource(**GIVEN), name="g", group=lambda: self.group, planner=lambda: self.tails,
-            cuts=cuts_of, now_seconds=lambda: self.now,
+            PravegaSource(**GIVEN), name="g", group=lambda: self.group, cuts=cuts_of, metrics=MetricGroup(),
+            now_seconds=lambda: self.now,
         )  # fmt: skip
+        self.reader.use_planner(self.tails)
         self.reader.add_splits([split_of("orders", 0, 40)])
 
 
@@ -143,6 +151,62 @@ def test_a_checkpoint_that_waits_for_a_reader_is_said(caplog: pytest.LogCaptureF
     assert caplog.text.count("waits since") == 1, "once in the log"
     assert bench.reader.should_trigger_checkpoint() is not None
     assert bench.reader.trouble() is None
+
+
+class Scripted(PravegaClient):
+    """A client of one open segment whose states a test sets; None: no segment store answers."""
+
+    def __init__(self) -> None:
+        self.settings = PravegaSettings("tcp://pravega:9090", "shop", give_up_seconds=60.0)
+        self.state: SegmentState | None = None
+
+    def states(self, segments: Any, *, patience_seconds: float) -> dict[tuple[str, int], SegmentState | None]:
+        if self.state is None:
+            raise Silent("TimeoutException")
+        return dict.fromkeys(segments, self.state)
+
+
+def test_losses_and_silence_are_those_of_the_planner_that_the_status_shows() -> None:
+    """A second planner had asked Pravega, and counted for nobody."""
+    client, group = Scripted(), FakeGroup()
+
+    class Grouped(PravegaSource):
+        def create_planner(self) -> PravegaPlanner:
+            return PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+
+        def create_reader(self, context: Any) -> GroupReader:
+            metrics = context.metric_group
+            return GroupReader(self, name="g", group=lambda: group, cuts=cuts_of, metrics=metrics)
+
+    split, ask = split_of("orders", 0, 1_000), {"max_rows": None, "now_us": 0, "to_present": False}
+    extent = Extent(Grouped(**GIVEN, reader_group="g"), "orders", PlanOptions(), [split], None)
+    assert extent.planner.metric_values()["lost_bytes"] == 0
+    client.state, group.answers = SegmentState(500_000, 10_500_000, False), [{("orders", 0): 10_500_000}]
+    plan, _ = extent.plan([split], Guidance(), checkpoint=1, **ask)
+    assert plan.slices[split.split_id].stop == 10_500_000
+    assert extent.planner.metric_values().items() >= {"lost_bytes": 499_000, "data_losses": 1}.items()
+    assert extent.trouble() is None
+    client.state = None
+    extent.plan([split], Guidance(), checkpoint=2, **ask)
+    assert "no answer for 1 of 1 segments" in str(extent.trouble())
+    extent.close()
+    assert group.closed
+
+
+def test_losses_that_a_task_meets_are_counted_by_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(source: Any, splits: Any, *, count: Any) -> Iterator[Any]:
+        count({"lost_bytes": 70, "data_losses": 1})
+        count({"lost_bytes": 30, "data_losses": 1})
+        return iter(())
+
+    monkeypatch.setattr(group_reader_module, "read_slices", read)
+    metrics = MetricGroup()
+    reader = GroupReader(
+        PravegaSource(**GIVEN), name="g", group=FakeGroup, cuts=cuts_of, metrics=metrics
+    )  # fmt: skip
+    nowhere: Any = None
+    assert reader.poll_next(nowhere) is InputStatus.END_OF_INPUT
+    assert metrics.values() == {"lost_bytes": 100, "data_losses": 2}
 
 
 def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:

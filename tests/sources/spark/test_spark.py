@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
@@ -113,6 +114,43 @@ def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slo
     for part in ("'a'", "Hanging", "slot 3", "batch 17", "0.05 seconds", "timeout="):
         assert part in str(hung.value), str(hung.value)
     assert made[0].closed
+
+
+class Counting(SourceReader[SourceSplit]):
+    """A reader that has skipped some rows, and ends."""
+
+    def __init__(self, context: SourceReaderContext) -> None:
+        self.skipped = context.metric_group.counter("skipped_rows")
+
+    def start(self) -> None: ...
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None: ...
+    def notify_no_more_splits(self) -> None: ...
+    def close(self) -> None: ...
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        self.skipped.inc(7)
+        return InputStatus.END_OF_INPUT
+
+    def is_available(self) -> Future[None]:
+        raise AssertionError("there is an end at once")
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        raise NotImplementedError
+
+
+def test_the_counts_of_a_sources_own_reader_are_recorded() -> None:
+    class Skipping(Numbered):
+        def create_reader(self, context: SourceReaderContext) -> Counting:
+            return Counting(context)
+
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    counted: list[Mapping[str, float]] = []
+    recorder: Any = SimpleNamespace(begin=lambda task: SimpleNamespace(count=counted.append, end=lambda: None))
+    source = Skipping()
+    reader = SourceStreamReader(Binding(source, "numbers", recorder=recorder), from_arrow_schema(source.schema))
+    assert list(reader.read(SlotInput(SlotWork(3, 17, ())))) == []
+    assert counted == [{"skipped_rows": 7}]
 
 
 def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() -> None:
