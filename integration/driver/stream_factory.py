@@ -17,7 +17,7 @@ from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, RecordedMeasure
+from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, ReaderMeasure, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import Source
 from lowmark.sources.planning.options import PlanOptions
@@ -158,18 +158,17 @@ def read(
             "reader_group=).",
         )
     stream_id, key = _new_id(), SplitKey((split_column,), (SPLIT_TYPE,))
-    recorder = None
     measured = prepare is None and not strategy.runs_python  # by the reader
-    if measured:
-        accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
-        recorder = AccumulatorRecorder(
-            time,
-            strategy.future_guard_us,
-            key,
-            accumulator,
-            source.event_serializer,
-            lateness=strategy.adaptive is not None,
-        )
+    accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
+    recorder = AccumulatorRecorder(
+        time if measured else None,
+        strategy.future_guard_us,
+        key,
+        accumulator,
+        source.event_serializer,
+        lateness=strategy.adaptive is not None,
+    )
+    of_readers = TrackShelf(accumulator)
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
     if prepare is not None:
@@ -182,12 +181,13 @@ def read(
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
     measure: Measure
-    if recorder is not None:
-        measure = RecordedMeasure(TrackShelf(recorder.tracks))
+    if measured:
+        measure = RecordedMeasure(of_readers)
     else:
         detail = strategy.adaptive is not None
         measurement = _measurement(name, key, time, strategy, max_splits, detail=detail, names=False)
-        df, measure = _measured(df, measurement, strategy, stream_id)
+        df, rows = _measured(df, measurement, strategy, stream_id)
+        measure = ReaderMeasure(rows, of_readers)
     stream = Stream(
         name=name,
         stream_id=stream_id,

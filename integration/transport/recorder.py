@@ -6,7 +6,7 @@ The result arrives with the task's end, in an accumulator that the service reads
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from lowmark.watermark import LowmarkError, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch
+from .accumulated import BatchTrack, TrackedMeasure, Tracks, TrackShelf, add_to_batch
 from .late import of_this_batch
-from .measure import Measured, added_up
+from .measure import Measure, Measured, added_up
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame
 
 SPLIT_TYPE = "string"
 
@@ -44,11 +45,12 @@ class AccumulatorRecorder:
     """Measures event times per split while a task reads.
 
     Attributes:
+        event_time: the column to measure; None: others measure the rows, and only what readers count and send is kept.
         future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
         lateness: whether to count rows by lateness and by event time.
     """
 
-    event_time: str
+    event_time: str | None
     future_guard_us: int | None
     key: SplitKey
     tracks: Accumulator[Tracks]
@@ -79,7 +81,7 @@ class _SlotRecording:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if len(rows.rows) == 0:
+        if self._recorder.event_time is None or len(rows.rows) == 0:
             return
         split = self._ids.get(rows.split_id)
         if split is None:
@@ -147,3 +149,36 @@ class RecordedMeasure(TrackedMeasure):
         of_max = strategy.watermark_of_max
         watermarks_us = {split: of_max(us) for split, us in latest_us.items()} if strategy.emits else {}
         return track.measured(watermarks_us, latest_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderMeasure:
+    """Adds what readers of a source of ours count and send to the measurement of rows by others: see `Measure`.
+
+    Attributes:
+        rows: measures the rows.
+        tracks: has what the readers count and send.
+    """
+
+    rows: Measure
+    tracks: TrackShelf
+
+    def observe(self, df: DataFrame) -> DataFrame:
+        return self.rows.observe(df)
+
+    def report(
+        self, query_id: str, batch_id: int, metrics: Mapping[str, Any], strategy: WatermarkStrategy
+    ) -> Measured | None:
+        measured, track = self.rows.report(query_id, batch_id, metrics, strategy), self.tracks.take(query_id, batch_id)
+        if measured is None or track is None:
+            return measured
+        of_readers = track.measured({})
+        return replace(measured, counted=of_readers.counted, events=of_readers.events)
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        self.rows.forget(query_id, batch_id)
+        self.tracks.forget(query_id, batch_id)
+
+    def close(self) -> None:
+        self.rows.close()
+        self.tracks.close()

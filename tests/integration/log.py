@@ -26,7 +26,7 @@ from lowmark.sources import (
     SplitPlanner,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.simple import SimpleSource
+from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 
 from tests.integration.feed import us
 
@@ -171,6 +171,18 @@ class FaultyLog(LogSource):
         yield rows.slice(0, 1)
         self.faults.strike("read")
         yield rows.slice(1)
+
+
+class SkippingReader(SimpleSplitReader[SourceSplit]):
+    """Counts a loss that it has passed."""
+
+    def metric_values(self) -> Mapping[str, float]:
+        return {**super().metric_values(), "data_losses": 1}
+
+
+class SkippingLog(LogSource):
+    def create_split_reader(self) -> SkippingReader:
+        return SkippingReader(self)
 
 
 class WatchedLog(LogSource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.coordinator.serving import private_folder, serving
 from tests.integration.feed import seconds, start, us, windows
-from tests.integration.log import Log, LogSource
+from tests.integration.log import Log, LogSource, SkippingLog
 from tests.servers.local import wait_until
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
@@ -265,6 +266,22 @@ def test_event_time_inside_a_payload_is_prepared_and_measured_in_the_jvm(
     assert ran.dropped == 0
     assert ran.low == HOUR + 40 - STEP
     assert set(service.status("log").splits) == {"a", "b"}
+
+
+@pytest.mark.parametrize("by", ["prepare", "strategy"])
+def test_what_a_reader_counts_is_shown_also_where_others_measure_the_rows(
+    service: LowWatermarkService, log: Log, tmp_path: Path, by: str
+) -> None:
+    """Only the log of an executor had shown a loss that a reader passed."""
+    log.append("a", *range(0, 100, 10))
+    python = MONOTONOUS.with_timestamp_assigner(lambda row, row_us: row_us)
+    options: dict[str, Any] = {"prepare": lambda df: df.filter("v >= 0")} if by == "prepare" else {"strategy": python}
+    df = service.read(SkippingLog(log.folder), name="log", **{"strategy": MONOTONOUS, "tasks": 1, **options})
+    ran = start(counted(df), str(tmp_path / "cp"), trigger={"availableNow": True})
+    ran.query.awaitTermination(120)
+
+    assert ran.low == 90 - STEP
+    assert service.status("log").source_metrics["data_losses"] == 1
 
 
 def test_one_read_stream_feeds_two_queries(service: LowWatermarkService, log: Log, tmp_path: Path) -> None:
