@@ -71,6 +71,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         self._source, self._name, self._cuts, self._now_seconds = source, name, cuts, now_seconds
         self._make_group, self._metrics = group, metrics
         self._group: Group | None = None
+        self._joined: frozenset[str] = frozenset()  # the streams with which the group was joined
         self._planner: SplitPlanner[PravegaSplit] | None = None
         self._splits: dict[str, PravegaSplit] = {}
         self._after: dict[str, PravegaSplit] = {}
@@ -100,6 +101,8 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             group = self._make_group()
             self._join(group)
             self._group = group
+        elif not self._streams() <= self._joined:
+            self._join(self._group)
         ends = self._planner.latest(splits)
         if not any(_goes_on(split, ends.get(split.split_id)) for split in splits):
             return None
@@ -128,6 +131,10 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     def _join(self, group: Group) -> None:
         group.join(self._cuts({name: split.start for name, split in self._splits.items()}))
+        self._joined = self._streams()
+
+    def _streams(self) -> frozenset[str]:
+        return frozenset(split.stream for split in self._splits.values())
 
     def _checkpoint(self, group: Group) -> Mapping[tuple[str, int], int] | None:
         try:

@@ -42,19 +42,25 @@ class Retention:
         subscribes: bool,
     ) -> None:
         self._make_group, self._cuts, self._subscribes = group, cuts, subscribes
+        self._kept: frozenset[str] = frozenset()  # the streams of the group
         self._group: Subscriber | None = None
         self._failed = False
 
     def keep(self, splits: Sequence[PravegaSplit]) -> None:
-        """Become a subscriber, before the first batch.
+        """Become a subscriber, before the first batch, and again when a stream has come.
+
+        Args:
+            splits: all splits that go on.
 
         Raises:
             PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.
         """
-        if self._subscribes and splits:
-            self._group = self._make_group()
+        streams = frozenset(split.stream for split in splits)
+        if self._subscribes and not streams <= self._kept:
+            if self._group is None:
+                self._group = self._make_group()
             self._group.subscribe(self._standing(splits))
-            self._subscribes = False
+            self._kept |= streams
 
     def release(self, splits: Sequence[PravegaSplit]) -> None:
         """Release the events before the splits' starts. After a failure the next batch releases them."""

@@ -204,6 +204,33 @@ def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
         next_batch(plan_of(pravega.source(other, subscriber=name)), at=BatchOffset("orders"))
 
 
+@pytest.mark.parametrize("option", ["subscriber", "reader_group"])
+def test_a_stream_that_is_added_to_a_query_is_kept_and_released_at_once(
+    pravega: Pravega, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pravega refused each release of the query, because the group had the first stream alone."""
+    one, other, name = pravega.create_stream(1), pravega.create_stream(1), f"g{uuid.uuid4().hex[:8]}"
+    pravega.write(one, (("k", b"%d" % n) for n in range(5)))
+    planner = plan_of(pravega.source(one, **{option: name}))
+    at = next_batch(planner, planner.initial())
+    planner.committed(at)
+    planner.close()
+    source = pravega.source(one, other, **{option: name})
+    planner, got = plan_of(source), 0
+    for rounds in (1, 2, 3):
+        for stream in (one, other):
+            pravega.write(stream, [("k", b"7")] * 5)
+        while got < 10 * rounds:
+            end = next_batch(planner, at)
+            got += len(rows_of(source, planner, at, end))
+            planner.committed(end)
+            at = end
+    subscribers = pravega.client._controller.listSubscribers(pravega.scope, other).get()
+    assert [str(each).rpartition("/")[2] for each in subscribers] == [name]
+    assert "is not released" not in caplog.text
+    planner.close()
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 def test_pravega_truncates_what_a_subscriber_has_committed_and_nothing_that_it_has_not(pravega: Pravega) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +128,35 @@ def test_the_group_is_set_to_where_the_query_stands_and_asked_only_where_somethi
     assert (after.start, after.stop) == (70, None)
     bench.reader.close()
     assert bench.group.closed
+
+
+def cuts_of_all(positions: Mapping[str, int]) -> dict[str, StreamCut]:
+    return {split.partition("/")[0]: StreamCut("", {0: at}) for split, at in sorted(positions.items())}
+
+
+def test_the_group_is_set_anew_when_a_split_of_another_stream_comes() -> None:
+    group = FakeGroup()
+    source = PravegaSource(**{**GIVEN, "streams": ["orders", "returns"]})
+    reader = GroupReader(source, name="g", group=lambda: group, cuts=cuts_of_all, metrics=MetricGroup())
+    reader.use_planner(Tails())
+    for stream in ("orders", "orders", "returns", "returns"):
+        reader.add_splits([split_of(stream, 0, 40)])
+        assert reader.should_trigger_checkpoint() is None
+    assert [list(cuts) for cuts in group.joined] == [["orders"], ["orders", "returns"]]
+
+
+def test_a_subscriber_subscribes_anew_when_a_split_of_another_stream_comes() -> None:
+    """Pravega truncated the other stream as if nobody read it, and refused each release that named it."""
+    told: list[list[str]] = []
+    group: Any = SimpleNamespace(
+        subscribe=lambda cuts: told.append(["keep", *cuts]), release=lambda cuts: told.append(["release", *cuts])
+    )
+    retention = Retention(lambda: group, cuts_of_all, subscribes=True)
+    orders, returns = split_of("orders", 0, 5), split_of("returns", 0, 6)
+    for splits in ([], [orders], [orders], [orders, returns], [returns], [orders, returns]):
+        retention.keep(splits)
+    retention.release([orders, returns])
+    assert told == [["keep", "orders"], ["keep", "orders", "returns"], ["release", "orders", "returns"]]
 
 
 def test_a_group_that_somebody_else_resets_is_set_back(caplog: pytest.LogCaptureFixture) -> None:
