@@ -15,7 +15,7 @@ from lowmark.watermark.moment import first_ms_from
 from .client import KinesisClient, KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
-from .split import TRIM_HORIZON, KinesisSplit, after, at_time, split_id, stream_name
+from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id, stream_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ def create_enumerator(
     *,
     start: KinesisPosition,
     stop: KinesisPosition | None,
+    go_on: bool,
     period_seconds: float | None,
     known: DiscoveredSplits[KinesisSplit] | None,
     client: KinesisClient | None = None,
@@ -71,11 +72,18 @@ def create_enumerator(
         subscriber: chooses the streams.
         start: where the first shards begin; later shards begin at their first record.
         stop: where shards end; None: shards do not end.
+        go_on: whether lost records are logged and counted, instead of raised.
         period_seconds: time from one discovery to the next; None: one discovery, at the start.
         known: the state to go on from; None: no state.
         client: asks the service; by default a new client.
     """
     asks = client if client is not None else KinesisClient(settings)
+    loss = DataLoss(go_on=go_on, metrics=context.metric_group)
+
+    def prepare(splits: Sequence[KinesisSplit], late: bool) -> list[KinesisSplit]:  # noqa: FBT001  # the kit's order
+        if not late:
+            _check_listed(splits, start, loss)
+        return _prepared(splits, TRIM if late else start, stop, asks.now_ms(), asks.latest_now_ms())
 
     return DiscoveringEnumerator(
         context,
@@ -83,9 +91,7 @@ def create_enumerator(
         period_seconds=period_seconds,
         bounded=stop is not None,
         known=known,
-        prepare=lambda splits, late: _prepared(
-            splits, TRIM if late else start, stop, asks.now_ms(), asks.latest_now_ms()
-        ),
+        prepare=prepare,
         source=f"KinesisSource at {settings.place}",
     )
 
@@ -128,6 +134,23 @@ def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSpl
 def _parents(shard: Mapping[str, Any]) -> list[str]:
     named = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
     return [str(parent) for parent in named if parent]
+
+
+def _check_listed(splits: Sequence[KinesisSplit], start: KinesisPosition, loss: DataLoss) -> None:
+    """Report the shards where another reader stopped, and which are not listed: nobody can read on there.
+
+    Raises:
+        KinesisDataLost: unless reading goes on.
+    """
+    listed = {split.split_id for split in splits}
+    for (stream, shard), sequence in start.after:
+        if (name := split_id(stream, shard)) not in listed:
+            unlisted = KinesisSplit(split_id=name, stream=stream, shard=shard, cursor=after(int(sequence)))
+            loss.found(
+                unlisted,
+                "start= names this shard, and the stream has no such shard: the name is wrong, or the shard has "
+                "expired. Leave the shard out of start= if it was read to its end",
+            )
 
 
 def _prepared(

@@ -58,8 +58,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         stream_pattern: a regular expression for whole names of streams, also of streams that are made later.
         start: where the shards of the first discovery begin: "TRIM_HORIZON", "LATEST", a `datetime` in the past
             (before the first record that arrived then or later), or the place where another reader stopped:
-            sequence numbers of its last records, by (stream, shard). Shards found later begin at their first
-            record.
+            sequence numbers of its last records, by (stream, shard). A shard among them that the first discovery
+            does not find is a loss. Shards found later begin at their first record.
         stop: None: the source never ends. "LATEST": the time of the first discovery; or a `datetime`, at most
             the present.
         discover_every: how often to look for new shards, a duration; None: only at the start. A shard that was split
@@ -122,6 +122,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     ) -> None:
         self._subscriber = _subscriber(streams, stream_pattern)
         self._start = KinesisPosition.of(start)
+        _check_read(self._start, self._subscriber)
         self._stop = None if stop is None else KinesisPosition.of(stop, option="stop")
         if self._stop is not None and self._stop.kind not in {"LATEST", "AT_TIMESTAMP"}:
             raise InvalidKinesisOption("stop", self._stop.kind, '"LATEST" or a datetime', "None: it never ends.")
@@ -233,9 +234,18 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             self._subscriber,
             start=self._start,
             stop=self._stop,
+            go_on=self._go_on,
             period_seconds=self._period_seconds,
             known=known,
         )
+
+
+def _check_read(start: KinesisPosition, subscriber: Subscriber) -> None:
+    """Refuse a position in a stream that is not read, because it would have no effect."""
+    for (stream, _), _ in start.after:
+        if not subscriber.wants(stream_name(stream)):
+            wanted = "positions in streams that are read"
+            raise InvalidKinesisOption("start", f"one in {stream}", wanted, "read the stream, or leave it out.")
 
 
 def _subscriber(streams: Sequence[str] | None, stream_pattern: str | None) -> Subscriber:

@@ -348,6 +348,7 @@ class BatchPlanner(Generic[SplitT]):
         next_us: int | None,
     ) -> None:
         slices, metrics = plan.slices, present.enumeration.coordinator.metric_values()
+        by_planner = present.extent.planner.metric_values()
         planned = Planned(
             checkpoint=checkpoint,
             splits={name: placed.split.parents for name, placed in candidates.items()},
@@ -357,7 +358,7 @@ class BatchPlanner(Generic[SplitT]):
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
             paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
             next_us=next_us,
-            metrics={**metrics, **present.extent.planner.metric_values()},
+            metrics={**metrics, **{name: metrics.get(name, 0) + count for name, count in by_planner.items()}},
             missing=self._telling.why_no_splits(looked=metrics.get("discoveries", 0) > 0),
             trouble=present.extent.trouble(),
             complete=present.enumeration.slots.complete,

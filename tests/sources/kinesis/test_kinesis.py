@@ -48,6 +48,8 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"streams": ["a b"]}, "names or ARNs"),
         ({"start": "EARLIEST"}, '"TRIM_HORIZON", "LATEST", a datetime'),
         ({"start": {("orders", "s"): BIG}}, "sequence numbers are text"),
+        ({"start": {("ordres", "s"): "7"}}, "start: expected positions in streams that are read, got one in ordres"),
+        ({"streams": None, "stream_pattern": "o.*", "start": {("sales", "s"): "7"}}, "got one in sales"),
         ({"stop": "TRIM_HORIZON"}, '"LATEST" or a datetime'),
         ({"on_data_loss": "ignore"}, '"error" or "go_on"'),
         ({"columns": ["data", "offset"]}, "some of partitionKey"),

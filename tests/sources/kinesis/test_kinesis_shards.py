@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lowmark.sources.kinesis import KinesisDataLost, KinesisStreamMissing
+from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
 from lowmark.sources.kinesis.client import KinesisSettings, Page
+from lowmark.sources.kinesis.enumerator import StreamList, _check_listed, create_enumerator
 from lowmark.sources.kinesis.planner import KinesisPlanner
-from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, at, at_time
+from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, at, at_time
+from lowmark.sources.kit.discovery import DiscoveredSplits
+from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import SliceLimits, plan_slices
 
 SETTINGS = KinesisSettings(region="eu-west-1")
@@ -159,3 +163,36 @@ def test_a_stream_that_is_deleted_while_the_children_of_a_shard_are_unknown_ends
         else:
             assert planner.latest([split_of("parent")])["orders/parent"].finished
             assert planner.metric_values()["data_losses"] == 1
+
+
+@pytest.mark.parametrize("name", ["shardId-000000000000", "shardid-000000000001"])
+def test_a_shard_to_go_on_in_that_is_not_there_is_told_or_passed(name: str) -> None:
+    """A wrong name had the shard read from its beginning; unread records of an expired shard were lost unseen."""
+    splits = [split_of("shardId-000000000001")]
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    start = KinesisPosition.of({(arn, name): "7", ("orders", "shardId-000000000001"): "8"})
+    metrics = MetricGroup()
+    with pytest.raises(KinesisDataLost, match=rf"orders/{name}': records from AFTER_SEQUENCE_NUMBER 7 on .*no such"):
+        _check_listed(splits, start, DataLoss(go_on=False, metrics=metrics))
+    _check_listed(splits, start, DataLoss(go_on=True, metrics=metrics))
+    assert metrics.values() == {"data_losses": 1}
+
+
+def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() -> None:
+    calls: list[Any] = []
+    context: Any = SimpleNamespace(metric_group=MetricGroup(), call_async=lambda *given, **options: calls.append(given))
+    shard = {"ShardId": "1", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
+    client: Any = SimpleNamespace(shards=lambda stream: [shard], now_ms=lambda: NOW_MS, latest_now_ms=lambda: NOW_MS)
+    start = KinesisPosition.of({("orders", "0"): "7"})
+    for known in (None, DiscoveredSplits[KinesisSplit](discovered=True)):
+        enumerator = create_enumerator(
+            context, SETTINGS, StreamList(("orders",)), start=start, stop=None, go_on=False, period_seconds=1.0,
+            known=known, client=client,
+        )  # fmt: skip
+        enumerator.start()
+        discover, handle = calls.pop()
+        handle(discover(), None)
+    first, later = (prepare for prepare, _ in calls)
+    with pytest.raises(KinesisDataLost):
+        first()
+    assert [split.cursor for split in later()] == [TRIM_HORIZON]
