@@ -194,10 +194,12 @@ class ShardLook:
         return True
 
     def _read_on(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
-        """Look further ahead, up to `AHEAD_RECORDS`."""
+        """Look further ahead, up to `AHEAD_RECORDS`. Do nothing for a shard that is not read and has as many ahead."""
+        if len(self.ahead) >= AHEAD_RECORDS:
+            return
         self.at_tip = False
         for _ in range(EMPTY_PAGES):
-            limit = max(1, AHEAD_RECORDS - len(self.ahead))
+            limit = AHEAD_RECORDS - len(self.ahead)
             if self._reading is None:
                 self._reading = Reading(split, after(self.ahead[-1].sequence) if self.ahead else self.base)
             self._reading.patience_seconds = patience_seconds
@@ -240,6 +242,8 @@ class ShardLook:
         known = max((seen.sequence for seen in (self.tip, *self.ahead[-1:]) if seen is not None), default=-1)
         if found and found[-1].sequence > known:
             self.tip = found[-1]
+            if self.ahead:
+                self.behind_ms = max(self.behind_ms, self.tip.time_ms - self.ahead[-1].time_ms)
             self._renumber()
 
     @staticmethod

@@ -12,6 +12,7 @@ import pytest
 from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
 from lowmark.sources.kinesis.client import KinesisSettings, Page
 from lowmark.sources.kinesis.enumerator import StreamList, _check_listed, create_enumerator
+from lowmark.sources.kinesis.look import AHEAD_RECORDS
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, at, at_time
 from lowmark.sources.kit.discovery import DiscoveredSplits
@@ -196,3 +197,24 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
     with pytest.raises(KinesisDataLost):
         first()
     assert [split.cursor for split in later()] == [TRIM_HORIZON]
+
+
+def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:
+    """Each poll had read one record more, which was kept for as long as alignment held the shard."""
+    service = Service(held=[(n, NOW_MS - HOUR_MS + n) for n in range(2_000)])
+    split, now = split_of("held"), [0.0]
+    with planner_of(service, now_seconds=lambda: now[0]) as planner:
+        for now[0] in range(100):
+            before = planner.latest([split])["orders/held"]
+        look = planner._looks["orders/held"]
+        assert (len(look.ahead), len(look._read)) == (AHEAD_RECORDS, AHEAD_RECORDS)
+        assert before.position == NOW_MS - HOUR_MS + 2_000
+        service.records_of["held"].append((2_000, NOW_MS - 1))
+        now[0] += 1
+        after_more = planner.latest([split])["orders/held"]
+        assert after_more.position == NOW_MS, "its end is known all the same"
+        assert planner.metric_values()["millis_behind_latest"] == HOUR_MS - AHEAD_RECORDS
+        [(_, rest)] = planner.cut([(split, look.ahead[99].behind)])
+        now[0] += 1
+        planner.latest([rest])
+        assert [look.ahead[0].sequence, look.ahead[-1].sequence] == [100, 599], "it looks on when the shard is read"
