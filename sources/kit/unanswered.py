@@ -16,6 +16,8 @@ log = logging.getLogger("lowmark")
 
 SAY_AGAIN_SECONDS = 10.0
 """How long the log is quiet about splits that still do not answer: they are asked about every second or two."""
+LONGEST_GAP_SECONDS = 10.0
+"""The most that counts as silence between two questions, because nobody asks between two triggers of a query."""
 
 
 class SourceUnavailable(SuppressRestarts, RuntimeError):
@@ -42,6 +44,7 @@ class Unanswered:
 
     Attributes:
         text: what `SplitPlanner.trouble` says; None: nothing is amiss.
+        all_silent_seconds: how long no split has been answered for, though it was asked; 0.0 after any answer.
     """
 
     def __init__(
@@ -56,14 +59,10 @@ class Unanswered:
         self._now_seconds = now_seconds
         self._counter = metrics.counter(f"unanswered_{splits}")
         self._since_us = 0
-        self._all_since_seconds: float | None = None
+        self._all_silent_at: float | None = None  # when a question without any answer was asked last
         self._said_seconds: float | None = None
         self.text: str | None = None
-
-    @property
-    def all_silent_seconds(self) -> float:
-        """How long no split has been answered for; 0.0 after an answer for any split."""
-        return 0.0 if self._all_since_seconds is None else self._now_seconds() - self._all_since_seconds
+        self.all_silent_seconds = 0.0
 
     def see(self, silent: int, asked: int, example: str = "", cause: str = "") -> None:
         """Take the outcome of a question about all splits.
@@ -73,10 +72,13 @@ class Unanswered:
             asked: how many splits the question was about.
             cause: why, without secrets.
         """
-        if silent < asked or not asked:
-            self._all_since_seconds = None
-        elif self._all_since_seconds is None:
-            self._all_since_seconds = self._now_seconds()
+        before, self._all_silent_at = self._all_silent_at, None
+        if asked and silent == asked:
+            self._all_silent_at = self._now_seconds()
+        if before is None or self._all_silent_at is None:
+            self.all_silent_seconds = 0.0
+        else:
+            self.all_silent_seconds += min(self._all_silent_at - before, LONGEST_GAP_SECONDS)
         if not silent:
             self.text = None
             return

@@ -6,7 +6,7 @@ import pytest
 from lowmark.sources import MetricGroup, SourceUnavailable
 from lowmark.sources.kafka import KafkaUnavailable
 from lowmark.sources.kinesis import KinesisUnavailable
-from lowmark.sources.kit.unanswered import SAY_AGAIN_SECONDS, Unanswered
+from lowmark.sources.kit.unanswered import LONGEST_GAP_SECONDS, SAY_AGAIN_SECONDS, Unanswered
 from lowmark.sources.pravega import PravegaUnavailable
 
 
@@ -36,6 +36,15 @@ def test_silence_of_all_is_timed_from_its_first_question_and_ends_with_one_answe
         now[0] += 7.0
 
     assert seen == [0.0, 7.0, 0.0, 0.0, 7.0, 0.0, 0.0]
+
+
+def test_time_in_which_nobody_asks_is_not_silence() -> None:
+    """With a trigger of five minutes, two hiccups in a row ended the query as if it had asked for five minutes."""
+    now = [0.0]
+    unanswered = Unanswered("a system", "shards", MetricGroup(), now_seconds=lambda: now[0])
+    for now[0] in (0.0, 300.0, 302.0):
+        unanswered.see(1, 1, "a", "throttled")
+    assert unanswered.all_silent_seconds == LONGEST_GAP_SECONDS + 2.0
 
 
 def test_the_log_is_told_at_once_and_then_every_ten_seconds_and_all_are_counted(
