@@ -215,7 +215,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
                     scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
                 )
             self._loss.found(split, start, None)
-            return SplitEnd(start, rows=0, finished=self._over(split, names))
+            # A split with a stop ends there, also if the bytes before the stop are gone.
+            return SplitEnd(start, rows=0, finished=split.stop is not None or self._over(split, names))
         if state.head > start:
             self._loss.found(split, start, state.head)
             self._heads[split.split_id] = state.head

@@ -365,6 +365,15 @@ def test_a_bounded_segment_that_is_gone_is_a_loss_and_not_an_empty_one() -> None
                 planner.latest(splits)
 
 
+def test_a_segment_with_a_stop_that_is_gone_is_finished() -> None:
+    """The segment held the watermark for ever, and the bounded query did not end."""
+    client = Halves({("orders", 0): None})
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    assert planner.latest([split_of("orders", 0, 100, 500)])["orders/0.#epoch.0"].finished
+    assert planner.metric_values()["lost_bytes"] == 400
+    assert not planner.latest([split_of("orders", 0, 100)])["orders/0.#epoch.0"].finished, "without a stop they count"
+
+
 def test_a_planner_that_nobody_tells_the_head_calls_nothing_lost() -> None:
     client = Halves({("orders", 0): SegmentState(0, 50, sealed=False)})
 
