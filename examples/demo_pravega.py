@@ -109,7 +109,7 @@ class PravegaFeed:
         from lowmark.sources.pravega.jvm import java_class
         from lowmark.sources.pravega.segment import split_of
 
-        client.check()
+        client.exists(self._stream)  # an error says at once that Pravega does not answer
         config = client.java_config
         self._admin = java_class("io.pravega.client.admin.StreamManager").create(config)
         self._admin.createScope(_SCOPE)

@@ -292,8 +292,6 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         elif split.stop is not None:
             position = split.stop
         position = max(position, split.start)
-        if finished and split.stop is None and not look.at_tip:
-            finished = False
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
 

@@ -199,8 +199,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         if self._stop is not None and self._stop.otherwise == "head" and not (self._stop.cuts or self._stop.texts):
             raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
         self.bounded = stop is not None
-        self.discover_every = discover_every
-        _seconds(discover_every, "discover_every")  # refused now rather than later
+        self._period_seconds = _seconds(discover_every, "discover_every")
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
         noted = Noted(unit_us(event_time_unit))  # refuses an unknown unit, even if it is not needed
         self._noted = noted if noted_time else None
@@ -351,7 +350,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return DiscoveringEnumerator(
             context,
             self._walk(DiscoveredSplits() if known is None else known),
-            period_seconds=_seconds(self.discover_every or "1 second", "discover_every"),
+            period_seconds=self._period_seconds,
             bounded=self.bounded,
             known=known,
             max_failures=1,  # the client has tried for `give_up_after`
