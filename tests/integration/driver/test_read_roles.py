@@ -99,9 +99,11 @@ def finish(df: DataFrame, sink: Sink, checkpoint: str) -> StreamingQuery:
 @pytest.mark.parametrize("rate", [RateLimiterStrategy.per_second(10), RateLimiterStrategy.per_checkpoint(10)])
 def test_a_rate_is_refused_because_a_batch_ends_where_the_system_says(log: Log, rate: RateLimiterStrategy) -> None:
     """A source without counts of its rows would pay for a batch with pauses that grow without end."""
+    nothing: Any = None
     read: Any = partial(
-        stream_factory.read, None, CuttingLog(log.folder), name="orders", strategy=WatermarkStrategy.no_watermarks(),
-        event_time=None, prepare=None, split_column="split_id", max_splits=1, late=None, late_to=None, address="",
+        stream_factory.read, nothing, CuttingLog(log.folder), name="orders",
+        strategy=WatermarkStrategy.no_watermarks(), event_time=None, prepare=None, split_column="split_id",
+        max_splits=1, late=nothing, late_to=nothing, address="",
     )  # fmt: skip
     with pytest.raises(
         WrapRefused, match=r"rate is .*the system of CuttingLog decides where a batch ends.*Hint: leave"

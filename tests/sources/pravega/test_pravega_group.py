@@ -208,7 +208,8 @@ def test_losses_and_silence_are_those_of_the_planner_that_the_status_shows() -> 
             metrics = context.metric_group
             return GroupReader(self, name="g", group=lambda: group, cuts=cuts_of, metrics=metrics)
 
-    split, ask = split_of("orders", 0, 1_000), {"max_rows": None, "now_us": 0, "to_present": False}
+    split = split_of("orders", 0, 1_000)
+    ask: dict[str, Any] = {"max_rows": None, "now_us": 0, "to_present": False}
     extent = Extent(Grouped(**GIVEN, reader_group="g"), "orders", PlanOptions(), [split], None)
     assert extent.planner.metric_values()["lost_bytes"] == 0
     client.state, group.answers = SegmentState(500_000, 10_500_000, False), [{("orders", 0): 10_500_000}]
