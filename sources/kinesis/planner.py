@@ -265,17 +265,17 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         """
         shards = self._client.shards(split.stream)
         own = next((shard for shard in shards if shard["ShardId"] == split.shard), None)
-        # Children expire after their parent, so only the children of an expired shard may have expired, too.
-        named = frozenset[str]() if own is None else look.children
-        if own is not None and not named and not own["SequenceNumberRange"].get("EndingSequenceNumber"):
-            look.closed = False
-            return
-        found = named | {
+        children = {
             str(shard["ShardId"])
             for shard in shards
             if split.shard in {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")}
         }
-        self._children[split.split_id] = frozenset(split_id(split.stream, child) for child in found)
+        if own is not None:  # else the shard has expired, and its children may have expired, too
+            children |= look.children
+            if not children and not own["SequenceNumberRange"].get("EndingSequenceNumber"):
+                look.closed = False
+                return
+        self._children[split.split_id] = frozenset(split_id(split.stream, child) for child in children)
 
     def _end(self, split: KinesisSplit, look: ShardLook | None, known: set[str]) -> SplitEnd:
         assert look is not None, "it was looked at"

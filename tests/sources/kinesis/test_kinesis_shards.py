@@ -136,9 +136,10 @@ def test_a_shard_that_was_split_waits_for_its_children_though_the_list_of_shards
         assert not finished(parent)
         assert not finished(parent), "the list is as old as before"
         assert finished(parent, child) == names, "a child that the service names needs no list"
-        service.listed = [listed("parent", closed=True), listed("child", parent="parent")]
-        assert not finished(parent)
-        assert finished(parent, child)
+        for closed in (False, True):
+            service.listed = [listed("parent", closed=closed), listed("child", parent="parent")]
+            assert not finished(parent)
+            assert finished(parent, child)
 
 
 def test_a_shard_whose_children_have_expired_is_finished() -> None:
