@@ -130,6 +130,7 @@ def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
             checkpoint=query.farewells.checkpoint,
             sources={stream.name: numbers for stream, numbers in own},
             kinds=kinds,
+            uses=len(kinds) if written.version == 1 else None,
         )
     except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
         log.debug("query %s: its checkpoint could not be looked at: %s", query.query_id, failed)

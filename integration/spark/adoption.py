@@ -191,7 +191,7 @@ class _Checkpoint:
         change = AdoptionPlan(self._action, entries, self._folders(), self._refused).change(streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
-        warning = self._look_ahead(entries) if self._action == "adopt" else None
+        warning = self._look_ahead(entries) if self._action == "adopt" else _repeat_left_out(change)
         return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet, warning=warning)
 
     def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
@@ -422,6 +422,17 @@ class _Checkpoint:
 
     def _refused(self, fact: str, hint: str) -> AdoptionRefused:
         return AdoptionRefused(printable(self._given), fact, hint)
+
+
+def _repeat_left_out(change: Change) -> str | None:
+    """Say that `leave` took out more than heartbeats, because a query may use a source twice by itself."""
+    before, after = (OffsetEntry.parse(text).sources for text in (change.entries[0].before, change.entries[0].after))
+    if len(before) - len(after) == len(change.streams):
+        return None
+    return (
+        "the line of a source that late_to read once more goes, too. If the query itself uses this source twice, Spark "
+        "refuses it, and `lowmark leave --undo` brings the line back."
+    )
 
 
 def _offsets(numbers: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from lowmark.integration.errors import AdoptionRefused
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 
-from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats
+from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats, without_repeats
 from .kafka_offsets import read_positions
 from .offset_log import LEFT_OUT, OffsetEntry
 
@@ -50,7 +50,8 @@ class AdoptionPlan:
                 "its sources have names (source evolution), so Spark lets it gain and lose sources. Start the query "
                 "with `wrap`, or without"
             )
-        native = {name: without_heartbeats(entry) for name, entry in entries.items()}
+        kept = entries if streams is not None else self._without_repeats()
+        native = {name: without_heartbeats(entry) for name, entry in kept.items()}
         counts = {len(entry.sources) for entry in native.values()}
         if len(counts) > 1:
             raise self._refused(
@@ -65,7 +66,7 @@ class AdoptionPlan:
             self._check_readers(newest)
             if layouts == {()}:
                 return "no heartbeat is in it, so it is of a query without lowmark"
-            self._check_distinct(newest)
+            self._check_distinct(next(iter(kept.values())))
         else:
             wanted = self._places(native, streams)
             if layouts == {tuple(sorted(wanted.items()))}:
@@ -127,6 +128,27 @@ class AdoptionPlan:
             last[mine[-1]] = name
         return {source + 1 + n: last[source] for n, source in enumerate(sorted(last))}
 
+    def _without_repeats(self) -> dict[str, OffsetEntry]:
+        """Return the entries without the lines of `late_to`, which reads the sources of its stream once more.
+
+        Sources of their own may stand at the same offsets. If they keep files, as Kafka's and those of folders do, each
+        has a folder of its number.
+        """
+        kept = {name: without_repeats(entry) for name, entry in self._entries.items()}
+        counts = {len(entry.sources) - len(kept[name].sources) for name, entry in self._entries.items()}
+        count = max(counts)
+        end = len(self._newest.sources)
+        repeats, heartbeat = range(end - count, end), end - count - 1
+        if len(counts) > 1 or self._folders & {*repeats}:
+            return dict(self._entries)
+        if not self._folders.issuperset(range(heartbeat - count, heartbeat)):
+            raise self._refused(
+                "its last sources stand at the offsets of the sources before them, and no folder in sources/ tells "
+                "whether late_to reads those once more or they are sources of their own",
+                "start with a new checkpoint; `lowmark offsets` prints where.",
+            )
+        return kept
+
     def _check_distinct(self, entry: OffsetEntry) -> None:
         """Refuse a query that reads one source twice: it has two lines and one folder, so folders do not follow lines.
 
@@ -144,7 +166,8 @@ class AdoptionPlan:
             return
         if folders and (self._action == "adopt" or max(folders) >= twice[0]):
             raise self._refused(
-                "its query seems to read one source twice (a self-join, or a union with itself)",
+                "its query seems to read one source twice (a self-join, a union with itself, or late_to before another "
+                "source)",
                 f"that cannot be {'adopted' if self._action == 'adopt' else 'left'}; start with a new checkpoint, see "
                 "`lowmark offsets`.",
             )

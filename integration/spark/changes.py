@@ -1,14 +1,16 @@
 """Records of `adopt` and `leave` in a checkpoint, each written before the change begins: ``lowmark/changes/<n>.json``.
 
 The file is the backup, too. Anyone who can write in the checkpoint can write the file, so lowmark obeys it only if one
-of the two commands could have written it: it adds heartbeats to entries of the offset log or removes them, moves the
-folders in ``sources/`` that must follow, and changes nothing else.
+of the two commands could have written it: it adds heartbeats to entries of the offset log or removes them, with the
+lines of a branch that reads the sources again, moves the folders in ``sources/`` that must follow, and changes nothing
+else.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -119,6 +121,23 @@ def without_heartbeats(entry: OffsetEntry) -> OffsetEntry:
     return entry.renumbered({id_: place for place, id_ in enumerate(kept)}, {})
 
 
+def without_repeats(entry: OffsetEntry) -> OffsetEntry:
+    """Return the entry without the lines behind its last heartbeat, if they repeat the lines before the heartbeat.
+
+    A branch of a wrapped stream that reads its sources once more, as `late_to` does, stands behind the heartbeat. Only
+    version 1 has a line for each use of a source.
+    """
+    heartbeats = entry.heartbeats
+    if entry.version != 1 or not heartbeats:
+        return entry
+    last = max(map(int, heartbeats))
+    before, repeats = entry.sources[:last], entry.sources[last + 1 :]
+    found = [offset for _, offset in repeats]
+    if not found or [offset for _, offset in before[-len(found) :]] != found:
+        return entry
+    return replace(entry, sources=entry.sources[: last + 1])
+
+
 def spots(count: int, heartbeats: Mapping[int, str]) -> list[int]:
     """The places of `count` sources, between the places of the heartbeats."""
     return [place for place in range(count + len(heartbeats)) if place not in heartbeats]
@@ -137,6 +156,12 @@ def pairs(count: int, before: Mapping[int, str], after: Mapping[int, str]) -> li
     """
     found = [(old, new) for old, new in zip(spots(count, before), spots(count, after), strict=True) if old != new]
     return sorted(found, reverse=bool(after))
+
+
+def _is_same_native(before: OffsetEntry, after: OffsetEntry) -> bool:
+    return without_heartbeats(before) == without_heartbeats(after) or (
+        without_heartbeats(without_repeats(before)) == without_heartbeats(without_repeats(after))
+    )
 
 
 def _check(change: Change, number: int) -> None:
@@ -159,7 +184,7 @@ def _check(change: Change, number: int) -> None:
         before, after = (OffsetEntry.parse(text) for text in (each.before, each.after))
         before.check()
         after.check()
-        if without_heartbeats(before) != without_heartbeats(after):
+        if not _is_same_native(before, after):
             raise UnknownFormat(f"it changes more of offsets/{each.name} than heartbeats")
     before, after = (OffsetEntry.parse(text) for text in (change.entries[0].before, change.entries[0].after))
     left = iter(pairs(len(without_heartbeats(before).sources), dict(layout(before)), dict(layout(after))))

@@ -15,6 +15,11 @@ from lowmark.sources.planning.offset import BatchOffset
 from .checkpoint_store import is_elsewhere
 from .offset_log import json_object
 
+_AGAIN = (
+    "late_to reads the source of its stream once more, which counts as one more source, and Spark lets a checkpoint "
+    "neither gain nor lose a source"
+)
+
 
 def conflict(
     written: Sequence[str],
@@ -24,6 +29,7 @@ def conflict(
     checkpoint: str = "CHECKPOINT",
     sources: Mapping[str, Sequence[int]] | None = None,
     kinds: Sequence[bool] | None = None,
+    uses: int | None = None,
 ) -> str | None:
     """Say why a query cannot continue from a checkpoint, if lowmark is the reason.
 
@@ -32,6 +38,7 @@ def conflict(
         wrapped: names of the streams that the query wraps, in the order of their heartbeats.
         sources: numbers of the sources of each wrapped stream, if known.
         kinds: for each place where the query uses a source, whether it is a heartbeat; None: not known.
+        uses: number of these places, if the checkpoint has a line for each (version 1 of its log); None: not known.
 
     Returns:
         The content of the checkpoint, the sources of the query, and a hint; None if lowmark is not the reason.
@@ -52,10 +59,7 @@ def conflict(
         )
     if not before:
         command = adopt_command(checkpoint, wrapped, sources)
-        return (
-            "its checkpoint was written by a query without lowmark, so it lacks the heartbeat, which is a source to "
-            f"Spark. Hint: run {command} and start it again, all state stays; {anew}."
-        )
+        return f"{_native(len(written), uses, len(now), command)} and start it again, all state stays; {anew}."
     if not now and read_before:
         return (
             f"its checkpoint is of {was}, read by service.read, and this query reads otherwise, with a source that "
@@ -86,17 +90,35 @@ def conflict(
             f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from the "
             "other's state. Hint: put them in the earlier order, or start with a new checkpoint."
         )
-    # If the lengths differ, Spark itself refuses the query.
-    if kinds is not None and len(kinds) == len(heartbeats) and _is_misplaced(heartbeats, kinds):
-        hint = "put the sources in the order of before, or start with a new checkpoint."
-        if not read:
-            back, over = leave_command(checkpoint), adopt_command(checkpoint, wrapped, sources)
-            hint = f"run {back}, then {over}, and start it again, all state stays; or {hint}"
+    if uses is not None and uses != len(written):
         return (
-            f"its checkpoint has {was} over other sources than this query: a heartbeat stands where a source of the "
-            f"query should. Hint: {hint}"
+            f"its checkpoint has {_sources(len(written))}, heartbeats counted, and this query has {_sources(uses)}: "
+            f"{_AGAIN}. Hint: pass late_to, or leave it out, as before, or start with a new checkpoint."
         )
-    return None
+    if not _is_misplaced(heartbeats, kinds):
+        return None
+    hint = "put the sources in the order of before, or start with a new checkpoint."
+    return (
+        f"its checkpoint has {was} over other sources than this query: a heartbeat stands where a source of the "
+        f"query should. Hint: {hint if read else _adopted_anew(checkpoint, wrapped, sources) + hint}"
+    )
+
+
+def _adopted_anew(checkpoint: str, wrapped: Sequence[str], sources: Mapping[str, Sequence[int]] | None) -> str:
+    back, over = leave_command(checkpoint), adopt_command(checkpoint, wrapped, sources)
+    return f"run {back}, then {over}, and start it again, all state stays; or "
+
+
+def _native(lines: int, uses: int | None, heartbeats: int, command: str) -> str:
+    """Say what a native checkpoint of so many lines lacks for a query of so many heartbeats, and begin the hint."""
+    if uses is None or uses - heartbeats == lines:
+        fact = "so it lacks the heartbeat, which is a source to Spark. Hint: run"
+    else:
+        fact = (
+            f"and has {_sources(lines)}, and this query has {_sources(uses - heartbeats)} beside its heartbeats: "
+            f"{_AGAIN}. Hint: leave late_to out, run"
+        )
+    return f"its checkpoint was written by a query without lowmark, {fact} {command}"
 
 
 def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str, Sequence[int]] | None = None) -> str:
@@ -129,9 +151,18 @@ def leave_command(checkpoint: str) -> str:
     return f"`lowmark leave {_path(checkpoint)}`"
 
 
-def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool]) -> bool:
-    """Whether a heartbeat in the checkpoint stands at the place of one of the query's native sources."""
+def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool] | None) -> bool:
+    """Whether a heartbeat in the checkpoint stands at the place of one of the query's native sources.
+
+    If the lengths differ, Spark itself refuses the query.
+    """
+    if kinds is None or len(kinds) != len(heartbeats):
+        return False
     return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
+
+
+def _sources(count: int) -> str:
+    return "1 source" if count == 1 else f"{count} sources"
 
 
 def _path(checkpoint: str) -> str:

@@ -447,6 +447,45 @@ def test_a_heartbeat_behind_other_sources_than_the_stream_has_is_told_with_the_c
     ran.query.stop()
 
 
+def test_late_to_that_comes_or_goes_is_told_and_a_query_that_had_it_can_be_left(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path, checkpoint: str
+) -> None:
+    """`late_to` reads the source once more, and version 1 of the offset log has a line for each use of a source."""
+
+    def df(**late_to: Any) -> DataFrame:
+        splits = ["fast", "slow"]
+        return counted_windows(
+            service.wrap(
+                feed.df, name="orders", event_time="ts", split="split", strategy=TEN_SECONDS, splits=splits, **late_to
+            )
+        )
+
+    def run(query: DataFrame, *batches: list[Row]) -> None:
+        ran = start(query, checkpoint)
+        for batch in batches:
+            feed.put(*batch)
+            ran.settle()
+        rows.extend(ran.rows)
+        ran.query.stop()
+
+    def refused(query: DataFrame, text: str) -> None:
+        with pytest.raises(StreamingQueryException, match=text):
+            start(query, checkpoint).query.awaitTermination(60)
+
+    rows: list[Row] = []
+    late = {"late_to": tmp_path / "late"}
+    run(df(**late), [("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 104), ("slow", 4, 103)])
+    counted = "sources, heartbeats counted, and this query has"
+    refused(df(), f"has 3 {counted} 2 sources: late_to reads .* Hint: pass late_to, or leave it out, as before")
+    assert "mind: the line of a source that late_to read once more" in str(leave(checkpoint, stopped=True))
+    run(counted_windows(native(feed.df)), [("fast", 5, 105), ("slow", 6, 106)])
+    refused(df(**late), f"Hint: leave late_to out, run `lowmark adopt {checkpoint} --stream orders` and start it again")
+    adopt(checkpoint, "orders", stopped=True)
+    run(df(), *[[("fast", n, 300), ("slow", n, 300)] for n in (7, 8)])
+    refused(df(**late), f"has 2 {counted} 3 sources")
+    assert sorted(rows) == [(100.0, "fast", 3), (100.0, "slow", 3)]
+
+
 @pytest.fixture
 def version_2(spark: SparkSession) -> Iterator[None]:
     with settings(spark, {OFFSET_LOG: "2"}):

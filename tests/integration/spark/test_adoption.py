@@ -261,6 +261,50 @@ def test_a_source_that_is_read_twice_before_another_is_refused(tmp_path: Path, o
     assert contents(root) == before
 
 
+@pytest.mark.parametrize(
+    ("wrapped", "native", "folders"),
+    [
+        (["1", HEARTBEAT, "1"], ["1"], {0}),
+        (["1", "2", HEARTBEAT, "1", "2"], ["1", "2"], {0, 1}),
+        (["1", HEARTBEAT, "2", HEARTBEAT.replace("orders", "other"), "2"], ["1", "2"], {0, 2}),
+    ],
+    ids=["a source", "two sources", "the second stream"],
+)
+def test_the_line_of_late_to_is_left_out_with_the_heartbeat(
+    tmp_path: Path, wrapped: list[str], native: list[str], folders: set[int]
+) -> None:
+    """The native query has no second use of a source, and Spark compares the numbers of lines."""
+    root = written(tmp_path, {0: [line if "lowmark" in line else "-" for line in wrapped], 1: wrapped})
+    for folder in {*range(len(wrapped))} - folders:
+        shutil.rmtree(root / f"sources/{folder}")
+    before = contents(root)
+    done = leave(root)
+    assert (lines(root, 1), lines(root, 0)) == (native, ["-"] * len(native))
+    assert "mind: the line of a source that late_to read once more goes, too" in str(done)
+    assert [(root / f"sources/{n}/0").read_text() for n in range(len(native))] == [
+        f"of source {n}" for n in sorted(folders)
+    ]
+    leave(root, undo=True)
+    assert contents(root) == before
+
+
+def test_a_source_of_its_own_behind_the_heartbeat_stays(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", "1"]})
+    before = contents(root)
+    assert adopt(root, {"orders": [0]}).done
+    assert "mind" not in str(leave(root))
+    assert contents(root) == before
+
+
+def test_what_may_be_a_line_of_late_to_or_a_source_of_its_own_is_refused(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", HEARTBEAT, "1"]})
+    shutil.rmtree(root / "sources")
+    before = contents(root)
+    with pytest.raises(AdoptionRefused, match=r"no folder in sources/ tells whether late_to reads those once more"):
+        leave(root)
+    assert contents(root) == before
+
+
 def test_sources_that_stand_at_the_same_offset_are_adopted_and_left(tmp_path: Path) -> None:
     root = written(tmp_path, {0: ["1", "1"]})
     before = contents(root)

@@ -353,6 +353,40 @@ def test_a_heartbeat_where_the_query_has_another_source(
     assert why is None or (text is not None and text in why and why.startswith('its checkpoint has stream "a" over'))
 
 
+@pytest.mark.parametrize(
+    ("written", "uses", "text"),
+    [
+        (
+            ["{}", "a"],
+            3,
+            (
+                "has 2 sources, heartbeats counted, and this query has 3 sources: late_to reads the source of its "
+                "stream once more, which counts as one more source, and Spark lets a checkpoint neither gain nor lose "
+                "a source. Hint: pass late_to, or leave it out, as before, or start with a new checkpoint."
+            ),
+        ),
+        (["{}", "a", "{}"], 2, "has 3 sources, heartbeats counted, and this query has 2 sources: late_to reads"),
+        (
+            ["{}"],
+            3,
+            (
+                "has 1 source, and this query has 2 sources beside its heartbeats: late_to reads the source of its "
+                "stream once more, which counts as one more source, and Spark lets a checkpoint neither gain nor lose "
+                "a source. Hint: leave late_to out, run `lowmark adopt CHECKPOINT --stream a` and start it again"
+            ),
+        ),
+        (["{}"], 2, "so it lacks the heartbeat, which is a source to Spark. Hint: run `lowmark adopt"),
+        (["{}", "a", "{}"], 3, None),
+        (["{}", "a"], None, None),
+    ],
+)
+def test_late_to_that_came_or_went_is_told(written: list[str], uses: int | None, text: str | None) -> None:
+    """Version 1 of the log has a line for each use of a source, and `late_to` uses the source of its stream again."""
+    why = conflict([heartbeat_of(each) if each == "a" else each for each in written], ["a"], [], uses=uses)
+    assert (why is None) == (text is None)
+    assert why is None or (text is not None and text in why)
+
+
 def test_the_command_for_a_checkpoint_elsewhere_is_a_call_in_the_session() -> None:
     why = conflict(["{}", "{}"], ["a", "b"], [], checkpoint="hdfs://nn/x", sources={"a": [0], "b": [1]})
     assert why is not None
