@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from lowmark.integration.errors import WrapRefused
+from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
@@ -155,6 +155,9 @@ class Marking:
 
         A query that begins leaves its file before its first batch, so no later crash can take the first batch away.
         Reads and writes a checkpoint, so it is called beside the loop, and holds no lock meanwhile.
+
+        Raises:
+            CheckpointUnreadable: the file cannot be read; the query ends with this error before its first batch.
         """
         if self.metric not in query.observed():
             return
@@ -231,18 +234,24 @@ class Marking:
             return False
         return self._partitions.due() is not None
 
-    def _read(self, query: Query) -> Kept | None:
-        """Return the content of the file in a query's checkpoint; None if it cannot be read."""
+    def _read(self, query: Query) -> Kept:
+        """Return the content of the file in a query's checkpoint, which a query without one gets first.
+
+        Raises:
+            CheckpointUnreadable: without the content, the marks of all partitions that are open would be lost.
+        """
+        files = query.farewells
         try:
-            text = query.farewells.read_done(self.file)
+            text = files.read_done(self.file)
             return self._first_kept(query) if text is None else msgspec.json.decode(text, type=Kept)
-        except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
-            log.warning(
-                'stream "%s": lowmark/%s in the checkpoint cannot be read (%s). Partitions that are open now are '
-                "marked although their rows are not known",
-                self.stream, self.file, failed,
-            )  # fmt: skip
-            return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+            fact = f"lowmark/{self.file} is not as mark_done has written it ({broken})"
+            hint = "bring the file back; or remove it, and mark the partitions that were open by hand."
+            raise CheckpointUnreadable(files.checkpoint, fact, hint) from broken
+        except Exception as failed:  # py4j and file systems have no common base class of errors
+            fact = f"lowmark/{self.file}, which has the partitions to be marked, cannot be read or begun ({failed})"
+            hint = "start the query again when the file system answers; no mark is lost."
+            raise CheckpointUnreadable(files.checkpoint, fact, hint) from failed
 
     def _tie(self, query: Query, kept: Kept | None) -> None:
         """Go on from the file in the checkpoint of a query that is new to this marking."""

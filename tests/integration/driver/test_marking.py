@@ -13,6 +13,7 @@ import pytest
 from lowmark.integration.driver.done_partition import DonePartition, success_files_in
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.partitions import Kept
+from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.spark.progress import Progress
 from lowmark.watermark.moment import datetime_of
 
@@ -30,6 +31,7 @@ def marking_of(act: Callable[[DonePartition], None], committed: tuple[int | None
     """A marking by the hour and its query, whose newest commit is of this batch, complete until this time."""
     marking = Marking("orders", "ts", HOUR_US, 0, "hour=%H", act)
     files = SimpleNamespace(read_done=lambda _: None, write_done=lambda *_: None, newest_commit=lambda _: committed)
+    files.checkpoint = "/checkpoint"
     query = SimpleNamespace(query_id="q", name="orders", farewells=files, observed=lambda: {marking.metric})
     return marking, query
 
@@ -63,6 +65,39 @@ def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_
     are_marked.wait(2)
     marking.stop()
     assert marked == [("hour=03", True), ("hour=04", False)]
+
+
+def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
+    """The query ends before its first batch; without the file, hours 8 and 9 would never be marked."""
+    marked, are_marked = list[str](), threading.Event()
+    kept = msgspec.json.encode(Kept(100, (8, 9), 8, 17 * HOUR_US // 2)).decode()
+    reads, written = iter([OSError("503 Slow Down"), "{", "[]", kept]), list[str]()
+
+    def act(partition: DonePartition) -> None:
+        marked.append(partition.name)
+        if partition.name == "hour=11":
+            are_marked.set()
+
+    def read(_: str) -> str:
+        if isinstance(found := next(reads), Exception):
+            raise found
+        return found
+
+    marking, query = marking_of(act, (None, None))
+    query.farewells.read_done, query.farewells.write_done = read, lambda *_: written.append("written")
+    for text in (
+        r"lowmark/done-\w{16}, which has the partitions .* cannot be read or begun \(503 Slow Down\). Hint: start",
+        r"lowmark/done-\w{16} is not as mark_done has written it \(.*\). Hint: bring the file back; or remove it, and",
+        r"lowmark/done-\w{16} is not as mark_done has written it",
+    ):
+        with pytest.raises(CheckpointUnreadable, match=f'checkpoint "/checkpoint": {text}'):
+            marking.begin(query)
+    assert not written
+    marking.begin(query)
+    marking.take(batch(101, 10, 11), query, until_us=12 * HOUR_US, had_rows=True)
+    assert are_marked.wait(5)
+    marking.stop()
+    assert marked == [f"hour={hour:02}" for hour in (8, 9, 10, 11)]
 
 
 @pytest.mark.parametrize("mark", ["fails", "stops the service", "ended with its thread"])

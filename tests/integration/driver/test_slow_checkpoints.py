@@ -268,6 +268,22 @@ def test_a_reader_hears_after_a_bounded_time_that_its_checkpoint_does_not_answer
     assert service.desks.runs.get("new") is None
 
 
+def test_a_query_whose_open_partitions_cannot_be_read_ends_and_begins_again(
+    made: list[Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.append(service := Service(""))
+    marking = service.desks.runs.markings["slow"] = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
+    monkeypatch.setattr(service.slow, "read_done", lambda _: 1 / 0)
+    request = partial(HeartbeatRequest, "slow", resumes="old", first=True, epoch=3, state=state_of("a"))
+    with pytest.raises(ValueError, match=r'checkpoint "/checkpoint": lowmark/done-.* cannot be read or begun'):
+        service.answers.heartbeat(request(token="new"))
+    assert service.ask_fast().refusal is None
+    assert service.desks.runs.get("new") is None
+    monkeypatch.undo()
+    assert service.answers.heartbeat(request(token="newer")).refusal is None
+    marking.stop()
+
+
 def test_a_checkpoint_that_does_not_say_where_kafka_begins_holds_the_loop_a_bounded_time(
     made: list[Service], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
