@@ -166,8 +166,18 @@ class Marking:
             self._tie(query, kept)
             self._changed.notify_all()
 
+    @property
+    def running(self) -> str | None:
+        """Name, or else id, of the query whose partitions are marked; None if the query has ended."""
+        return self._named if self._query is not None and self._query.active else None
+
+    @property
+    def query_id(self) -> str | None:
+        """Id of the query whose partitions are marked; None before the query has begun."""
+        return None if self._query is None else self._query.query_id
+
     def _has(self, query: Query) -> bool:
-        return self._query is not None and self._query.query_id == query.query_id
+        return self.query_id == query.query_id
 
     def take(self, progress: Progress, query: Query, *, until_us: int | None, had_rows: bool) -> None:
         """Take the progress of a committed batch of a query on the stream. On the service's loop.

@@ -10,6 +10,7 @@ import logging
 from functools import partial
 
 import msgspec
+from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query
@@ -17,6 +18,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
 from .aside import aside
 from .farewells import Farewells, warn_unwritten
+from .marking import Marking
 from .plans import Plans
 from .runs import Runs
 from .stream_run import StreamRun
@@ -121,6 +123,23 @@ class Reports:
             return
         rows = progress.num_input_rows > 0 or bool(progress.state_operators)
         marking.take(progress, query, until_us=run.complete_until_us, had_rows=rows)
+
+    def end_marking(self, name: str) -> Marking | None:
+        """Take the marking of a stream away, and return it to be stopped beside the loop; None: there is none.
+
+        Raises:
+            WrapRefused: its query runs, and all marks would end without a word.
+        """
+        marking = self._runs.markings.get(name)
+        if marking is None:
+            return None
+        if (running := marking.running) is not None:
+            fact = f"query {running} runs with an earlier mark_done, and nothing would mark its partitions any more"
+            raise WrapRefused(name, fact, "stop it first: query.stop().")
+        for run in self._runs:  # Spark's listener may not have brought the last batch yet
+            if run.query_id == marking.query_id and not run.ended:
+                self.leave_last(run)
+        return self._runs.markings.pop(name)
 
     def keep_last(self, run: StreamRun) -> None:
         """Write the last report of a running run soon, if its splits are known by their rows alone."""

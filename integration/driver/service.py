@@ -453,6 +453,8 @@ class LowWatermarkService:
         return wrap.build(df, stream, event_time=event_time, address=address)
 
     def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> Session:
+        _stop(self._call(partial(self._desks.reports.end_marking, stream.name), action))
+
         def instead() -> None:
             self._release(stream.name)  # the stream that had the name before
             add(stream)
@@ -463,7 +465,8 @@ class LowWatermarkService:
     def release(self, name: str) -> None:
         """Forget a stream whose queries have ended, which frees its name.
 
-        Wrapping or reading under the name again has the same effect. A query on a released DataFrame cannot be started.
+        Wrapping or reading under the name again has the same effect. A `mark_done` of the stream ends, too. A query on a
+        released DataFrame cannot be started.
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
@@ -471,14 +474,16 @@ class LowWatermarkService:
         """
         self._check_open(f'release stream "{name}"')
 
-        def forget() -> None:
+        def forget() -> Marking | None:
             if name not in (names := self._standing.names()):
                 raise UnknownStream(name, names)
             if running := self._readers(name):
                 raise StreamRunning(name, running)
+            marking = self._desks.reports.end_marking(name)
             self._release(name)
+            return marking
 
-        self._call(forget, f'release stream "{name}"')
+        _stop(self._call(forget, f'release stream "{name}"'))
 
     def status(self, name: str, *, query: str | None = None) -> StreamStatus:
         """Return the status of a stream.
@@ -651,7 +656,8 @@ class LowWatermarkService:
             A DataFrame with df's rows and columns. Only one query may write it.
 
         Raises:
-            WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
+            WrapRefused: the arguments do not fit, or a query with an earlier `mark_done` of the stream runs; the text
+                gives the reason and the remedy.
             UnknownStream: nothing was wrapped under that name.
         """
         self._check_open(f'mark partitions of stream "{name}"')
@@ -664,11 +670,11 @@ class LowWatermarkService:
         def add() -> Marking | None:
             if not self._runs.streams.named(name):
                 raise UnknownStream(name, self._standing.names())
-            before, self._runs.markings[name] = self._runs.markings.get(name), made
+            before = self._desks.reports.end_marking(name)
+            self._runs.markings[name] = made
             return before
 
-        if (before := self._call(add, f'mark partitions of stream "{name}"')) is not None:
-            before.stop()
+        _stop(self._call(add, f'mark partitions of stream "{name}"'))
         return observed
 
     def late_rows(self, name: str) -> dict[str, int]:
@@ -900,6 +906,11 @@ class LowWatermarkService:
     def _release(self, name: str) -> None:
         self._runs.release(name)
         self._audits.release(name)
+
+
+def _stop(marking: Marking | None) -> None:
+    if marking is not None:
+        marking.stop()
 
 
 def _path(given: str | os.PathLike[str] | None) -> Path | None:

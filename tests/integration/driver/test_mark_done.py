@@ -226,6 +226,28 @@ def test_a_mark_that_hangs_is_told_and_the_query_goes_on(
     marked.await_names(0, 1)
 
 
+def test_mark_done_again_is_refused_while_its_query_runs_and_goes_on_when_it_has_ended(
+    service: LowWatermarkService, feed: Feed, tmp_path: Path
+) -> None:
+    """A cell of a notebook that runs again must not end the marks of the query without a word."""
+    marks, rows = Marks(), wrapped(service, feed)
+    query = write(service.mark_done(rows, name="orders", time="ts", call=marks), tmp_path)
+    put(feed, query, ("fast", 1, hour(0.5)), ("slow", 1, hour(1.5)))
+    with pytest.raises(WrapRefused, match=r"runs with an earlier mark_done, .* Hint: stop it first: query.stop\(\)"):
+        service.mark_done(rows, name="orders", time="ts", call=print)
+    put(feed, query, ("fast", 1, hour(1.5)))
+    marks.await_names(0)
+    query.stop()
+    query = write(service.mark_done(rows, name="orders", time="ts", call=marks), tmp_path)
+    for n in (2.5, 2.6):
+        put(feed, query, ("fast", 1, hour(n)), ("slow", 1, hour(n)))
+    marks.await_names(0, 1)
+    query.stop()
+    assert all(mark.has_rows for mark in marks.marks)
+    service.release("orders")
+    assert service.late_rows("orders") == {}
+
+
 @contextmanager
 def receiver(failures: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """An HTTP server that refuses its first requests."""

@@ -18,6 +18,7 @@ from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
+from lowmark.integration.errors import WrapRefused
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark import checkpoint
 from lowmark.integration.spark.checkpoint import Farewell, FarewellFiles
@@ -281,6 +282,30 @@ def test_a_query_whose_open_partitions_cannot_be_read_ends_and_begins_again(
     assert service.desks.runs.get("new") is None
     monkeypatch.undo()
     assert service.answers.heartbeat(request(token="newer")).refusal is None
+    marking.stop()
+
+
+def test_a_second_mark_done_beside_its_running_query_is_refused(made: list[Service]) -> None:
+    """The query would be marked by the first one no more, and by the second one only from its next start on."""
+    made.append(service := Service(""))
+    marking = service.desks.runs.markings["slow"] = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
+    service.answers.heartbeat(HeartbeatRequest("slow", "new", first=True))
+    [query, _] = service.queries
+    with pytest.raises(
+        WrapRefused, match=r'"slow": query query on slow runs with an earlier mark_done, .* stop it fir'
+    ):
+        service.desks.reports.end_marking("slow")
+    assert service.desks.runs.markings == {"slow": marking}
+    query.active = False
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "slow", "token": "new", "state": "", "split": None}
+    query.progress = report_of(0, [{"endOffset": {"a": {"0": 12}}}, {"endOffset": heartbeat}], runId="run of slow")
+    run = service.desks.runs.get("new")
+    assert run is not None
+    run.tie(query.query_id, query.run_id, None)
+    assert service.desks.reports.end_marking("slow") is marking
+    assert service.desks.runs.markings == {}
+    assert service.desks.reports.end_marking("slow") is None
+    assert run.last_batch_id == 0, "its last report came before the news of its end"
     marking.stop()
 
 
