@@ -76,13 +76,22 @@ def name_at(time: datetime, layout: str) -> str:
     return time.strftime(_WITH_YEAR.sub(lambda found: years[found[1]], layout))
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def poster(address: str) -> Callable[[DonePartition], None]:
-    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error."""
+    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error.
+
+    A redirect is an error, too, because `urllib` would follow most of them by a GET without the JSON.
+    """
+    opener = urllib.request.build_opener(_NoRedirect)
 
     def post(partition: DonePartition) -> None:
         body = json.dumps(partition.to_json()).encode()
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
-        with urllib.request.urlopen(request, timeout=_POST_SECONDS) as answer:  # noqa: S310
+        with opener.open(request, timeout=_POST_SECONDS) as answer:
             answer.read()
 
     return post

@@ -465,8 +465,8 @@ class LowWatermarkService:
     def release(self, name: str) -> None:
         """Forget a stream whose queries have ended, which frees its name.
 
-        Wrapping or reading under the name again has the same effect. A `mark_done` of the stream ends, too. A query on a
-        released DataFrame cannot be started.
+        Wrapping or reading under the name again has the same effect. A `mark_done` of the stream ends, too. A query on
+        a released DataFrame cannot be started.
 
         Raises:
             UnknownStream: nothing was wrapped under that name.

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import threading
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow.dataset as ds
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver import insist as insisting
-from lowmark.integration.driver.done_partition import DonePartition
+from lowmark.integration.driver.done_partition import DonePartition, poster
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.partitions import Kept
 from lowmark.integration.errors import NotComplete, UnknownStream, WrapRefused
@@ -249,8 +250,8 @@ def test_mark_done_again_is_refused_while_its_query_runs_and_goes_on_when_it_has
 
 
 @contextmanager
-def receiver(failures: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An HTTP server that refuses its first requests."""
+def receiver(failures: int, status: int = 500) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An HTTP server that refuses its first requests; a redirect leads to the server itself, which answers a GET."""
     got: list[dict[str, Any]] = []
     left = [failures]
 
@@ -260,7 +261,12 @@ def receiver(failures: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             left[0] -= 1
             if left[0] < 0:
                 got.append(json.loads(body))
-            self.send_response(500 if left[0] >= 0 else 200)
+            self.send_response(status if left[0] >= 0 else 200)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -276,11 +282,23 @@ def receiver(failures: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.server_close()
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_no_answer_because_it_takes_no_json(status: int) -> None:
+    partition = DonePartition("orders", "q", name(0), FIRST, FIRST, FIRST, True, (), 0)
+    with receiver(failures=1, status=status) as (address, got):
+        with pytest.raises(urllib.error.HTTPError, match=f"HTTP Error {status}"):
+            poster(address)(partition)
+        assert got == []
+        poster(address)(partition)
+    assert [each["partition"] for each in got] == [name(0)]
+
+
+@pytest.mark.parametrize("status", [500, 302])
 def test_a_post_is_repeated_until_it_is_taken(
-    service: LowWatermarkService, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: LowWatermarkService, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setattr(insisting, "_FIRST_SECONDS", 0.01)
-    with receiver(failures=2) as (address, got):
+    with receiver(failures=2, status=status) as (address, got):
         query = write(service.mark_done(wrapped(service, feed), name="orders", time="ts", post=address), tmp_path)
         put(feed, query, ("fast", 1, hour(0.5)), ("slow", 1, hour(1.5)))
         put(feed, query, ("fast", 1, hour(1.5)))
