@@ -403,18 +403,25 @@ class HadoopStore:
     def _find_context(self, path: JavaObject) -> JavaObject | None:
         """The `FileContext` with an atomic `rename(OVERWRITE)`; None if this file system has none.
 
-        A `DelegateToFileSystem` inherits the `rename` of `AbstractFileSystem`, which deletes first and is not atomic.
+        Only `Hdfs` is known to have one, and a `ViewFs` whose mount leads there. The others, such as that of Google's
+        storage, inherit the `rename` of `AbstractFileSystem`, which deletes first and is not atomic.
         """
-        from py4j.java_gateway import is_instance_of
-        from py4j.protocol import Py4JJavaError
+        from py4j.protocol import Py4JError
 
         hadoop = self._jvm.org.apache.hadoop.fs
         try:
             context = hadoop.FileContext.getFileContext(self._files.makeQualified(path).toUri(), self._conf)
-        except Py4JJavaError:  # this kind of file system has no context
+            if self._is_hdfs(context):
+                return context
+            behind = hadoop.FileContext.getFileContext(context.resolvePath(path).toUri(), self._conf)
+            return context if self._is_hdfs(behind) else None
+        except Py4JError:  # this kind of file system has no context, or the path does not exist
             return None
-        delegates = "org.apache.hadoop.fs.DelegateToFileSystem"
-        return None if is_instance_of(self._gateway, context.getDefaultFileSystem(), delegates) else context
+
+    def _is_hdfs(self, context: JavaObject) -> bool:
+        from py4j.java_gateway import is_instance_of
+
+        return bool(is_instance_of(self._gateway, context.getDefaultFileSystem(), "org.apache.hadoop.fs.Hdfs"))
 
 
 def open_store(spark: SparkSession, checkpoint: str) -> CheckpointStore:

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, Ch
 from lowmark.integration.spark import adoption
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.checkpoint import kafka_starting_offsets
-from lowmark.integration.spark.checkpoint_store import CheckpointStore, LocalStore
+from lowmark.integration.spark.checkpoint_store import CheckpointStore, HadoopStore, LocalStore
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.api import SplitT
@@ -682,3 +683,33 @@ def test_what_the_pages_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     words = shlex.split(block("adopt.md", "lowmark adopt").replace("/path/of/checkpoint", str(two)))
     status, out, err = call(*words[1:])
     assert (status, out.splitlines()[:1]) == (0, ['added the heartbeat of "orders", "payments", in offsets/0']), err
+
+
+@pytest.mark.parametrize(
+    ("kind", "behind", "renames"),
+    [
+        ("Hdfs", None, True),
+        ("ViewFs", "Hdfs", True),
+        ("ViewFs", "GoogleHadoopFS", False),
+        ("GoogleHadoopFS", None, False),
+    ],
+)
+def test_an_entry_is_renamed_over_only_where_no_file_system_deletes_it_first(
+    monkeypatch: pytest.MonkeyPatch, kind: str, behind: str | None, renames: bool
+) -> None:
+    """`AbstractFileSystem` deletes before it renames, and all kinds but HDFS's inherit that, not only those of S3."""
+
+    def context(uri: str, _: object) -> Any:
+        here = behind if uri == "behind" else kind
+        resolved = SimpleNamespace(toUri=lambda: "path" if behind is None else "behind")
+        return SimpleNamespace(getDefaultFileSystem=lambda: here, resolvePath=lambda _: resolved)
+
+    monkeypatch.setattr(
+        "py4j.java_gateway.is_instance_of", lambda _, found, name: name == f"org.apache.hadoop.fs.{found}"
+    )
+    store: Any = object.__new__(HadoopStore)
+    hadoop = SimpleNamespace(fs=SimpleNamespace(FileContext=SimpleNamespace(getFileContext=context)))
+    store._jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
+    store._files = SimpleNamespace(makeQualified=lambda _: SimpleNamespace(toUri=lambda: "path"))
+    store._conf = store._gateway = None
+    assert (store._find_context(None) is not None) == renames
