@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
+from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query, QueryEvent
 
 from . import failures
@@ -13,6 +16,23 @@ from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
 from .stream_run import StreamRun
+
+log = logging.getLogger("lowmark")
+
+_SILENT_US = 10_000_000
+
+
+@dataclass(frozen=True)
+class UnheardEnd:
+    """The end of a query, in place of Spark's event, which did not come; a `QueryEvent`."""
+
+    query_id: str
+    run_id: str
+    failure: str | None
+    batch_id: int = -1
+
+    def progress(self) -> Progress:
+        raise AssertionError("an end has no progress")
 
 
 class ListenerEvents:
@@ -26,6 +46,7 @@ class ListenerEvents:
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries, beside: Beside) -> None:
         self._runs, self._reports, self._ending, self._beside = runs, reports, ending, beside
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), at most two
+        self._inactive: frozenset[str] = frozenset()  # Spark's runs that were over when the service last looked
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
         """Take an event: "started", "progress", "idle" or "terminated"."""
@@ -38,6 +59,23 @@ class ListenerEvents:
                 self._take_sign_of_life(event)
             case "terminated":
                 self._take_end(event)
+
+    def unheard_ends(self) -> Iterator[UnheardEnd]:
+        """The ends of queries that were over before the last call, too, and of which no event has come.
+
+        Spark's queue of events drops some when it is full, and nothing else says that a query has ended for good: its
+        group and job would wait for it for ever. A query that was heard of lately is not asked.
+        """
+        now_us = self._runs.clock.now_us()
+        heard = {run.run_id for run in self._runs if max(run.asked_at_us, run.seen_at_us) > now_us - _SILENT_US}
+        over = {query.run_id: query for query in self._runs.queries if query.run_id not in heard and not query.active}
+        before, self._inactive = self._inactive, frozenset(over)
+        for run_id in before & self._inactive:
+            query = over[run_id]
+            log.warning(
+                "query %s has ended, and Spark has dropped the event that says so", query.name or query.query_id
+            )
+            yield UnheardEnd(query.query_id, run_id, query.failure)
 
     def _take_progress(self, event: QueryEvent) -> None:
         run_id, batch_id = event.run_id, event.batch_id

@@ -195,7 +195,7 @@ class LowWatermarkService:
         self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
-        self._loop = Loop("lowmark-loop")
+        self._loop = Loop("lowmark-loop", self._look_for_ends)
         self._answers = answers = Answers(
             self._call, self._desks, self._standing, self._session.application, self._low_heard
         )
@@ -899,6 +899,14 @@ class LowWatermarkService:
                         "the next heartbeat of its query reads the progress again" if last else "it is taken once more"
                     )
                     log.exception('could not take a "%s" event of a query; %s', kind, then)
+
+    def _look_for_ends(self) -> None:
+        """End queries whose end no event told. An error is no end of the loop, because the next tick looks again."""
+        try:
+            for end in self._desks.events.unheard_ends():
+                self._take_event("terminated", end)
+        except Exception as failed:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
+            log.debug("could not ask Spark which queries have ended: %s", failed)
 
     def _readers(self, name: str) -> tuple[str, ...]:
         return (*self._runs.readers(name), *self._audits.readers(name))

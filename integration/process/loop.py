@@ -15,6 +15,8 @@ from lowmark.sources.worker import Worker
 
 Result = TypeVar("Result")
 
+TICK_US = 10_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
@@ -33,10 +35,15 @@ class LoopTimes:
 
 
 class Loop:
-    """Runs calls one after the other, in the order of arrival."""
+    """Runs calls one after the other, in the order of arrival.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        tick: called about every `tick_us`, between two calls; as of all posted work, an error of it ends the loop.
+    """
+
+    def __init__(self, name: str, tick: Callable[[], object] | None = None, *, tick_us: int = TICK_US) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._tick, self._tick_us, self._ticks_at_us = tick, tick_us, monotonic_us() + tick_us
         self._times = LoopTimes()
         self._worker = Worker(name, self._run)
         self._worker.start()
@@ -103,9 +110,20 @@ class Loop:
                     self._work.get_nowait()
 
     def _take_all(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (work := self._next()) is not None:
             began_us = monotonic_us()
             work()
             took_us, past = monotonic_us() - began_us, self._times
             longest_us = max(past.longest_us, took_us)
             self._times = LoopTimes(past.calls + 1, past.busy_us + took_us, longest_us)
+
+    def _next(self) -> Callable[[], object] | None:
+        """Return what is to be run next: the tick if it is due, else the oldest call; None: the loop was stopped."""
+        if self._tick is None:
+            return self._work.get()
+        left_us = self._ticks_at_us - monotonic_us()
+        if left_us > 0:
+            with suppress(queue.Empty):
+                return self._work.get(timeout=left_us / 1e6)
+        self._ticks_at_us = monotonic_us() + self._tick_us
+        return self._tick

@@ -124,6 +124,11 @@ class ConnectQuery:
             self._plan = plan_text.nodes(self._explained(self.query_id))
 
     @property
+    def failure(self) -> str | None:
+        """None, because only the event of its end has the text."""
+        return None
+
+    @property
     def trouble(self) -> str | None:
         return self._silence()
 

@@ -101,6 +101,12 @@ class RunningQuery:
         late.tell(self._query, self.farewells)
 
     @property
+    def failure(self) -> str | None:
+        """Spark's text of the error that has ended the query; None without one."""
+        failure = self._query.exception()
+        return failure.get().toString() if failure.isDefined() else None
+
+    @property
     def trouble(self) -> str | None:
         """None, because the query runs beside the service."""
         return None

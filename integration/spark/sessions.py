@@ -127,6 +127,11 @@ class Query(Protocol):
     def fault(self) -> str | None: ...
 
     @property
+    def failure(self) -> str | None:
+        """Spark's text of the error that has ended the query; None: there is none, or it is not known."""
+        ...
+
+    @property
     def trouble(self) -> str | None:
         """A sentence on what keeps a query from its service; None: nothing does."""
         ...

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,6 +203,7 @@ class Query:
     run_id: str = "r"
     query_id: str = "q"
     name: str | None = None
+    failure = "no disk"
 
     @property
     def farewells(self) -> Any:
@@ -379,6 +380,34 @@ def test_the_news_of_an_end_that_comes_after_the_restart_ends_only_the_run_befor
     assert ends == [("before", True, "r1"), ("after", False, None)]
     desks.events.take_event("terminated", terminated("away", "r2"))
     assert [(run.token, run.ended, run.run_id) for run in desks.runs][1:] == [("after", True, "r2")]
+
+
+def test_a_query_whose_end_no_event_tells_has_ended_all_the_same_and_its_group_lets_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark drops events when its queue is full. Queries that were heard of lately are not asked."""
+    queries: Any = Queries([Query(run_id=f"r{n}", query_id=f"q{n}") for n in range(2)])
+    desks = Desks(queries, notify=lambda _: None)
+    grouped = replace(stream(), strategy=stream().strategy.with_watermark_alignment(group="g", max_drift="1 minute"))
+    desks.runs.add(grouped)
+    for n in range(2):
+        desks.runs.keep(replace(begun(grouped), token=f"t{n}"))
+    gone, other = runs = [*desks.runs]
+    for n, run in enumerate(runs):
+        run.tie(f"q{n}", f"r{n}", None)
+        desks.runs.cooperation.report(run)
+    queries.running[0].active = queries.running[1].active = False
+    now_us = desks.runs.clock.now_us()
+    gone.asked_at_us, gone.seen_at_us = now_us - 11_000_000, now_us - 12_000_000
+    other.asked_at_us, other.seen_at_us = now_us - 11_000_000, now_us
+
+    assert [*desks.events.unheard_ends()] == [], "the event may still come"
+    [end] = desks.events.unheard_ends()
+    desks.events.take_event("terminated", end)
+    assert (gone.ended, gone.failure, other.ended) == (True, "no disk", False)
+    assert [member.task.job_id for group in desks.runs.cooperation.groups() for member in group.members] == ["q1"]
+    assert "query q0 has ended, and Spark has dropped the event that says so" in caplog.text
+    assert [*desks.events.unheard_ends()] == []
 
 
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:

@@ -71,6 +71,27 @@ def test_what_called_work_raises_is_the_callers_and_the_loop_goes_on() -> None:
     loop.stop()
 
 
+def test_a_tick_comes_again_and_again_also_beside_calls_without_end() -> None:
+    ticked, seen = list[int](), threading.Event()
+
+    def tick() -> None:
+        ticked.append(1)
+        if len(ticked) == 3:
+            seen.set()
+
+    def again() -> None:
+        if not seen.is_set():
+            loop.post(again)
+
+    loop = Loop("example", tick, tick_us=1_000)
+    assert seen.wait(LONG_SECONDS), "the idle loop does not tick"
+    ticked.clear()
+    seen.clear()
+    loop.post(again)
+    assert seen.wait(LONG_SECONDS), "the busy loop does not tick"
+    loop.stop()
+
+
 def test_a_loop_that_was_stopped_says_so_at_once() -> None:
     loop = Loop("example")
     loop.stop()
