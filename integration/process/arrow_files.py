@@ -10,6 +10,7 @@ Executors import this module.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -19,7 +20,7 @@ _AS_ARROW = {"s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "wasb": "abf
 
 
 def file_system(address: str) -> tuple[FileSystem, str]:
-    """Return the file system of an address, and the path in it.
+    """Return the file system of an address, and the path in it, which is taken literally, as Hadoop takes it.
 
     Args:
         address: an absolute path of this machine, or an address with a scheme, such as ``s3a://bucket/folder``.
@@ -32,6 +33,16 @@ def file_system(address: str) -> tuple[FileSystem, str]:
     """
     from pyarrow import fs
 
-    scheme, colon, rest = address.partition("://")
-    found: tuple[FileSystem, str] = fs.FileSystem.from_uri(f"{_AS_ARROW.get(scheme, scheme)}{colon}{rest}")
+    found: tuple[FileSystem, str] = fs.FileSystem.from_uri(address if address.startswith("/") else _uri(address))
     return found
+
+
+def _uri(address: str) -> str:
+    """Return an address as Arrow reads it, which wants a URI and decodes the path of it.
+
+    >>> _uri("s3a://bucket/dt=2026-11-23 10%3A00")
+    's3://bucket/dt%3D2026-11-23%2010%253A00'
+    """
+    scheme, colon, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{_AS_ARROW.get(scheme, scheme)}{colon}{host}{slash}{quote(path)}"
