@@ -21,6 +21,7 @@ log = logging.getLogger("lowmark")
 
 _POST_SECONDS = 30.0
 _WITH_YEAR = re.compile("%([%FGY])")
+_ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,30 @@ class DonePartition:
 
 
 def name_at(time: datetime, layout: str) -> str:
-    """Return the name of a partition that begins at a time; a year has four digits, as Spark writes it.
+    """Return the name of a partition that begins at a time, which is that of its folder, as Spark writes it.
 
-    The C library of Linux writes years before 1000 with fewer digits.
+    A year has four digits there; the C library of Linux writes years before 1000 with fewer. Spark escapes some
+    characters of a column's name and value.
 
     >>> name_at(datetime(999, 7, 1, 5), "dt=%Y-%m-%d/hour=%H")
     'dt=0999-07-01/hour=05'
+    >>> name_at(datetime(2026, 11, 23, 10), "ts=%Y-%m-%d %H:%M:%S"), name_at(datetime(2026, 11, 23, 10), "%F/%R")
+    ('ts=2026-11-23 10%3A00%3A00', '2026-11-23/10:00')
     """
     years = {"Y": f"{time.year:04}", "F": f"{time.year:04}-%m-%d", "G": f"{time.isocalendar().year:04}", "%": "%%"}
-    return time.strftime(_WITH_YEAR.sub(lambda found: years[found[1]], layout))
+    folders = [time.strftime(_WITH_YEAR.sub(lambda found: years[found[1]], each)) for each in layout.split("/")]
+    return "/".join(map(_escaped, folders))
+
+
+def _escaped(folder: str) -> str:
+    """Return the folder of a column's value as Spark names it; other folders stay as they are.
+
+    Source: `org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName`.
+    """
+    column, is_of_column, value = folder.partition("=")
+    if not is_of_column:
+        return folder
+    return "=".join(_ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", each) for each in (column, value))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

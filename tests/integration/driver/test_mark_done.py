@@ -337,6 +337,21 @@ def test_partitions_have_the_names_that_spark_gives_their_folders(
     assert [marking.name(number) for number in numbers] == folders
 
 
+def test_partitions_of_a_timestamp_have_the_names_that_spark_gives_their_folders(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark escapes characters that a path or a name of a column's folder may not have."""
+    layout = "at=%Y-%m-%d %H:%M:%S/text=a:b#c%%d'e*f?g\\h{i}[j]^k=l\tm n\"o"
+    marking = Marking("orders", "ts", HOUR * 1_000_000, 0, layout, print)
+    numbers = [0, 470_000]
+    text = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc).strftime(layout.partition("text=")[2])
+    times = spark.createDataFrame([(n * HOUR, n) for n in numbers], "s long, n long")
+    rows = times.select(F.timestamp_seconds("s").alias("at"), F.lit(text).alias("text"), "n")
+    rows.write.partitionBy("at", "text").parquet(str(tmp_path / "t"))
+    folders = sorted(str(each.relative_to(tmp_path / "t")) for each in (tmp_path / "t").glob("*/*") if each.is_dir())
+    assert [marking.name(number) for number in numbers] == folders
+
+
 def kept(folder: Path) -> Kept:
     [file] = (folder / "checkpoint/lowmark").glob("done-*")
     return msgspec.json.decode(file.read_bytes(), type=Kept)
