@@ -191,6 +191,7 @@ class Marking:
         metric = progress.observed_metrics.get(self.metric)
         if not self._has(query):
             return  # another query of the stream
+        self._act_and_write()
         with self._changed:
             if self._partitions.begins_with_a_gap(progress.batch_id):
                 log.warning(
@@ -270,8 +271,16 @@ class Marking:
             return
         self._query, self._named = query, query.name or query.query_id
         self._partitions = Partitions(self._width_us, self._delay_us, kept)
-        if self._actor is None:
-            self._writer, self._actor = Loop("lowmark-done-files"), Worker("lowmark-done", self._run)
+        self._act_and_write()
+
+    def _act_and_write(self) -> None:
+        """Have both threads at work, also in place of those that an error has ended: the marks would end with them."""
+        if self._stopped.is_set():
+            return
+        if self._writer is None or self._writer.failed is not None:
+            self._writer, self._unsaved = Loop("lowmark-done-files"), False
+        if self._actor is None or self._actor.ended:
+            self._actor = Worker("lowmark-done", self._run)
             self._actor.start()
 
     def _first_kept(self, query: Query) -> Kept:

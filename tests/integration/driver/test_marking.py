@@ -131,6 +131,36 @@ def test_a_stop_waits_for_no_mark_that_will_not_be_made(monkeypatch: pytest.Monk
     assert max(stopped) < 5
 
 
+def test_after_an_error_has_ended_the_thread_of_the_marks_the_next_batch_begins_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marked, are_marked, died = list[str](), threading.Event(), threading.Event()
+
+    def act(partition: DonePartition) -> None:
+        marked.append(partition.name)
+        if len(marked) == 2:
+            are_marked.set()
+
+    def shown(_: object) -> DonePartition:
+        died.set()
+        raise MemoryError("on purpose")
+
+    marking, query = marking_of(act, (None, None))
+    with monkeypatch.context() as patched:
+        patched.setattr(marking, "_shown", shown)
+        marking.begin(query)
+        marking.take(batch(0, 1), query, until_us=5 * HOUR_US, had_rows=True)
+        assert died.wait(5)
+        assert marking._actor is not None
+        assert marking._actor.join(5)
+    marking.take(batch(1, 6), query, until_us=9 * HOUR_US, had_rows=True)
+    assert are_marked.wait(5), "the marks have ended"
+    marking.stop()
+    assert marked == ["hour=01", "hour=06"]
+    marking.take(batch(2, 10), query, until_us=12 * HOUR_US, had_rows=True)
+    assert marked == ["hour=01", "hour=06"], "a stopped marking marks no more"
+
+
 def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> None:
     first, free, written, marked = threading.Event(), threading.Event(), list[str](), list[str]()
 
