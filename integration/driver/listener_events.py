@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from lowmark.integration.spark.progress import Progress
@@ -22,14 +21,13 @@ log = logging.getLogger("lowmark")
 _SILENT_US = 10_000_000
 
 
-@dataclass(frozen=True)
 class UnheardEnd:
     """The end of a query, in place of Spark's event, which did not come; a `QueryEvent`."""
 
-    query_id: str
-    run_id: str
-    failure: str | None
-    batch_id: int = -1
+    batch_id = -1
+
+    def __init__(self, query: Query) -> None:
+        self.query_id, self.run_id, self.failure = query.query_id, query.run_id, query.failure
 
     def progress(self) -> Progress:
         raise AssertionError("an end has no progress")
@@ -75,7 +73,7 @@ class ListenerEvents:
             log.warning(
                 "query %s has ended, and Spark has dropped the event that says so", query.name or query.query_id
             )
-            yield UnheardEnd(query.query_id, run_id, query.failure)
+            yield UnheardEnd(query)
 
     def _take_progress(self, event: QueryEvent) -> None:
         run_id, batch_id = event.run_id, event.batch_id

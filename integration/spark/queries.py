@@ -104,7 +104,7 @@ class RunningQuery:
     def failure(self) -> str | None:
         """Spark's text of the error that has ended the query; None without one."""
         failure = self._query.exception()
-        return failure.get().toString() if failure.isDefined() else None
+        return str(failure.get()) if failure.isDefined() else None
 
     @property
     def trouble(self) -> str | None:
