@@ -42,18 +42,15 @@ class AvailableNow:
     def __init__(self, spark: SparkSession, tell: Told) -> None:
         self._spark, self._tell = spark, tell
 
-    def begin(self, event: JavaObject) -> None:
+    def begin(self, query: JavaObject) -> None:
         """Prepare a query that starts, in Spark's own thread for it."""
-        query = self._spark._jsparkSession.streams().get(event.id())
-        if query is None:
-            return  # the query has ended already
         execution = query.streamingQuery()
         trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
         if trigger == "OneTimeTrigger" and logical_plan.stream_ids(execution.analyzedPlan()):
             log.warning(
                 "query %s: Trigger.Once runs one batch, and a low watermark is in force two batches after its rows, so "
                 "windows that these rows close come out two runs later. Hint: use availableNow=True.",
-                event.id().toString(),
+                query.id().toString(),
             )
         if PASSES_LIMITS or trigger != "AvailableNowTrigger":
             return

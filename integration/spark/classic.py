@@ -111,11 +111,12 @@ class ClassicSession:
         def begin(event: JavaObject) -> None:
             # In Spark's thread, because the query may end before the loop takes the event.
             query = spark._jsparkSession.streams().get(event.id())
-            if query is not None:
-                keep(RunningQuery.of(spark, query))
-            ending.begin(event)
-            native_state.take_over(spark, event)
-            forgotten.warn_of_forgotten_heartbeat(spark, event)
+            if query is None:
+                return  # it has ended already
+            keep(RunningQuery.of(spark, query))
+            ending.begin(query)
+            native_state.take_over(spark, query)
+            forgotten.warn_of_forgotten_heartbeat(spark, query)
 
         self._listener = QueryEvents(lambda kind, event: enqueue(kind, JavaEvent(kind, event)), begin)
         spark.streams.addListener(self._listener)

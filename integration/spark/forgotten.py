@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 
 
-def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
+def warn_of_forgotten_heartbeat(spark: SparkSession, query: JavaObject) -> None:
     """Warn if a query starts without the heartbeat that its checkpoint has."""
     try:
-        query = spark._jsparkSession.streams().get(event.id())
-        if query is None:
-            return  # the query has ended already
         execution = query.streamingQuery()
         if logical_plan.has_heartbeat(execution.analyzedPlan()):
             return
@@ -44,6 +41,6 @@ def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
     log.warning(
         "query %s: %s Spark does not notice it, because the checkpoint has version 2 of the offset log: the query goes "
         "on by native Spark's watermark, and rows of slow splits may be dropped.",
-        event.id().toString(),
+        query.id().toString(),
         why,
     )

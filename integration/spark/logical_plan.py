@@ -33,7 +33,7 @@ def nodes(plan: JavaObject) -> Iterator[JavaObject]:
 
 def has_watermark(plan: JavaObject) -> bool:
     """True if `withWatermark` stands anywhere in the plan."""
-    return count_watermarks(plan) > 0
+    return any(node.nodeName() == "EventTimeWatermark" for node in nodes(plan))
 
 
 def keeps_rows(plan: JavaObject) -> bool:
@@ -70,11 +70,6 @@ def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
 def source_kinds(plan: JavaObject) -> list[bool]:
     """Whether each place where a plan uses a source is a heartbeat, in the order of the leaves."""
     return [_is_heartbeat(leaf) for leaf in _streaming_leaves(plan)]
-
-
-def count_watermarks(plan: JavaObject) -> int:
-    """Number of watermark nodes in the plan."""
-    return sum(node.nodeName() == "EventTimeWatermark" for node in nodes(plan))
 
 
 def count_sources(plan: JavaObject) -> int:

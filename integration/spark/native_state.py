@@ -28,11 +28,8 @@ log = logging.getLogger("lowmark")
 _CHECK = "spark.sql.streaming.stateStore.stateSchemaCheck"
 
 
-def take_over(spark: SparkSession, event: JavaObject) -> None:
+def take_over(spark: SparkSession, query: JavaObject) -> None:
     """Switch off the comparison of state schemas for a wrapped join that starts on an adopted checkpoint."""
-    query = spark._jsparkSession.streams().get(event.id())
-    if query is None:
-        return  # the query has ended already
     execution = query.streamingQuery()
     plan = execution.analyzedPlan()
     if not logical_plan.stream_ids(plan) or not logical_plan.joins_streams(plan):
@@ -40,4 +37,4 @@ def take_over(spark: SparkSession, event: JavaObject) -> None:
     if FarewellFiles(spark, execution.resolvedCheckpointRoot()).may_be_native():
         # This session belongs to the query alone, and plans its batches.
         execution.sparkSessionForStream().conf().set(_CHECK, "false")
-        log.debug("query %s: its state may be a native query's, so Spark does not compare schemas", event.id())
+        log.debug("query %s: its state may be a native query's, so Spark does not compare schemas", query.id())
