@@ -71,7 +71,8 @@ def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:
     """The query ends before its first batch; without the file, hours 8 and 9 would never be marked."""
     marked, are_marked = list[str](), threading.Event()
     kept = msgspec.json.encode(Kept(100, (8, 9), 8, 17 * HOUR_US // 2)).decode()
-    reads, written = iter([OSError("503 Slow Down"), "{", "[]", kept]), list[str]()
+    answers: list[str | Exception] = [OSError("503 Slow Down"), "{", "[]", kept]
+    reads, written = iter(answers), list[str]()
 
     def act(partition: DonePartition) -> None:
         marked.append(partition.name)
