@@ -50,6 +50,8 @@ class AdoptionPlan:
                 "its sources have names (source evolution), so Spark lets it gain and lose sources. Start the query "
                 "with `wrap`, or without"
             )
+        if streams is None:
+            self._check_readers(newest)
         kept = entries if streams is not None else self._without_repeats()
         native = {name: without_heartbeats(entry) for name, entry in kept.items()}
         counts = {len(entry.sources) for entry in native.values()}
@@ -63,7 +65,6 @@ class AdoptionPlan:
         layouts = {layout(entry) for entry in entries.values()}
         if streams is None:
             wanted: dict[int, str] = {}
-            self._check_readers(newest)
             if layouts == {()}:
                 return "no heartbeat is in it, so it is of a query without lowmark"
             self._check_distinct(next(iter(kept.values())))

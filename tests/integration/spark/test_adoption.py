@@ -352,8 +352,13 @@ def test_what_service_read_wrote_is_left_for_a_new_checkpoint_at_its_offsets(tmp
     assert (code, "prints without --window" in err) == (2, True)
 
 
-def test_what_service_read_wrote_of_another_system_is_left_for_a_place_of_the_user_s_choice(tmp_path: Path) -> None:
-    root = written(tmp_path, {0: [read_offset(1, FileSplit(split_id="/data/orders/0", start=8)), HEARTBEAT]})
+@pytest.mark.parametrize("late_to", [False, True])
+def test_what_service_read_wrote_of_another_system_is_left_for_a_place_of_the_user_s_choice(
+    tmp_path: Path, late_to: bool
+) -> None:
+    planned = read_offset(1, FileSplit(split_id="/data/orders/0", start=8))
+    root = written(tmp_path, {0: [planned, HEARTBEAT, planned] if late_to else [planned, HEARTBEAT]})
+    shutil.rmtree(root / "sources")
     with pytest.raises(AdoptionRefused, match="Hint: start with a new checkpoint, at a place that you choose") as left:
         leave(root)
     assert "lowmark offsets" not in str(left.value)
