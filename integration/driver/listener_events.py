@@ -70,9 +70,7 @@ class ListenerEvents:
         before, self._inactive = self._inactive, frozenset(over)
         for run_id in before & self._inactive:
             query = over[run_id]
-            log.warning(
-                "query %s has ended, and Spark has dropped the event that says so", query.name or query.query_id
-            )
+            log.warning("query %s has ended, and no event of Spark's has said so", query.name or query.query_id)
             yield UnheardEnd(query)
 
     def _take_progress(self, event: QueryEvent) -> None:

@@ -406,7 +406,7 @@ def test_a_query_whose_end_no_event_tells_has_ended_all_the_same_and_its_group_l
     desks.events.take_event("terminated", end)
     assert (gone.ended, gone.failure, other.ended) == (True, "no disk", False)
     assert [member.task.job_id for group in desks.runs.cooperation.groups() for member in group.members] == ["q1"]
-    assert "query q0 has ended, and Spark has dropped the event that says so" in caplog.text
+    assert "query q0 has ended, and no event of Spark's has said so" in caplog.text
     assert [*desks.events.unheard_ends()] == []
 
 
