@@ -124,11 +124,12 @@ class Farewells:
 def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
     """Return the last report of a run, None if the run has none that may be written.
 
-    Returns None if the run counts claims of a plan that Spark may not have written: a restart may plan less far, and
-    the rows in between would be late. The state is left out if the offset of the last answer carries it. An ended run
+    Returns None if the run counts claims of a plan whose batch is not reported, because Spark may not have written that
+    plan: a restart may plan less far, and the rows in between would be late. If Spark has written the plan, the offset
+    of that batch carries the state. The state is left out if the offset of the last answer carries it. An ended run
     writes its state in any case, because Spark may have stopped before it wrote that offset.
     """
-    if run.last_batch_id is None or not run.written or run.broken or run.goes_beyond_its_offset:
+    if run.last_batch_id is None or not run.written or run.broken or run.splits.unreported_plan is not None:
         return None
     state = run.state() if over or run.epoch != run.told_epoch else ""
     return Farewell(run.token, run.told_epoch, run.last_batch_id, state)

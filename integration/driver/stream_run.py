@@ -128,7 +128,6 @@ class StreamRun:
     _late_rows: Mapping[SplitId, int] | None = None  # None: not counted so far
     _told_low_us: int | None = None
     _told_plan: int | None = None  # the unreported plan when the low watermark was told; None: no such plan
-    _answered_plan: int | None = None  # the same for the last answer
     _sure_low_us: int | None = None
     _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not passed to others yet
     _shared_low_watermark_us: int | None = None
@@ -310,13 +309,8 @@ class StreamRun:
         """Return the state for an answer with the current epoch and low watermark, and remember that both were told."""
         state = self.state()
         self._begin_from(state, now_us)
-        self.told_epoch, self._answered_plan = self.epoch, self._told_plan
+        self.told_epoch = self.epoch
         return state
-
-    @property
-    def goes_beyond_its_offset(self) -> bool:
-        """Whether a plan came after the last answer, so Spark may have written nothing of the plan."""
-        return self.splits.unreported_plan not in (None, self._answered_plan)
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
         """Whether this run or the resumed run wrote an offset; Spark runs the resumed run's last batch again."""

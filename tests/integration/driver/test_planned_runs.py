@@ -52,19 +52,6 @@ def test_what_a_plan_claims_is_sure_once_another_plan_follows_or_its_batch_is_re
     assert fed.run.sure_low_us == low(200)
 
 
-def test_a_plan_that_came_after_the_last_answer_may_not_be_written() -> None:
-    fed = Fed("read")
-    seen = [fed.run.goes_beyond_its_offset]
-    claimed(fed, 4, 100)
-    seen.append(fed.run.goes_beyond_its_offset)
-    fed.run.tell()
-    seen.append(fed.run.goes_beyond_its_offset)
-    fed.run.answer(fed.now_us)
-    seen.append(fed.run.goes_beyond_its_offset)
-
-    assert seen == [False, True, True, False]
-
-
 def test_a_report_behind_what_an_earlier_plan_claimed_is_no_regression() -> None:
     fed = Fed("read")
     claimed(fed, 4, 100)
