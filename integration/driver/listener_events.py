@@ -43,7 +43,8 @@ class ListenerEvents:
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries, beside: Beside) -> None:
         self._runs, self._reports, self._ending, self._beside = runs, reports, ending, beside
-        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), at most two
+        # (query, its run, its name, why it failed), at most two
+        self._ended_untied: list[tuple[str, str, str | None, str | None]] = []
         self._inactive: frozenset[str] = frozenset()  # Spark's runs that were over when the service last looked
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
@@ -53,6 +54,8 @@ class ListenerEvents:
                 self._runs.queries.find()
             case "progress":
                 self._take_progress(event)
+                if self._ended_untied:  # this batch may have tied the run that a failed query had beside it
+                    self._end_untied()
             case "idle":
                 self._take_sign_of_life(event)
             case "terminated":
@@ -104,10 +107,10 @@ class ListenerEvents:
             if not run.ended:
                 self._reports.end(run, failed=bool(failure), failure=told)
         if not tied:
-            ended = query_id, run_id, None if query is None else query.name
+            ended = query_id, run_id, None if query is None else query.name, told
             self._ended_untied = [*self._ended_untied[:1], ended]  # with two, their runs cannot be told apart
         self._runs.queries.forget(run_id)
-        self._end_untied(told)
+        self._end_untied()
         # Last, because both ask Spark.
         if not tied and query is not None:
             self._ending.forget(query.streams())
@@ -140,14 +143,19 @@ class ListenerEvents:
         for run in of_query.values():
             run.failure = told
 
-    def _end_untied(self, failure: str | None) -> None:
-        """End the run of a query that failed in its first batch: the run was never tied, and its query is gone."""
+    def _end_untied(self) -> None:
+        """End the run of a query that failed in its first batch: the run was never tied, and its query is gone.
+
+        While another untied query reads the stream, nobody knows which of its untied runs is whose.
+        """
         tied = {run.run_id for run in self._runs}
-        if any(query.run_id not in tied for query in self._runs.queries):
-            return
-        for run in self._runs:
-            if run.run_id is None and not run.ended:
-                run.ended, run.failed, run.failure = True, failure is not None, failure
-                if len(self._ended_untied) == 1:
-                    run.tie(*self._ended_untied[0])
-        self._ended_untied.clear()
+        begins = {each for query in self._runs.queries if query.run_id not in tied for each in query.streams()}
+        failure = self._ended_untied[-1][-1] if self._ended_untied else None
+        untied = [run for run in self._runs if run.run_id is None and not run.ended]
+        gone = [run for run in untied if run.stream.stream_id not in begins]
+        for run in gone:
+            run.ended, run.failed, run.failure = True, failure is not None, failure
+            if len(self._ended_untied) == 1:
+                run.tie(*self._ended_untied[0][:3])
+        if len(gone) == len(untied):
+            self._ended_untied.clear()

@@ -24,7 +24,7 @@ def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> i
     The newest run of a query counts, also if the query has ended, because its sink stays as it is.
 
     Args:
-        runs: of the service, in the order in which they attached.
+        runs: the known runs of the service, in the order in which they attached.
         name: the stream's name.
         query: name or id of one query; None: all of them.
     """

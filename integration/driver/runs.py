@@ -80,6 +80,10 @@ class Runs:
     def __iter__(self) -> Iterator[StreamRun]:
         return iter(tuple(self._runs.values()))
 
+    def known(self) -> Iterator[StreamRun]:
+        """The runs of known queries on known streams: no run of a released stream, and none that ended of nobody."""
+        return (run for run in self if run.stream.stream_id in self.streams and not run.of_nobody)
+
     def get(self, token: str | None) -> StreamRun | None:
         """The run of a heartbeat reader, None if unknown."""
         return None if token is None else self._runs.get(token)
@@ -100,7 +104,7 @@ class Runs:
 
         A refused query says nothing more to others, because the next answer to its heartbeat ends the query.
         """
-        self.passing.look(self, run.stream.name)
+        self.passing.look(self.known(), run.stream.name)
         for new_low in run.take_news():
             if not run.shares:
                 self._notify(new_low)

@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -560,7 +559,7 @@ class LowWatermarkService:
             if until_us is not None and until_us >= past_us:
                 return
             if (left_seconds := deadline - monotonic()) <= 0:
-                why = self._call(partial(passing.why_not, self._runs, name, query), action)
+                why = self._call(lambda: passing.why_not(self._runs.known(), name, query), action)
                 why = str(self.explain(name, query=query)) if why is None else why
                 raise NotComplete(name, format_time_us(past_us), why)
             sleep(min(_LOOK_SECONDS, left_seconds))
@@ -592,7 +591,7 @@ class LowWatermarkService:
 
         def add() -> None:
             self._complete_until(name, query)  # which knows the stream
-            self._runs.passing.add(wait, self._runs)
+            self._runs.passing.add(wait, self._runs.known())
 
         self._call(add, f'wait for stream "{name}"')
 
@@ -618,7 +617,7 @@ class LowWatermarkService:
     def _complete_until(self, name: str, query: str | None) -> int | None:
         if not self._runs.streams.named(name):
             raise UnknownStream(name, self._standing.names())
-        return passing.complete_until(self._runs, name, query)
+        return passing.complete_until(self._runs.known(), name, query)
 
     def mark_done(
         self,

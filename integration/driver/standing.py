@@ -72,7 +72,7 @@ class Standing:
     def run_statuses(self, without: Container[str] = (), limit: int | None = None) -> list[RunStatus]:
         """Return all runs except those with the given tokens; `limit` bounds the splits of each."""
         now_us = self._runs.clock.now_us()
-        runs = (run for run in (*self._runs, *self._audits) if run.token not in without)
+        runs = (run for run in (*self._runs, *self._audits) if run.token not in without and not run.of_nobody)
         return [self._run_status(run, now_us, limit) for run in runs]
 
     def shown(self, *, stream: str | None, ended: bool, limit: int | None) -> list[RunStatus]:
@@ -85,7 +85,7 @@ class Standing:
         now_us = self._runs.clock.now_us()
         runs = [
             run
-            for run in (*self._runs, *self._waiting(now_us), *self._audits)
+            for run in (*self._runs.known(), *self._waiting(now_us), *self._audits)
             if stream in (None, run.stream.name) and (ended or not run.ended)
         ]
         newest = {(run.stream.name, run.query): run for run in runs}

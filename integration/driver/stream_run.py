@@ -295,6 +295,11 @@ class StreamRun:
         return self.begun_as if known is None else known
 
     @property
+    def of_nobody(self) -> bool:
+        """Whether it ended before a batch tied it to one of several queries, so no newer run takes its place."""
+        return self.ended and self.query_id is None
+
+    @property
     def sure_low_us(self) -> int | None:
         """The run's low watermark without a plan that may not be written, because a restart may plan less."""
         return self.watermarks.low_watermark_us if self.splits.unreported_plan is None else self._sure_low_us

@@ -1,16 +1,25 @@
-"""A caller who waits for a time hears of it, also if the system has no thread left for a moment; no Spark here."""
+"""A caller who waits for a time hears of it, whatever happened to other queries of the stream; no Spark here."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from lowmark.integration.driver import passing
+from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.passing import Passing, Wait
+from lowmark.integration.driver.standing import Standing
+from lowmark.integration.spark.completion import least_us
+from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.sources.worker import Worker
 
-from tests.integration.driver.test_runs import begun, stream
+from tests.integration.driver.reported import answer_of, report_of
+from tests.integration.driver.test_runs import Queries, Query, begun, stream, terminated
 
 
 def test_a_function_for_which_there_is_no_thread_is_called_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +37,114 @@ def test_a_function_for_which_there_is_no_thread_is_called_at_the_next_look(monk
     assert called.wait(5)
     waits.look([run], "orders")
     assert waits._waits == [], "a wait that was told of is not told again"
+
+
+@dataclass
+class OfStream(Query):
+    """A running query. Its run id is also the token of its heartbeat."""
+
+    reads: str | None = "s"
+    trouble: None = None
+
+    def streams(self) -> list[str]:
+        return [] if self.reads is None else [self.reads]
+
+
+class Spark:
+    """Queries as Spark and their heartbeats tell of them to the desks of a service, which knows the stream "orders"."""
+
+    def __init__(self) -> None:
+        self.queries: Any = Queries()
+        self.desks = Desks(self.queries, notify=lambda _: None)
+        self.standing = Standing(self.desks.runs, Audits(self.queries, self.desks.runs.clock))
+        self.desks.runs.add(stream())
+
+    def begin(self, *queries: OfStream) -> None:
+        """Start queries together; then the heartbeat of each asks."""
+        self.queries.running += queries
+        for query in queries:
+            if query.reads in self.desks.runs.streams:
+                answer_of(self.desks, HeartbeatRequest(query.reads, query.run_id, first=True))
+
+    def commit(self, query: OfStream, until_us: int) -> None:
+        """Commit the first batch of a query."""
+        run = self.desks.runs.get(query.run_id)
+        assert run is not None
+        run.tie(query.query_id, query.run_id, query.name)
+        run.complete_until_us = until_us
+        batch: Any = SimpleNamespace(run_id=query.run_id, batch_id=0, progress=lambda: report_of(0, []))
+        self.desks.events.take_event("progress", batch)
+
+    def end(self, query: OfStream, failure: str | None = "no disk") -> None:
+        self.desks.events.take_event("terminated", terminated(failure, query.run_id, query.query_id))
+
+    def ends(self) -> dict[str, tuple[bool, str | None]]:
+        """Whether each run has ended, and its query, by the token."""
+        return {run.token: (run.ended, run.query_id) for run in self.desks.runs}
+
+    @property
+    def until_us(self) -> int | None:
+        """The time until which the sinks are complete, which the service and the command line find alike."""
+        until_us = passing.complete_until(self.desks.runs.known(), "orders", None)
+        shown = self.standing.shown(stream="orders", ended=True, limit=0)
+        assert until_us == least_us(run.complete_until_us for run in shown)
+        return until_us
+
+
+def test_two_queries_that_failed_together_in_their_first_batch_hold_up_nobody_once_they_are_back() -> None:
+    spark, first, second = Spark(), OfStream(run_id="r1", query_id="q1"), OfStream(run_id="r2", query_id="q2")
+    spark.begin(first, second)
+    spark.end(first)
+    spark.end(second)
+    assert spark.ends() == {"r1": (True, None), "r2": (True, None), "s-r1": (True, "q1"), "s-r2": (True, "q2")}
+    assert {run.query for run in spark.standing.run_statuses()} == {"q1", "q2"}, "an alert for no query would not end"
+    first, second = OfStream(run_id="r3", query_id="q1"), OfStream(run_id="r4", query_id="q2")
+    spark.begin(first, second)
+    spark.commit(first, 7)
+    assert spark.until_us is None
+    spark.commit(second, 5)
+    assert spark.until_us == 5
+
+
+@pytest.mark.parametrize("committed", ["before", "after"])
+@pytest.mark.parametrize("reads", ["another service's", None])
+def test_a_query_that_failed_in_its_first_batch_has_ended_whatever_else_runs(committed: str, reads: str | None) -> None:
+    spark, first, second = Spark(), OfStream(run_id="r1", query_id="q1"), OfStream(run_id="r2", query_id="q2")
+    spark.begin(OfStream(run_id="r9", query_id="q9", reads=reads), first, second)
+    if committed == "before":
+        spark.commit(first, 5)
+    spark.end(second)
+    if committed == "after":  # until then nobody knows which run is whose
+        spark.commit(first, 5)
+
+    assert spark.ends()["r2"] == (True, "q2")
+    [failed] = [run for run in spark.desks.runs if run.token == "r2"]
+    assert (failed.failed, failed.failure) == (True, "no disk")
+
+
+def test_a_first_batch_of_another_stream_keeps_no_failed_query_running() -> None:
+    spark, first, other = Spark(), OfStream(run_id="r1", query_id="q1"), OfStream(run_id="r3", reads="other")
+    spark.desks.runs.add(replace(stream(), name="returns", stream_id="other"))
+    second = OfStream(run_id="r2", query_id="q2")
+    spark.begin(first, second, other)
+    spark.commit(first, 5)
+    spark.end(second)
+
+    assert spark.ends()["r2"] == (True, "q2")
+    assert spark.ends()["r3"] == (False, None)
+
+
+def test_a_query_of_a_dataframe_whose_name_another_has_now_does_not_count() -> None:
+    spark, query = Spark(), OfStream(run_id="r1", query_id="q1")
+    spark.begin(query)
+    spark.commit(query, 5)
+    spark.end(query, None)
+    assert spark.until_us == 5, "the sink stays as it is"
+    spark.desks.runs.release("orders")
+    spark.desks.runs.add(replace(stream(), stream_id="again"))
+    assert spark.until_us is None
+    assert passing.why_not(spark.desks.runs.known(), "orders", None) is None, "a query may begin yet"
+    query = OfStream(run_id="r2", query_id="q2", reads="again")
+    spark.begin(query)
+    spark.commit(query, 9)
+    assert spark.until_us == 9
