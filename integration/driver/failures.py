@@ -15,8 +15,9 @@ from .stream import Stream
 log = logging.getLogger("lowmark")
 
 _FAULTS = (
-    # Spark says only this when a process that it talks to is gone.
+    # Spark says only this when a process that it talks to is gone. A sink that loses a connection says the same.
     (
+        "PythonStreamingSourceRunner",
         ("Connection reset", "Broken pipe", "EOFException"),
         (
             "a Python process that Spark reads from is gone: the heartbeat, or the planner of a source. It was killed, "
@@ -25,6 +26,7 @@ _FAULTS = (
         ),
     ),
     (
+        "",
         ("Python worker failed to connect back", "Python worker to connect back"),
         (
             "a Python process of the query did not start within the 10 seconds that Spark waits for it (60 for one of "
@@ -35,6 +37,7 @@ _FAULTS = (
     ),
     # Kafka connector 4.1 fails here when it reports a batch that a restart ran without asking for offsets.
     (
+        "",
         ("KafkaMicroBatchStream$.metrics",),
         (
             "Spark's Kafka connector cannot report the batch that a restart ran again (SPARK-55271, with lowmark or "
@@ -43,6 +46,7 @@ _FAULTS = (
     ),
     # Spark 4.2 looks here for a setting that version 2 of the offset log lacks.
     (
+        "",
         ("OfflineStateRepartitionUtils$.isRepartitionBatch",),
         (
             "Spark 4.2 cannot run a batch again that was not committed if spark.sql.streaming.offsetLog.formatVersion "
@@ -51,7 +55,7 @@ _FAULTS = (
         ),
     ),
 )
-"""Signs in Spark's text, and the meaning of each."""
+"""The place in Spark's text that a fault needs, "" for any; signs beside it, of which one suffices; the meaning."""
 _ENDED = "terminated with exception: "
 _BRIEF_MOST = 500
 _explaining = threading.Lock()
@@ -72,9 +76,8 @@ def brief(failure: str) -> str | None:
     """
     if not failure:
         return None
-    for signs, meaning in _FAULTS:
-        if any(sign in failure for sign in signs):
-            return meaning
+    if (meaning := _meaning(failure)) is not None:
+        return meaning
     first = failure.strip().splitlines()[0]
     _, _, cause = first.partition(_ENDED)
     return (cause or first)[:_BRIEF_MOST]
@@ -98,10 +101,15 @@ def explain(
     known: dict[str, str] = {}
     if query is not None and query.newest() is None:
         known = _explain_checkpoint(query, query_id, streams)
-    for signs, meaning in _FAULTS:
-        if any(sign in failure for sign in signs):
-            log.error('query %s on "%s": %s', query_id, ", ".join(sorted(names)), meaning)
+    if (meaning := _meaning(failure)) is not None:
+        log.error('query %s on "%s": %s', query_id, ", ".join(sorted(names)), meaning)
     return known
+
+
+def _meaning(failure: str) -> str | None:
+    """Return the known meaning of Spark's text, None if it is not known."""
+    found = (text for place, signs, text in _FAULTS if place in failure and any(sign in failure for sign in signs))
+    return next(found, None)
 
 
 def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from lowmark.integration.cli.check import _because
 from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.desks import Desks
-from lowmark.integration.driver.failures import brief
+from lowmark.integration.driver.failures import brief, explain
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.run_status import RunStatus, run_json
@@ -183,6 +183,46 @@ def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason()
     [shown] = standing.shown(stream=None, ended=True, limit=0)
     said = json.loads(json.dumps(run_json(shown)))
     assert "the query failed: a Python process" in _because(said, "failed", datetime.now(timezone.utc))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (
+            "org.postgresql.util.PSQLException: An I/O error occurred while sending to the backend.",
+            "Caused by: java.net.SocketException: Connection reset",
+        ),
+        (
+            "java.io.EOFException: End of File Exception between local host is: a and destination host is: b:8020",
+            "\tat org.apache.hadoop.ipc.Client.call(Client.java:1389)",
+        ),
+    ],
+    ids=["JDBC", "HDFS"],
+)
+def test_a_connection_that_a_sink_lost_is_not_taken_for_a_python_process_that_is_gone(
+    first: str, second: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = f"{first}\n{second}\n"
+    explain(failure, None, query_id="q", names=["orders"], streams={})
+
+    assert (brief(failure), caplog.text) == (first, "")
+
+
+@pytest.mark.parametrize("lost", ["java.net.SocketException: Connection reset", "java.io.EOFException"])
+def test_a_python_process_of_a_streams_reader_that_is_gone_is_told_by_the_place_where_spark_reads_from_it(
+    lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = (
+        f"{lost}\n\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)\n"
+        "\tat org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner.latestOffset("
+        "PythonStreamingSourceRunner.scala)\n"
+    )
+    explain(failure, None, query_id="q", names=["orders"], streams={})
+    said = brief(failure)
+
+    assert said is not None
+    assert said.startswith("a Python process that Spark reads from is gone: the heartbeat, or the planner of a source.")
+    assert f'query q on "orders": {said}' in caplog.text
 
 
 def test_a_python_process_of_a_task_has_more_time_to_start() -> None:
