@@ -112,7 +112,10 @@ class ByHand:
         return said
 
     def _until_us(self, request: MarkRequest, now_us: int) -> int | None:
-        until_us = request.until_us if request.for_us is None else now_us + request.for_us
+        # A person goes by the wall clock.
+        until_us = None if request.until_us is None else request.until_us - self._runs.clock.behind_us()
+        if request.for_us is not None:
+            until_us = now_us + request.for_us
         if until_us is not None and not now_us < until_us <= INT64[-1]:
             by_us = now_us - until_us
             fact = "the time lies after the last that is known" if by_us < 0 else "the time is over already"

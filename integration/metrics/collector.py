@@ -273,7 +273,7 @@ class StreamCollector(Collector):
             for name, split in splits.items():
                 split_labels = (*labels, _text(name))
                 for metric, gauge in zip(SPLIT_GAUGES, gauges, strict=True):
-                    _add(gauge, split_labels, metric.value(split))
+                    _add(gauge, split_labels, metric.exported(split, run.behind_us))
                 counts = past.split_counts(name, split)
                 for metric, count, counter in zip(SPLIT_COUNTERS, counts, counters, strict=True):
                     _add(counter, split_labels, None if metric.value(split) is None else count)
@@ -345,12 +345,12 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         for own_name, value in run.source_metrics.items():
             source.add_metric((*labels, _text(own_name)), value)
         for metric, family in zip(GAUGES, families, strict=True):
-            _add(family, labels, metric.value(run))
+            _add(family, labels, metric.exported(run, run.behind_us))
         for state in SplitState:
             states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
         for clock in run.status.wrong_clocks:
             for of_clock, gauge in zip(CLOCK_GAUGES, clocks, strict=True):
-                _add(gauge, (*labels, _text(clock.split)), of_clock.value(clock))
+                _add(gauge, (*labels, _text(clock.split)), of_clock.exported(clock, run.behind_us))
         for split, why in run.status.by_hand[:_MAX_SPLITS_SHOWN]:
             by_hand.add_metric(labels, {"split": _text(split), "why": _text(why)})
         name = run.status.holder

@@ -19,11 +19,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Of(Generic[T]):
-    """One metric of a run, a split, a wrong clock or an alignment group; no series where the value is None."""
+    """One metric of a run, a split, a wrong clock or an alignment group; no series where the value is None.
+
+    Attributes:
+        is_moment: whether the value is a moment on the service's clock; an event time is none.
+    """
 
     name: str
     help: str
     value: Callable[[T], float | None]
+    is_moment: bool = False
+
+    def exported(self, of: T, behind_us: int) -> float | None:
+        """Return the value, a moment by the wall clock, which `time()` of Prometheus is compared with.
+
+        Args:
+            behind_us: how far the service's clock is behind the wall clock.
+        """
+        value = self.value(of)
+        return value + behind_us / 1e6 if self.is_moment and value is not None else value
 
 
 COUNTERS: tuple[_Of[RunStatus], ...] = (
@@ -101,6 +115,7 @@ GAUGES: tuple[_Of[RunStatus], ...] = (
         "lowmark_low_watermark_moved_timestamp_seconds",
         "When the low watermark rose last (or the query started), Unix seconds. Absent where there can be none.",
         lambda r: _at(r.status.since) if r.emits else None,
+        is_moment=True,
     ),
     _Of(
         "lowmark_native_watermark_timestamp_seconds",
@@ -121,12 +136,14 @@ GAUGES: tuple[_Of[RunStatus], ...] = (
         "lowmark_last_report_timestamp_seconds",
         "When the last batch was reported, Unix seconds. Absent before the first.",
         lambda r: _seconds(r.reported_at_us),
+        is_moment=True,
     ),
     _Of(
         "lowmark_last_heartbeat_timestamp_seconds",
         "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks when a trigger begins; "
         "without a trigger interval once per batch, and about each second while no row comes.",
         lambda r: _seconds(r.asked_at_us),
+        is_moment=True,
     ),
     _Of(
         "lowmark_coordinator_connected",
@@ -138,11 +155,13 @@ GAUGES: tuple[_Of[RunStatus], ...] = (
         "Since when the coordinator answers, or does not, Unix seconds. Absent without one, and before the first "
         "attempt.",
         lambda r: None if r.coordinator is None else _seconds(r.coordinator.since_us),
+        is_moment=True,
     ),
     _Of(
         "lowmark_last_seen_timestamp_seconds",
         "When Spark last said that the query lives, Unix seconds: it finished a batch, or found nothing to do.",
         lambda r: _seconds(r.seen_at_us),
+        is_moment=True,
     ),
 )
 
@@ -157,11 +176,13 @@ CLOCK_GAUGES: tuple[_Of[WrongClock], ...] = (
         "lowmark_wrong_clock_since_timestamp_seconds",
         "When the first of them was reported, Unix seconds.",
         lambda c: _at(c.since),
+        is_moment=True,
     ),
     _Of(
         "lowmark_wrong_clock_last_timestamp_seconds",
         "When the last of them was reported, Unix seconds.",
         lambda c: _at(c.last),
+        is_moment=True,
     ),
 )
 
@@ -223,6 +244,7 @@ SPLIT_GAUGES: tuple[_Of[SplitStatus], ...] = (
         "lowmark_split_last_report_timestamp_seconds",
         "When a split last delivered rows, Unix seconds. Absent before its first.",
         lambda s: _at(s.last_report),
+        is_moment=True,
     ),
 )
 

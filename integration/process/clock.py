@@ -3,6 +3,9 @@
 The wall clock jumps when NTP corrects it, and a jump must not make a split idle. So the wall clock is read once, and
 monotonic time is added from then on. Monotonic time is the same in all processes of a host, so times of a heartbeat
 reader and of the service can be compared.
+
+Monotonic time stands still while the host sleeps, and the wall clock may be set. So a time that is compared with the
+wall clock of another program, or that a person gives, needs `behind_us`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ def monotonic_us() -> int:
     return time.monotonic_ns() // 1_000
 
 
+_STEP_US = 1_000_000
+
+
 class SteadyClock:
     """Microseconds since the epoch, UTC, without steps in either direction.
 
@@ -25,9 +31,20 @@ class SteadyClock:
 
     def __init__(self) -> None:
         self._offset_us = time.time_ns() // 1_000 - monotonic_us()
+        self._behind_us = 0
 
     def now_us(self) -> int:
         return monotonic_us() + self._offset_us
+
+    def behind_us(self) -> int:
+        """Return how far this clock is behind the wall clock, because the host slept or its clock was set.
+
+        The value changes by steps of a second or more, because a time that is exported must not tremble.
+        """
+        behind_us = time.time_ns() // 1_000 - self.now_us()
+        if abs(behind_us - self._behind_us) >= _STEP_US:
+            self._behind_us = behind_us
+        return self._behind_us
 
     def from_monotonic_us(self, at_us: int) -> int:
         """Convert a process's monotonic time to this clock's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -16,8 +17,11 @@ from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.failures import brief, explain
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.errors import ByHandRefused
+from lowmark.integration.metrics.collector import StreamCollector
+from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import RunStatus, run_json
-from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.driver_rpc import HeartbeatRequest, MarkRequest
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.verdict import verdict
 from lowmark.watermark import Cause
@@ -41,6 +45,9 @@ class Clock:
 
     def now_us(self) -> int:
         return self.us
+
+    def behind_us(self) -> int:
+        return 0
 
 
 class Shared:
@@ -321,3 +328,48 @@ def test_an_audited_query_that_fails_says_why() -> None:
     [seen] = Standing(Desks(queries, notify=lambda _: None).runs, audits).run_statuses()
 
     assert (seen.failed, seen.status.cause, seen.status.why) == (True, Cause.QUERY_FAILED, "the query failed: no disk")
+
+
+# -- a host that slept, or whose clock was set
+
+
+@pytest.fixture
+def slept() -> tuple[Desks, Standing, StreamRun]:
+    """A query that asked and reported before its host slept for three hours, in which only the wall clock went on."""
+    desks, standing = begun(Query(name="nightly"))
+    answer_of(desks, HeartbeatRequest("s", "t", first=True))
+    [run] = desks.runs
+    run.places = {1: [0]}
+    report(run, 0, {"a": {"0": 1}})
+    return desks, standing, run
+
+
+@pytest.fixture
+def wall_us(slept: object, monkeypatch: pytest.MonkeyPatch) -> int:  # it sleeps after it began
+    """The time of the wall clock after it."""
+    read = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: read() + 3 * 60 * MINUTE_US * 1_000)
+    return time.time_ns() // 1_000
+
+
+def test_prometheus_gets_the_times_of_the_wall_clock(slept: tuple[Desks, Standing, StreamRun], wall_us: int) -> None:
+    _, standing, _ = slept
+
+    def run_statuses(**_: object) -> list[RunStatus]:
+        return standing.run_statuses()
+
+    service: Any = SimpleNamespace(run_statuses=run_statuses, loop_times=LoopTimes)
+    families = {family.name: family.samples for family in StreamCollector(service).collect()}
+    for name in ("last_heartbeat", "low_watermark_moved"):
+        [sample] = families[f"lowmark_{name}_timestamp_seconds"]
+        assert wall_us / 1e6 - 60 < sample.value <= wall_us / 1e6 + 60, f"an alert on time() - {name} would fire"
+
+
+def test_a_mark_until_a_time_goes_by_the_wall_clock(slept: tuple[Desks, Standing, StreamRun], wall_us: int) -> None:
+    desks, _, run = slept
+    desks.by_hand.take(MarkRequest("orders", ["a/0"], "anna", idle=True, until_us=wall_us + MINUTE_US))
+    [mark] = run.watermarks.by_hand.values()
+    assert mark.until_us is not None
+    assert 0 < mark.until_us - desks.runs.clock.now_us() <= MINUTE_US
+    with pytest.raises(ByHandRefused, match="the time is over already"):
+        desks.by_hand.take(MarkRequest("orders", ["a/0"], "anna", idle=True, until_us=wall_us - MINUTE_US))

@@ -63,6 +63,7 @@ class FakeRun:
     link: CoordinatorLink | None = None
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
+    behind_us: int = 0
 
     def __post_init__(self) -> None:
         self.watermarks = SplitWatermarks(self.strategy, job_id="j", source_id=self.stream, task_id=self.token)
@@ -105,6 +106,7 @@ class FakeRun:
             gaps=self.gaps,
             alignment=self.alignment,
             coordinator=self.link,
+            behind_us=self.behind_us,
         )
 
 
@@ -196,6 +198,32 @@ def test_watermarks_are_unix_seconds_and_zero_is_one() -> None:
     assert seen.one("lowmark_split_watermark_timestamp_seconds", split="a") == 0
     run.report({"a": 1_500_000})
     assert seen.one("lowmark_low_watermark_timestamp_seconds") == 1.5
+
+
+def test_times_of_the_service_are_those_of_the_wall_clock_and_event_times_stay() -> None:
+    link = CoordinatorLink("unix:/c.sock", connected=True, since_us=SECOND_US, why="", holds=True)
+    alignment = Alignment("g", SECOND_US, Cap.up_to(SECOND_US), throttled=True)
+    run = FakeRun("t1", link=link, alignment=alignment)
+    run.report({"a": SECOND_US}, BatchCounts(rows=2, future_rows=1), future_rows={"a": 1}, newest_us=SECOND_US)
+    run.report({"a": 2 * SECOND_US})
+    seen = scraper(run)
+    before = seen.samples()
+    run.behind_us = 3_600 * SECOND_US
+    after = seen.samples()
+    moved = {name: after[name, at] - was for (name, at), was in before.items() if after[name, at] != was}
+    times = {name for name, _ in before if name.endswith("_timestamp_seconds")}
+
+    assert moved.pop("lowmark_collect_duration_seconds", 0) < 60
+    assert set(moved.values()) == {3_600}
+    assert times - moved.keys() == {
+        "lowmark_low_watermark_timestamp_seconds",
+        "lowmark_native_watermark_timestamp_seconds",
+        "lowmark_fastest_watermark_timestamp_seconds",
+        "lowmark_split_watermark_timestamp_seconds",
+        "lowmark_alignment_cap_timestamp_seconds",
+    }
+    assert times >= moved.keys()
+    assert len(moved) == 8
 
 
 def test_a_watermark_before_1970_is_a_negative_number() -> None:
