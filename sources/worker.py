@@ -103,7 +103,7 @@ class Worker:
                 return done.result(0 if ended else min(max(left, 0), _LOOK_SECONDS))
             except FutureTimeout:
                 if done.done():
-                    raise  # the work itself timed out
+                    return done.result(0)  # the result came at the last moment, or the work itself timed out
                 if ended:  # the thread had ended before this look at the result
                     self.check(action)
                 if left <= 0:

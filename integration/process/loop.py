@@ -82,7 +82,7 @@ class Loop:
             return self._worker.wait(done, action, seconds=seconds)
         except FutureTimeout:
             if done.done():
-                raise  # the work itself timed out
+                return done.result(0)  # the result came at the last moment, or the work itself timed out
             done.cancel()
             raise TimeoutError(f"cannot {action}: the service's loop is busy, tried for {seconds:g} seconds") from None
 

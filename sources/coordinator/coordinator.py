@@ -281,7 +281,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             raise
         except FutureTimeout:
             if asked.done():
-                raise  # the work itself timed out
+                return asked.result(0)  # the result came at the last moment, or the work itself timed out
             hangs = self._hangs(action, self._timeout_seconds)
             asked.cancel()
             raise hangs from None

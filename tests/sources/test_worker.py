@@ -62,6 +62,36 @@ def test_a_result_counts_although_the_thread_has_ended() -> None:
     assert worker.wait(done, "work", seconds=0) == 42
 
 
+class Late(Future[int]):
+    """A future whose result comes right after its first caller has given up."""
+
+    def result(self, timeout: float | None = None) -> int:
+        if not self.done():
+            self.set_result(42)
+            raise FutureTimeout
+        return super().result(timeout)
+
+
+def test_a_result_counts_that_comes_at_the_end_of_the_time() -> None:
+    hold = threading.Event()
+    worker = Worker("example", hold.wait)
+    worker.start()
+
+    assert worker.wait(Late(), "work", seconds=0.01) == 42
+    hold.set()
+
+
+def test_what_timed_out_itself_is_told_as_it_was_raised() -> None:
+    hold, done = threading.Event(), Future[int]()
+    worker = Worker("example", hold.wait)
+    worker.start()
+    done.set_exception(FutureTimeout("the broker gave no answer"))
+
+    with pytest.raises(FutureTimeout, match="the broker gave no answer"):
+        worker.wait(done, "work", seconds=DEADLINE_SECONDS)
+    hold.set()
+
+
 def test_a_thread_that_is_busy_is_waited_for_until_the_time_is_over() -> None:
     hold = threading.Event()
     worker = Worker("example", hold.wait)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -346,3 +348,16 @@ def test_a_file_system_that_is_reached_slowly_holds_no_checkpoint_on_another(mon
     for each in (hanging, other):
         each.join(WAIT_SECONDS)
     assert free
+
+
+def test_a_read_that_is_done_at_the_end_of_the_time_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            found = super().result(WAIT_SECONDS)
+            if timeout:
+                raise FutureTimeout
+            return found
+
+    monkeypatch.setattr(aside, "Future", Late)
+
+    assert aside.aside(lambda: 42, "read a checkpoint") == 42

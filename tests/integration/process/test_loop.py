@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 
 import pytest
 from lowmark.integration.process import loop as loop_module
@@ -89,6 +90,19 @@ def test_a_tick_comes_again_and_again_also_beside_calls_without_end() -> None:
     seen.clear()
     loop.post(again)
     assert seen.wait(LONG_SECONDS), "the busy loop does not tick"
+    loop.stop()
+
+
+def test_work_that_is_done_at_the_end_of_the_time_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop("example")
+
+    def late(done: Future[int], _: str, **__: float) -> int:
+        done.result(LONG_SECONDS)
+        raise FutureTimeout
+
+    monkeypatch.setattr(loop._worker, "wait", late)
+
+    assert loop.call(lambda: 42, "count", seconds=LONG_SECONDS) == 42
     loop.stop()
 
 

@@ -7,6 +7,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -226,6 +228,16 @@ def test_a_start_that_was_forgotten_or_repeated_says_so() -> None:
 
 
 # -- hanging
+
+
+def test_work_that_is_done_at_the_end_of_the_time_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(asked: Future[int], _: str, **__: float) -> int:
+        asked.result(DEADLINE_SECONDS)
+        raise FutureTimeout
+
+    with running(ListSource(), Gateway()) as coordinator, monkeypatch.context() as patched:
+        patched.setattr(coordinator._queue, "wait", late)
+        assert coordinator.run("look", lambda: 42) == 42
 
 
 def test_a_call_times_out_and_names_source_action_and_where_the_enumerator_stands() -> None:
