@@ -112,7 +112,8 @@ class Cooperation:
             patience_us=run.watermarks.patience_us if run.shares else None,
             complete_until_us=run.complete_until_us,
         )
-        return run.shares and run.share(self._others.low_us(task), self._now_us())
+        there = self._kept_there
+        return run.shares and there is not None and run.share(there.low_us(task), self._now_us())
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
         """Return how far a stream may be read now. A stream of a group is held until the run is known as a task."""
@@ -149,10 +150,11 @@ class Cooperation:
 
     def worth_waiting(self, run: StreamRun) -> bool:
         """Whether the newest report of the run may soon raise the low watermark of its job."""
-        low_us = run.sure_low_us
+        low_us, there = run.sure_low_us, self._kept_there
         return (
             run.shares
-            and self._others.connected
+            and there is not None
+            and there.connected
             and low_us is not None
             and not run.splits.has_backlog
             and (run.low_watermark_us is None or run.low_watermark_us < low_us)

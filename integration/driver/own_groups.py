@@ -15,11 +15,6 @@ from lowmark.watermark.tasks.cap import Cap
 class Coordinating(Protocol):
     """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `CoordinatorClient`."""
 
-    @property
-    def connected(self) -> bool:
-        """Whether the coordinator answers; while it does not, low watermarks and caps stay as they are."""
-        ...
-
     def register(
         self,
         task: TaskId,
@@ -52,10 +47,6 @@ class Coordinating(Protocol):
         """End the run of a task."""
         ...
 
-    def low_us(self, task: TaskId) -> int | None:
-        """The low watermark that the task shares with others, microseconds; None: it shares none."""
-        ...
-
     def cap(self, task: TaskId) -> Cap | None:
         """The cap of the task; None: not known yet."""
         ...
@@ -63,8 +54,6 @@ class Coordinating(Protocol):
 
 class OwnGroups:
     """The groups of one driver. Belongs to its loop; no message is sent, so none is lost."""
-
-    connected = True
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
@@ -111,10 +100,6 @@ class OwnGroups:
     def deregister(self, task: TaskId) -> None:
         """Remove the task from its group, which stops waiting for it."""
         self._group_of.pop(task).leave(task)
-
-    def low_us(self, task: TaskId) -> int | None:  # noqa: ARG002
-        """Return None, because nothing is shared here."""
-        return None
 
     def cap(self, task: TaskId) -> Cap | None:
         """Return the cap that holds now, which may be newer than the last announced cap."""
