@@ -90,9 +90,9 @@ class Audits:
     def __iter__(self) -> Iterator[AuditedRun]:
         return iter(tuple(self._runs.values()))
 
-    def named(self, name: str) -> list[Stream]:
-        """Return the streams with this name."""
-        return [stream for stream in self._streams.values() if stream.name == name]
+    def named(self, name: str) -> Stream | None:
+        """Return the stream with this name; None without one."""
+        return next((stream for stream in self._streams.values() if stream.name == name), None)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""

@@ -63,16 +63,16 @@ class Runs:
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the queries that read a stream now."""
-        mine = {stream.stream_id for stream in self.streams.named(name)}
-        if not mine:
+        stream = self.streams.named(name)
+        if stream is None:
             return ()
         self.queries.find()
-        reading = [query for query in self.queries if query.active and not mine.isdisjoint(query.streams())]
+        reading = [query for query in self.queries if query.active and stream.stream_id in query.streams()]
         return tuple(query.query_id if query.name is None else query.name for query in reading)
 
     def release(self, name: str) -> None:
-        """Forget the streams with this name."""
-        for stream in self.streams.release(name):
+        """Forget the stream with this name."""
+        if (stream := self.streams.release(name)) is not None:
             self.cooperation.forget(stream, self.streams.values())
 
     # -- runs -----------------------------------------------------------------------------------------------------

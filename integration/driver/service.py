@@ -615,7 +615,7 @@ class LowWatermarkService:
         return None if until_us is None else datetime_of(until_us)
 
     def _complete_until(self, name: str, query: str | None) -> int | None:
-        if not self._runs.streams.named(name):
+        if self._runs.streams.named(name) is None:
             raise UnknownStream(name, self._standing.names())
         return passing.complete_until(self._runs.known(), name, query)
 
@@ -667,7 +667,7 @@ class LowWatermarkService:
         observed = made.observe(df, counts=versions.observes_splits(df.sparkSession))
 
         def add() -> Marking | None:
-            if not self._runs.streams.named(name):
+            if self._runs.streams.named(name) is None:
                 raise UnknownStream(name, self._standing.names())
             before = self._desks.reports.end_marking(name)
             self._runs.markings[name] = made

@@ -36,17 +36,16 @@ class Standing:
         Raises:
             UnknownStream: no stream has that name.
         """
-        streams = [*self._runs.streams.named(name), *self._audits.named(name)]
-        if not streams:
+        stream = self._runs.streams.named(name) or self._audits.named(name)
+        if stream is None:
             raise UnknownStream(name, self.names())
         now_us = self._runs.clock.now_us()
         runs = self._runs_of(name, query)
         live = [run for run in runs if not run.ended]
         tied = [run for run in live if run.run_id is not None]  # an untied run's query may have failed at once
         candidates = tied if tied else live if live else runs[-1:]
-        waiting = [] if live else [stream for stream in streams if self._heard(stream, now_us)]
-        if waiting or not candidates:
-            return self._status_before((waiting or streams)[0], now_us)
+        if not candidates or (not live and self._heard(stream, now_us)):
+            return self._status_before(stream, now_us)
         return min((self._status(run, now_us) for run in candidates), key=behind)
 
     def explain(self, name: str, query: str | None) -> str:

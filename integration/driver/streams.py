@@ -27,22 +27,22 @@ class Streams(Mapping[str, Stream]):
         """Add a stream before its first heartbeat asks."""
         self._known[stream.stream_id] = stream
 
-    def named(self, name: str) -> list[Stream]:
-        """Return the streams with this name; two if a second DataFrame got the name while a query read the first."""
-        return [stream for stream in self._known.values() if stream.name == name]
+    def named(self, name: str) -> Stream | None:
+        """Return the stream with this name, None without one. A name is given to one stream at a time."""
+        return next((stream for stream in self._known.values() if stream.name == name), None)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
         return tuple(sorted(stream.name for stream in self._known.values()))
 
-    def release(self, name: str) -> list[Stream]:
-        """Forget the streams with this name, close their measurements, and return the streams."""
-        released = self.named(name)
-        for stream in released:
+    def release(self, name: str) -> Stream | None:
+        """Forget the stream with this name, close its measurement, and return it; None without one."""
+        stream = self.named(name)
+        if stream is not None:
             del self._known[stream.stream_id]
             self._released[stream.stream_id] = name
             stream.measure.close()
-        return released
+        return stream
 
     def why_released(self, stream_id: str) -> str | None:
         """Say that a stream was released, for a query that is about to begin with it; None if it was not."""
