@@ -74,10 +74,6 @@ class Passing:
         self._waits.append(wait)
         self.look(runs, wait.name)
 
-    def drop(self, wait: Wait) -> None:
-        """Forget a wait."""
-        self._waits = [each for each in self._waits if each is not wait]
-
     def look(self, runs: Iterable[StreamRun], name: str) -> None:
         """Call the functions whose time a stream has passed."""
         mine = [wait for wait in self._waits if wait.name == name]
@@ -89,7 +85,8 @@ class Passing:
             if until_us is not None and until_us >= wait.time_us:
                 call = partial(insist, partial(wait.call, until_us), str(wait), self._stopped)
                 Worker("lowmark-passed", call).start()
-                self.drop(wait)  # last, because the system may have no thread left
+                # Last, because the system may have no thread left.
+                self._waits = [each for each in self._waits if each is not wait]
 
     def stop(self) -> None:
         """End all repetitions, and log which functions will not be called any more."""

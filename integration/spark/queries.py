@@ -194,9 +194,6 @@ class Queries:
     def __iter__(self) -> Iterator[Query]:
         return iter(tuple(self._running.values()))
 
-    def __len__(self) -> int:
-        return len(self._running)
-
     def any_active(self) -> bool:
         """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
         return any(session.any_active() for session in self._sessions)

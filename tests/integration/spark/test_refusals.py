@@ -259,7 +259,7 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
                 ran.query.awaitTermination(60)
             raised[name, of] = str(failed.value)
             for each in (service, other):
-                wait_until(lambda each=each: not len(each._runs.queries), "its end was heard")  # type: ignore[misc]
+                wait_until(lambda each=each: not [*each._runs.queries], "its end was heard")  # type: ignore[misc]
             wait_until(lambda: len(errors()) > len(said), "the reason is in the log, a moment later")
             said[name, of] = errors()[-1]
             if name != "native":
