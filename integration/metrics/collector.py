@@ -129,14 +129,10 @@ class StreamCollector(Collector):
 
     Without a snapshot (the loop is busy, the service was stopped) it gives only its own metrics: an alert on
     `lowmark_collect_errors_total` then shows that the others are missing.
-
-    Args:
-        max_splits: largest number of splits of a stream that are shown one by one.
-        top: number of shown splits, those furthest behind, if a stream has more.
     """
 
-    def __init__(self, runs: Runs, *, max_splits: int = _MAX_SPLITS_SHOWN, top: int = _LAGGARDS_SHOWN) -> None:
-        self._runs, self._max_splits, self._top = runs, max_splits, top
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
         self._lock = threading.Lock()  # scrapes come on several threads, and an ended run must be added once
         self._past: dict[Labels, _Past] = {}  # in the order of their newest ends
         self._added: dict[str, None] = {}  # tokens of the runs in `_past`, in order; old ones are dropped
@@ -258,8 +254,8 @@ class StreamCollector(Collector):
 
     def _split_families(self, shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         some = (
-            f"By split, for up to {self._max_splits} splits of a stream; a larger stream shows the holder and the "
-            f"{self._top} splits furthest behind (lowmark_splits_not_shown)."
+            f"By split, for up to {_MAX_SPLITS_SHOWN} splits of a stream; a larger stream shows the holder and the "
+            f"{_LAGGARDS_SHOWN} splits furthest behind (lowmark_splits_not_shown)."
         )
         gauges = [GaugeMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in SPLIT_GAUGES]
         counters = [CounterMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in SPLIT_COUNTERS]
@@ -267,7 +263,7 @@ class StreamCollector(Collector):
             "lowmark_splits_not_shown", "Splits without series of their own.", labels=_QUERY_LABELS
         )
         for labels, run in shown.items():
-            splits = _splits_shown(run, max_splits=self._max_splits, top=self._top)
+            splits = _splits_shown(run)
             hidden.add_metric(labels, sum(run.status.states.values()) - len(splits))
             past = self._past.get(labels, _NO_PAST)
             for name, split in splits.items():
@@ -366,12 +362,12 @@ def _add(family: GaugeMetricFamily | CounterMetricFamily, labels: Sequence[str],
         family.add_metric(labels, value)
 
 
-def _splits_shown(run: RunStatus, *, max_splits: int, top: int) -> Mapping[str, SplitStatus]:
+def _splits_shown(run: RunStatus) -> Mapping[str, SplitStatus]:
     """All splits by name; of too many, those that need attention first."""
     splits = run.status.splits
-    if len(splits) <= max_splits:
+    if len(splits) <= _MAX_SPLITS_SHOWN:
         return splits
-    names = heapq.nsmallest(top, splits, key=lambda name: by_need(splits[name]))
+    names = heapq.nsmallest(_LAGGARDS_SHOWN, splits, key=lambda name: by_need(splits[name]))
     holder = run.status.holder
     return {name: splits[name] for name in ([] if holder is None else [holder]) + names}
 
