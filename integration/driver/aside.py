@@ -39,11 +39,6 @@ class Beside(Protocol):
         ...
 
 
-def done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> None:
-    """Read at once: a `Beside` where there is no loop."""
-    then(read())
-
-
 def hold(talk: Talk[Result], on_loop: OnLoop, action: str) -> Result:
     """Hold a talk on the caller's thread, and return its result. An error of a read ends the talk."""
     found: Any = None

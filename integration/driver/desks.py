@@ -9,7 +9,7 @@ from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import NotifyNewLowWatermark
 
-from .aside import Beside, done_here
+from .aside import Beside
 from .beginning import Beginnings
 from .by_hand import ByHand
 from .cooperation import Cooperation
@@ -46,7 +46,8 @@ class Desks:
         job: str | None = None,
         job_queries: int = 1,
         job_away_us: int | None = None,
-        beside: Beside = done_here,
+        *,
+        beside: Beside,
     ) -> None:
         clock = SteadyClock()
         cooperation = Cooperation(clock.now_us, client, job, job_queries, job_away_us)

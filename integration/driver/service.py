@@ -189,7 +189,7 @@ class LowWatermarkService:
         self._listeners = Listeners()
         self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
         self._desks = Desks(
-            self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, self._beside
+            self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, beside=self._beside
         )
         self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)

@@ -27,7 +27,7 @@ from lowmark.integration.verdict import verdict
 from lowmark.watermark import Cause
 from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
-from tests.integration.driver.reported import answer_of
+from tests.integration.driver.reported import answer_of, desks_of
 from tests.integration.driver.test_cooperation_rules import GROUPED, FakeClient, World
 from tests.integration.driver.test_runs import Queries, Query, progress, report, stream, terminated
 
@@ -57,7 +57,7 @@ class Shared:
         self.world, self.clock = World(job), Clock()
         self.client: FakeClient = self.world.client
         queries: Any = Queries([])
-        self.desks = Desks(queries, lambda _: None, cast("CoordinatorClient", self.client), job)
+        self.desks = desks_of(queries, lambda _: None, cast("CoordinatorClient", self.client), job)
         self.desks.runs.clock = cast("Any", self.clock)
         self.desks.runs.cooperation._now_us = self.clock.now_us
         self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
@@ -163,7 +163,7 @@ def test_a_wrapped_stream_of_a_group_goes_on_without_its_coordinator_and_says_wh
 
 def begun(query: Query) -> tuple[Desks, Standing]:
     queries: Any = Queries([query])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     return desks, Standing(desks.runs, Audits(queries, desks.runs.clock))
 
@@ -259,7 +259,7 @@ def test_a_query_has_its_name_before_its_first_batch() -> None:
 
 def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_batch() -> None:
     queries: Any = Queries([Query(name="one"), Query(run_id="r2", name="two")])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     [seen] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
@@ -319,13 +319,13 @@ def test_a_batch_that_was_read_in_part_is_warned_of_once(
 
 def test_an_audited_query_that_fails_says_why() -> None:
     queries: Any = Queries([])
-    audits = Audits(queries, Desks(queries, notify=lambda _: None).runs.clock)
+    audits = Audits(queries, desks_of(queries, notify=lambda _: None).runs.clock)
     run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
     run.tie("q", "r", "nightly")
     audits.add(run.stream)
     audits._runs["m", "r"] = run
     audits.take_event("terminated", terminated("Query [id = q] terminated with exception: no disk"))
-    [seen] = Standing(Desks(queries, notify=lambda _: None).runs, audits).run_statuses()
+    [seen] = Standing(desks_of(queries, notify=lambda _: None).runs, audits).run_statuses()
 
     assert (seen.failed, seen.status.cause, seen.status.why) == (True, Cause.QUERY_FAILED, "the query failed: no disk")
 

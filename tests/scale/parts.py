@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
@@ -48,7 +47,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.integration.driver.reported import NoQueries, answer_of, report_of
+from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_of
 
 SEED = 7
 SECOND_US = 1_000_000
@@ -132,7 +131,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         queries: Any = NoQueries()
-        self.desks = Desks(queries, notify=lambda _: None)
+        self.desks = desks_of(queries, notify=lambda _: None)
         self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
         self.rng = np.random.default_rng(SEED)
         self.ids = self.rng.integers(0, 2**63, self.splits, dtype=np.uint64)

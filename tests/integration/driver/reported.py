@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from lowmark.integration.driver.aside import hold
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+
+Result = TypeVar("Result")
 
 SOURCE = {"startOffset": None, "endOffset": None, "latestOffset": None, "numInputRows": 0}
 
@@ -39,6 +42,14 @@ class NoQueries(list[object]):
 
     def find(self) -> None: ...
     def get(self, run_id: str | None) -> None: ...
+
+
+def _done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> None:
+    then(read())
+
+
+desks_of = partial(Desks, beside=_done_here)
+"""Makes the desks of a service without a loop: they read at once."""
 
 
 def answer_of(desks: Desks, request: HeartbeatRequest) -> HeartbeatReply:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import lowmark
 import pytest
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.farewells import Farewells
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.standing import Standing
@@ -30,7 +29,7 @@ from lowmark.watermark.splits.split_states import SplitStates
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import NoQueries, answer_of, report_of
+from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -239,7 +238,7 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed, queries = Fed("wrapped"), cast("Any", NoQueries())
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(fed.stream)
     desks.runs._runs["t"] = fed.run
     handle = SplitWatermarks.handle

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -25,7 +24,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import answer_of, report_of
+from tests.integration.driver.reported import answer_of, desks_of, report_of
 from tests.servers.local import wait_until
 
 SECOND = 1_000_000
@@ -85,7 +84,7 @@ class Driver:
             name="orders", stream_id="s", key=KEY, sources=1, **(settings | of_stream),
             measure=AccumulatedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))),
         )  # fmt: skip
-        self.desks = Desks(cast("Any", self), notify=lambda _: None)
+        self.desks = desks_of(cast("Any", self), notify=lambda _: None)
         self.desks.runs.add(self.stream)
         self.asked = False
         self.running = [self]

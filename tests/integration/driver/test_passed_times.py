@@ -6,19 +6,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lowmark.integration.driver import passing
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.passing import Passing, Wait
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.spark.completion import least_us
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.sources.worker import Worker
 
-from tests.integration.driver.reported import answer_of, report_of
+from tests.integration.driver.reported import answer_of, desks_of, report_of
 from tests.integration.driver.test_runs import Queries, Query, begun, stream, terminated
 
 
@@ -54,8 +53,8 @@ class Spark:
     """Queries as Spark and their heartbeats tell of them to the desks of a service, which knows the stream "orders"."""
 
     def __init__(self) -> None:
-        self.queries: Any = Queries()
-        self.desks = Desks(self.queries, notify=lambda _: None)
+        self.queries = cast("Any", Queries())
+        self.desks = desks_of(self.queries, notify=lambda _: None)
         self.standing = Standing(self.desks.runs, Audits(self.queries, self.desks.runs.clock))
         self.desks.runs.add(stream())
 
@@ -63,7 +62,7 @@ class Spark:
         """Start queries together; then the heartbeat of each asks."""
         self.queries.running += queries
         for query in queries:
-            if query.reads in self.desks.runs.streams:
+            if query.reads is not None and query.reads in self.desks.runs.streams:
                 answer_of(self.desks, HeartbeatRequest(query.reads, query.run_id, first=True))
 
     def commit(self, query: OfStream, until_us: int) -> None:
@@ -82,7 +81,6 @@ class Spark:
         """Whether each run has ended, and its query, by the token."""
         return {run.token: (run.ended, run.query_id) for run in self.desks.runs}
 
-    @property
     def until_us(self) -> int | None:
         """The time until which the sinks are complete, which the service and the command line find alike."""
         until_us = passing.complete_until(self.desks.runs.known(), "orders", None)
@@ -101,9 +99,9 @@ def test_two_queries_that_failed_together_in_their_first_batch_hold_up_nobody_on
     first, second = OfStream(run_id="r3", query_id="q1"), OfStream(run_id="r4", query_id="q2")
     spark.begin(first, second)
     spark.commit(first, 7)
-    assert spark.until_us is None
+    assert spark.until_us() is None
     spark.commit(second, 5)
-    assert spark.until_us == 5
+    assert spark.until_us() == 5
 
 
 @pytest.mark.parametrize("committed", ["before", "after"])
@@ -139,12 +137,12 @@ def test_a_query_of_a_dataframe_whose_name_another_has_now_does_not_count() -> N
     spark.begin(query)
     spark.commit(query, 5)
     spark.end(query, None)
-    assert spark.until_us == 5, "the sink stays as it is"
+    assert spark.until_us() == 5, "the sink stays as it is"
     spark.desks.runs.release("orders")
     spark.desks.runs.add(replace(stream(), stream_id="again"))
-    assert spark.until_us is None
+    assert spark.until_us() is None
     assert passing.why_not(spark.desks.runs.known(), "orders", None) is None, "a query may begin yet"
     query = OfStream(run_id="r2", query_id="q2", reads="again")
     spark.begin(query)
     spark.commit(query, 9)
-    assert spark.until_us == 9
+    assert spark.until_us() == 9

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
@@ -17,7 +16,7 @@ from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from tests.integration.driver.reported import report_of
+from tests.integration.driver.reported import desks_of, report_of
 from tests.integration.driver.test_half_handled import SECOND, Fed
 
 
@@ -106,7 +105,7 @@ def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_befor
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queries: Any = ()
-    fed, desks = Fed("read"), Desks(queries, notify=lambda _: None)
+    fed, desks = Fed("read"), desks_of(queries, notify=lambda _: None)
     desks.runs.add(fed.stream)
     desks.runs._runs["t"] = fed.run
     desks.runs.planners.add("planner", fed.planner, lambda _: False)
@@ -149,7 +148,7 @@ def test_a_split_that_ended_with_a_batch_whose_report_is_missing_ends_with_the_n
 
 def test_claims_and_caps_go_by_the_delay_that_a_person_set() -> None:
     queries: Any = ()
-    fed, desks = Fed("read"), Desks(queries, notify=lambda _: None)
+    fed, desks = Fed("read"), desks_of(queries, notify=lambda _: None)
     aligned = fed.stream.strategy.with_watermark_alignment("g", "10 seconds")
     fed.run.stream = fed.run.splits.stream = replace(fed.stream, strategy=aligned)
     desks.runs.add(fed.run.stream)
@@ -179,7 +178,7 @@ def shown(planner: str) -> Progress:
 def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it() -> None:
     """A planner of the previous run wrote the batch's offset; tied to it, the run would never hear the new planner."""
     queries: Any = ()
-    stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
+    stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream)
     first, second = (
         StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=0) for token in ("first", "second")
@@ -197,7 +196,7 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
 
 def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
     queries: Any = ()
-    stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
+    stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
     for each in (stream, replace(stream, stream_id="another", name="another")):
         desks.runs.add(each)
     run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)

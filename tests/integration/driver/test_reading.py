@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from lowmark.integration.driver.answers import Answers
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.standing import Standing
@@ -44,7 +43,7 @@ from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.coordinator.serving import private_folder
-from tests.integration.driver.reported import NoQueries, answer_of, report_text
+from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_text
 from tests.integration.driver.test_cooperation_rules import FakeClient
 
 SECOND = 1_000_000
@@ -291,7 +290,7 @@ class Wire:
     def __init__(self, address: str) -> None:
         self.tracks: Tracks = {}
         spark: Any = _InSpark(self.tracks)
-        self.desks = Desks(spark, notify=lambda notice: None)
+        self.desks = desks_of(spark, notify=lambda notice: None)
         self.desks.runs.add(stream_of(self.tracks))
         self.standing = Standing(self.desks.runs, Audits(spark, self.desks.runs.clock))
         self.server = Server(
@@ -373,7 +372,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_its_batch_is_reported(
     # no proof of the offset, because Spark may have stopped before it wrote the offset of that answer.
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
-    desks = Desks(spark, notify=lambda _: None)
+    desks = desks_of(spark, notify=lambda _: None)
     desks.runs.add(stream_of(tracks))
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     for checkpoint in (1, 2):
@@ -395,7 +394,7 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
     member: Any = FakeClient()
-    desks = Desks(spark, lambda _: None, member, "billing")
+    desks = desks_of(spark, lambda _: None, member, "billing")
     desks.runs.add(stream_of(tracks))
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     said = list[tuple[int, int | None]]()
@@ -435,7 +434,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -> None:
     """Spark asks no heartbeat before that batch is over: until then the service hears its planner only."""
     no_queries: Any = NoQueries()
-    desks = Desks(no_queries, notify=lambda notice: None)
+    desks = desks_of(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
     standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
@@ -462,7 +461,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
 def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page asks each second, for every split: a hundred runs of AvailableNow would occupy the loop for seconds."""
     no_queries: Any = NoQueries()
-    desks = Desks(no_queries, notify=lambda notice: None)
+    desks = desks_of(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
     standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from lowmark.integration.driver import failures
 from lowmark.integration.driver.audited import AuditedRun, Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
@@ -29,7 +28,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 
-from tests.integration.driver.reported import NoQueries, answer_of, report_of
+from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_of
 from tests.integration.transport.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
@@ -163,7 +162,7 @@ def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation
     sink: str, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queries: Any = NoQueries()
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     desks.runs.keep(run := begun(stream()))
     standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
@@ -242,7 +241,7 @@ class Queries:
 
 def attach(query: Query, **of_offset: Any) -> tuple[Any, StreamRun]:
     queries: Any = Queries([query])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     reply = answer_of(desks, HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
     return reply, desks.runs._runs["new"]
@@ -325,7 +324,7 @@ class Unreadable(Query):
 @pytest.mark.parametrize("failure", [None, "Connection reset"])
 def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(failure: str | None) -> None:
     queries: Any = Queries([Unreadable()])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     run = desks.runs._runs["t"] = begun(stream())
     run.tie("q", "r", None)
@@ -338,7 +337,7 @@ def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(fa
 
 def test_a_query_whose_reports_cannot_be_read_ends_and_says_why() -> None:
     queries: Any = Queries([Unreadable()])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     desks.runs.keep(begun(stream()))
     [run] = desks.runs
@@ -354,7 +353,7 @@ def test_a_run_that_was_never_seen_in_a_batch_is_of_the_one_query_that_ended_and
     ended: tuple[str, ...], whose: str | None
 ) -> None:
     queries: Any = Queries([Query(run_id=f"r{n}", query_id=f"q{n}") for n in ended])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     run = desks.runs._runs["t"] = begun(stream())
     for n in ended:
@@ -366,7 +365,7 @@ def test_a_run_that_was_never_seen_in_a_batch_is_of_the_one_query_that_ended_and
 @pytest.mark.parametrize("seen", [True, False], ids=["seen in a batch", "never seen in a batch"])
 def test_the_news_of_an_end_that_comes_after_the_restart_ends_only_the_run_before(*, seen: bool) -> None:
     queries: Any = Queries([Query(run_id="r1", query_id="q")])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     answer_of(desks, HeartbeatRequest("s", "before", first=True))
     [before] = desks.runs
@@ -412,7 +411,7 @@ def test_a_query_whose_end_no_event_tells_has_ended_all_the_same_and_its_group_l
 
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     queries: Any = Queries([])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     for n in range(1_000):
         desks.plans.guide(GuideRequest("s", f"planner-{n}"))
@@ -424,7 +423,7 @@ def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
 
 def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_its_coordinator() -> None:
     queries: Any = Queries([])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     answer_of(desks, HeartbeatRequest("s", "a token", first=True))
     [status] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
@@ -437,7 +436,7 @@ def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_it
 
 def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> None:
     queries: Any = Queries([])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     before = answer_of(desks, HeartbeatRequest("s", "before", first=True))
     desks.ending.expect(["s"], None)
@@ -453,7 +452,7 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
 
 def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -> None:
     queries: Any = Queries([Query()])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     desks.ending.expect(["s"], None)
     desks.events.take_event("terminated", terminated("its checkpoint is another's"))
@@ -465,7 +464,7 @@ def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -
 
 def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:
     queries: Any = Queries([])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     desks.ending.expect(["s"], "AssertionError: the plan is made in another thread")
     refusal = answer_of(desks, HeartbeatRequest("s", "ends", first=True)).refusal

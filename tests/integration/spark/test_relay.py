@@ -22,7 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.connect.streaming.query import StreamingQuery
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from tests.integration.driver.reported import answer_of
+from tests.integration.driver.reported import answer_of, desks_of
 from tests.integration.driver.test_cooperation_rules import FakeClient
 from tests.integration.driver.test_runs import stream as wrapped_stream
 from tests.servers.local import wait_until
@@ -123,7 +123,7 @@ class Known(list[ConnectQuery]):
 def served() -> tuple[Desks, Client, FakeClient]:
     """A service in a job, the client that asks it, and the service's link to the coordinator."""
     queries, coordinator = Known(), FakeClient()
-    desks = Desks(cast("Any", queries), lambda _: None, cast("Any", coordinator), job="billing")
+    desks = desks_of(cast("Any", queries), lambda _: None, cast("Any", coordinator), job="billing")
     desks.runs.add(wrapped_stream())
     client = Client([], partial(answer_of, desks))
     queries.append(client.query)
