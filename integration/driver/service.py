@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType

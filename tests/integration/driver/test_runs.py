@@ -386,7 +386,7 @@ def test_a_query_whose_end_no_event_tells_has_ended_all_the_same_and_its_group_l
 ) -> None:
     """Spark drops events when its queue is full. Queries that were heard of lately are not asked."""
     queries: Any = Queries([Query(run_id=f"r{n}", query_id=f"q{n}") for n in range(2)])
-    desks = Desks(queries, notify=lambda _: None)
+    desks = desks_of(queries, notify=lambda _: None)
     grouped = replace(stream(), strategy=stream().strategy.with_watermark_alignment(group="g", max_drift="1 minute"))
     desks.runs.add(grouped)
     for n in range(2):
