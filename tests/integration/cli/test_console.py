@@ -61,7 +61,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
     coordinator.handle(SplitsDiscovered((1, 2)), 0)
     coordinator.handle(BatchReported(0, 0, {1: 1_000}), 0)
     status = {**to_json(coordinator.status(0, lambda split: f"{split}{HOSTILE}", limit=50)), "name": HOSTILE}
-    status["run"] = {"backlog_rows": None, "coordinator": None}
+    status["run"] = {"backlog_rows": None, "coordinator": None, "ended": False}
     monkeypatch.setenv("COLUMNS", "200")
     with private_folder() as folder:
         monkeypatch.setattr(sockets, "folders", lambda: [folder])
