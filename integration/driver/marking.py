@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lowmark")
 
+_METRIC = "lowmark:done:"
 _STOP_SECONDS = 10.0
 _NAMES_SHOWN = 100
 _SKETCH_LG = 12
@@ -92,6 +94,7 @@ class Marking:
         act: marks a partition; repeated until it returns.
 
     Attributes:
+        metric: name of the observed metric, another one for each marking.
         late_rows: rows that came to a marked partition, by the partition's name.
     """
 
@@ -99,6 +102,7 @@ class Marking:
         self, stream: str, time: str, width_us: int, delay_us: int, layout: str, act: Callable[[DonePartition], object]
     ) -> None:
         self.stream, self._time, self._width_us, self._delay_us = stream, time, width_us, delay_us
+        self.metric = f"{_METRIC}{uuid.uuid4()}:{stream}"
         self._layout, self._act = layout, act
         self.late_rows: dict[str, int] = {}
         self._changed = threading.Condition()
@@ -111,11 +115,6 @@ class Marking:
         self._actor: Worker | None = None
         self._fails = False  # the last try of a mark has failed
         self._unsaved = False  # a write of the file waits for its turn
-
-    @property
-    def metric(self) -> str:
-        """Name of the observed metric."""
-        return f"lowmark:done:{self.stream}"
 
     @property
     def file(self) -> str:
@@ -158,8 +157,13 @@ class Marking:
 
         Raises:
             CheckpointUnreadable: the file cannot be read; the query ends with this error before its first batch.
+            WrapRefused: the query writes the rows of an earlier marking of the stream.
         """
-        if self.metric not in query.observed():
+        observed = query.observed()
+        if any(_stream_of(metric) == self.stream for metric in observed - {self.metric}):
+            fact = "a later call of mark_done replaced the one of this query, so nothing would mark its partitions"
+            raise WrapRefused(self.stream, fact, "wrap the source under another name for each table that is marked.")
+        if self.metric not in observed:
             return
         kept = None if self._has(query) else self._read(query)
         with self._changed:
@@ -389,3 +393,8 @@ class Marking:
             empty_before=tuple(self.name(n) for n in range(first, min(last + 1, first + _NAMES_SHOWN))),
             empty_count=last + 1 - first,
         )
+
+
+def _stream_of(metric: str) -> str | None:
+    """Return the stream of a marking's metric; None: the metric is of another kind."""
+    return metric[len(_METRIC) :].partition(":")[2] if metric.startswith(_METRIC) else None

@@ -653,7 +653,8 @@ class LowWatermarkService:
             post: an HTTP address that is sent each partition as JSON.
 
         Returns:
-            A DataFrame with df's rows and columns. Only one query may write it.
+            A DataFrame with df's rows and columns. Only one query may write it. A later call for the stream takes its
+            place.
 
         Raises:
             WrapRefused: the arguments do not fit, or a query with an earlier `mark_done` of the stream runs; the text

@@ -13,23 +13,25 @@ import pytest
 from lowmark.integration.driver.done_partition import DonePartition, success_files_in
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.partitions import Kept
-from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.spark.progress import Progress
 from lowmark.watermark.moment import datetime_of
 
 HOUR_US = 3_600_000_000
+METRIC = "lowmark:done:x:orders"
 BEFORE_YEAR_1 = -62_200_000_000_000_000 // HOUR_US
 """An hour that a broken time of a row may have: Spark has the year, Python has not."""
 
 
 def batch(batch_id: int, *numbers: int) -> Progress:
-    metrics = {"lowmark:done:orders": {"numbers": list(numbers)}}
+    metrics = {METRIC: {"numbers": list(numbers)}}
     return Progress("q", "r", batch_id, len(numbers), [], [], observed_metrics=metrics)
 
 
 def marking_of(act: Callable[[DonePartition], None], committed: tuple[int | None, int | None]) -> tuple[Marking, Any]:
     """A marking by the hour and its query, whose newest commit is of this batch, complete until this time."""
     marking = Marking("orders", "ts", HOUR_US, 0, "hour=%H", act)
+    marking.metric = METRIC
     files = SimpleNamespace(read_done=lambda _: None, write_done=lambda *_: None, newest_commit=lambda _: committed)
     files.checkpoint = "/checkpoint"
     query = SimpleNamespace(query_id="q", name="orders", farewells=files, observed=lambda: {marking.metric})
@@ -65,6 +67,20 @@ def test_a_marking_of_a_query_that_ran_without_a_low_watermark_knows_that_hours_
     are_marked.wait(2)
     marking.stop()
     assert marked == [("hour=03", True), ("hour=04", False)]
+
+
+def test_a_query_of_an_earlier_mark_done_is_refused_because_the_later_one_would_mark_another_table() -> None:
+    def act(partition: DonePartition) -> None:
+        raise AssertionError(partition)
+
+    first, second = (Marking("eu:orders", "ts", HOUR_US, 0, "hour=%H", act) for _ in range(2))
+    query: Any = SimpleNamespace(query_id="q", observed=lambda: {first.metric, "lowmark:eu:orders"})
+    with pytest.raises(WrapRefused, match=r'"eu:orders".* a later call of mark_done replaced .*Hint: wrap the source'):
+        second.begin(query)
+
+    other = Marking("orders", "ts", HOUR_US, 0, "hour=%H", act)
+    other.begin(query)
+    assert other.query_id is None
 
 
 def test_a_file_that_cannot_be_read_once_loses_no_mark() -> None:

@@ -33,6 +33,7 @@ from tests.integration.driver.test_runs import state_of, stream
 Result = TypeVar("Result")
 
 WAIT_SECONDS = 5.0  # for work that takes milliseconds
+METRIC = "lowmark:done:x:slow"
 
 
 @dataclass
@@ -113,12 +114,18 @@ class Query:
         return {1: [0]}
 
     def observed(self) -> set[str]:
-        return {"lowmark:done:slow"}
+        return {METRIC}
 
     def fault(self) -> None: ...
 
     def tell_late(self) -> None:
         self.told.append(self.farewells._answer("tell_late", "told"))
+
+
+def hourly() -> Marking:
+    marking = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
+    marking.metric = METRIC
+    return marking
 
 
 class Queries(list[Query]):
@@ -208,7 +215,7 @@ def test_a_checkpoint_that_hangs_when_its_query_begins_holds_no_other_query(
     made: list[Service], hangs: str, of_slow: dict[str, Any]
 ) -> None:
     made.append(service := Service(hangs, **of_slow))
-    marking = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
+    marking = hourly()
     service.desks.runs.markings["slow"] = marking
     thread = service.begin_slow()
     for _ in range(2):
@@ -275,7 +282,7 @@ def test_a_query_whose_open_partitions_cannot_be_read_ends_and_begins_again(
     made: list[Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.append(service := Service(""))
-    marking = service.desks.runs.markings["slow"] = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
+    marking = service.desks.runs.markings["slow"] = hourly()
     monkeypatch.setattr(service.slow, "read_done", lambda _: 1 / 0)
     request = partial(HeartbeatRequest, "slow", resumes="old", first=True, epoch=3, state=state_of("a"))
     with pytest.raises(ValueError, match=r'checkpoint "/checkpoint": lowmark/done-.* cannot be read or begun'):
@@ -290,7 +297,7 @@ def test_a_query_whose_open_partitions_cannot_be_read_ends_and_begins_again(
 def test_a_second_mark_done_beside_its_running_query_is_refused(made: list[Service]) -> None:
     """The query would be marked by the first one no more, and by the second one only from its next start on."""
     made.append(service := Service(""))
-    marking = service.desks.runs.markings["slow"] = Marking("slow", "ts", 3_600_000_000, 0, "%H", lambda _: None)
+    marking = service.desks.runs.markings["slow"] = hourly()
     service.answers.heartbeat(HeartbeatRequest("slow", "new", first=True))
     [query, _] = service.queries
     with pytest.raises(
