@@ -81,7 +81,7 @@ class Runs:
         return iter(tuple(self._runs.values()))
 
     def known(self) -> Iterator[StreamRun]:
-        """The runs of known queries on known streams: no run of a released stream, and none that ended of nobody."""
+        """All runs but those of released streams, and ended runs whose query nobody knows."""
         return (run for run in self if run.stream.stream_id in self.streams and not run.of_nobody)
 
     def get(self, token: str | None) -> StreamRun | None:
