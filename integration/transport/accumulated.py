@@ -26,6 +26,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from .late import of_this_batch
 from .measure import Measured, added_up
+from .python_values import rows_of, split_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -334,7 +335,9 @@ class _Measuring:
 
         at = batch.schema.get_field_index(self._job.event_time)
         own_us = [None] * batch.num_rows if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
-        times = [self._see(row, row_us) for row, row_us in zip(batch.to_pylist(), own_us, strict=True)]
+        columns = [batch.column(batch.schema.get_field_index(column)) for column in self._job.key.columns]
+        splits = map(self._split_id, zip(*map(split_values, columns), strict=True))
+        times = [self._see(*each) for each in zip(rows_of(batch), own_us, splits, strict=True)]
         column = pa.array(times, type=pa.timestamp("us", tz="UTC"))
         return with_times(batch, self._job.event_time, column)
 
@@ -347,10 +350,9 @@ class _Measuring:
         names = {split: self._job.key.name(values) for values, split in self._ids.items()}
         return BatchTrack(self._tracker, watermarks_us, names, late=None if self._late_us is None else self._late)
 
-    def _see(self, row: dict[str, Any], row_us: int | None) -> int | None:
+    def _see(self, row: dict[str, Any], row_us: int | None, split: int | None) -> int | None:
         assigner: Assigner | None = self._job.strategy.timestamp_assigner
         time_us = row_us if assigner is None else assigned_us(self._job.stream, assigner, row, row_us)
-        split = self._split_id(row)
         self._tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
         if split is not None and time_us is not None and self._late_us is not None and time_us <= self._late_us:
             self._late[split, self._cell] = self._late.get((split, self._cell), 0) + 1
@@ -362,8 +364,7 @@ class _Measuring:
             generator.on_event(row, time_us, output)
         return time_us
 
-    def _split_id(self, row: Mapping[str, Any]) -> int | None:
-        values = tuple(row[column] for column in self._job.key.columns)
+    def _split_id(self, values: tuple[Any, ...]) -> int | None:
         if self._job.key.integral and values[0] is None:
             return None
         split = self._ids.get(values)

@@ -40,6 +40,7 @@ from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
 
 from .late import of_this_batch
+from .python_values import rows_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -176,7 +177,7 @@ def _rows_of(file: Any) -> tuple[pa.Schema, int]:
 
     content, told = pq.ParquetFile(file), 0
     for batch in content.iter_batches():
-        for row in batch.to_pylist():
+        for row in rows_of(batch, exact=True):
             told += int.from_bytes(hashlib.sha256(repr(row).encode()).digest(), "big")
     return content.schema_arrow, told
 

@@ -40,6 +40,7 @@ from .accumulated import (
 )
 from .late import of_this_batch
 from .measure import Measured
+from .python_values import rows_of, split_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .split_key import SplitKey
 
 _TIME = "time"
+_EPOCH = dt.date(1970, 1, 1)
 # Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536
 
@@ -189,7 +191,7 @@ class _Reduction:
         own_us = [None] * batch.num_rows if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
         return [
             assigned_us(self._job.stream, assigner, row, row_us)
-            for row, row_us in zip(batch.to_pylist(), own_us, strict=True)
+            for row, row_us in zip(rows_of(batch), own_us, strict=True)
         ]
 
 
@@ -286,7 +288,7 @@ def _regrouped(tables: list[pa.Table]) -> list[pa.Table]:
 def _marks(tables: Iterable[pa.Table]) -> Iterator[tuple[tuple[Any, ...], SplitMark]]:
     """The values and the mark of each split with a time."""
     for table in tables:
-        columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
+        columns = [split_values(column) for column in table.columns]
         *keys, latest, first, rows = columns
         for values, latest_us, first_us, count in zip(zip(*keys, strict=True), latest, first, rows, strict=True):
             if count:
@@ -309,7 +311,7 @@ def _plain(value: Any) -> Any:
         case bytes():
             return base64.b64encode(value).decode()
         case dt.date():
-            return value.toordinal()
+            return (value - _EPOCH).days
         case _:
             return value
 
@@ -319,7 +321,7 @@ def _value(plain: Any, kind: str) -> Any:
         return None
     match kind:
         case "date":
-            return dt.date.fromordinal(plain)
+            return np.datetime64(plain, "D").item()  # days since 1970, where Python has no such date
         case "binary":
             return base64.b64decode(plain)
         case _:
