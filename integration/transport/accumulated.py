@@ -3,7 +3,8 @@
 A strategy with its own generator sees every row in Python, so the rows pass through `mapInArrow` once. (Without such a
 generator, `mapped.py` does the same by whole batches.) Each task adds its measurements to a Spark accumulator, keyed by
 query and batch; this module has both ends of that value. Values merge by maximum and union only, so a retried task
-changes nothing.
+changes nothing. A task of `coalesce` measures several partitions under one number, so each measurement says which
+attempt of a task made it: the second one of an attempt is of another partition, and moves to cells of its own.
 
 A generator lives for one split in one task: it starts anew with every batch. The watermarks that it emits merge by
 maximum over tasks and batches, as Flink's do over time.
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from .split_key import SplitKey
 
+_CELLS = 1 << 32  # more than a stage has partitions
+
 
 @dataclass(slots=True)
 class BatchTrack:
@@ -50,6 +53,7 @@ class BatchTrack:
         counted: counts by readers, by task and name.
         times: rows by event time, rounded down, by split and task.
         late: rows at or below the watermark by which Spark drops rows, by split and task; None: not counted.
+        partitions: how many partitions an attempt of a task has measured, by its id; empty if cells tell them apart.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
@@ -60,10 +64,14 @@ class BatchTrack:
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     late: dict[tuple[SplitId, int], int] | None = None
+    partitions: dict[int, int] = field(default_factory=dict)
 
     def absorb(self, other: BatchTrack) -> None:
-        """Merge another track into this track: commutative, associative, idempotent."""
-        self.tracker.absorb(other.tracker)
+        """Merge another track into this track: in any order, and as often as one likes except for `partitions`."""
+        before = max((self.partitions.get(attempt, 0) for attempt in other.partitions), default=0)
+        self.partitions |= {attempt: before + count for attempt, count in other.partitions.items()}
+        moved = before * _CELLS
+        self.tracker.absorb(other.tracker, moved=moved)
         for split, watermark_us in other.watermarks_us.items():
             known_us = self.watermarks_us.get(split)
             self.watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
@@ -73,7 +81,8 @@ class BatchTrack:
         self.counted.update(other.counted)
         self.times.update(other.times)
         if other.late is not None:
-            self.late = {**(self.late or {}), **other.late}
+            others = {(split, cell + moved): rows for (split, cell), rows in other.late.items()}
+            self.late = {**(self.late or {}), **others}
 
     def late_rows(self) -> dict[SplitId, int] | None:
         """Rows at or below the watermark by which Spark drops rows, by split; None: not counted."""
@@ -314,7 +323,7 @@ class EventTimeMap:
         task = _Measuring(self, cell=context.partitionId())
         for batch in batches:
             yield task.measure(batch)
-        add_to_batch(self.tracks, task.track())
+        add_to_batch(self.tracks, task.track(attempt=context.taskAttemptId()))
 
 
 class _Measuring:
@@ -341,14 +350,15 @@ class _Measuring:
         column = pa.array(times, type=pa.timestamp("us", tz="UTC"))
         return with_times(batch, self._job.event_time, column)
 
-    def track(self) -> BatchTrack:
+    def track(self, *, attempt: int) -> BatchTrack:
         watermarks_us: dict[SplitId, int] = {}
         for split, (generator, output) in self._generators.items():
             generator.on_periodic_emit(output)
             if output.watermark_us is not None:
                 watermarks_us[split] = output.watermark_us
         names = {split: self._job.key.name(values) for values, split in self._ids.items()}
-        return BatchTrack(self._tracker, watermarks_us, names, late=None if self._late_us is None else self._late)
+        late = None if self._late_us is None else self._late
+        return BatchTrack(self._tracker, watermarks_us, names, late=late, partitions={attempt: 1})
 
     def _see(self, row: dict[str, Any], row_us: int | None, split: int | None) -> int | None:
         assigner: Assigner | None = self._job.strategy.timestamp_assigner

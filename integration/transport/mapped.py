@@ -91,7 +91,7 @@ class BatchMap:
         reduction = _Reduction(self, cell=context.partitionId())
         for batch in batches:
             yield reduction.see(batch)
-        add_to_batch(self.tracks, reduction.track())
+        add_to_batch(self.tracks, reduction.track(attempt=context.taskAttemptId()))
 
 
 class _Reduction:
@@ -120,9 +120,9 @@ class _Reduction:
         self._measure(batch, micros)
         return with_times(batch, self._job.event_time, micros.cast(pa.timestamp("us", tz="UTC")))
 
-    def track(self) -> BatchTrack:
+    def track(self, *, attempt: int) -> BatchTrack:
         """Return the measurements, with splits named by their values."""
-        track = BatchTrack()
+        track = BatchTrack(partitions={attempt: 1})
         self._group_again()
         marked = 0
         for values, mark in _marks(self._groups):

@@ -89,23 +89,27 @@ class SplitTracker:
             before_epoch + counts.before_epoch_rows,
         )
 
-    def absorb(self, other: SplitTracker) -> None:
+    def absorb(self, other: SplitTracker, *, moved: int = 0) -> None:
         """Merge another measurement into this tracker. A cell in both trackers counts once.
 
         The marks of thousands of tasks are not copied for each task.
+
+        Args:
+            moved: added to the other's cells.
         """
         for own_marks, marks in ((self._marks, other._marks), (self._future, other._future)):
-            for key, mark in marks.items():
-                mine = own_marks.get(key)
-                own_marks[key] = mark if mine is None else mine.merged(mark)
+            for (split, cell), mark in marks.items():
+                key = split, cell + moved
+                own = own_marks.get(key)
+                own_marks[key] = mark if own is None else own.merged(mark)
         for cell, (a, b, c, d, e) in other._counts.items():
-            own = self._counts.get(cell, _NO_ROWS)
-            self._counts[cell] = (
-                max(own[0], a),
-                max(own[1], b),
-                max(own[2], c),
-                max(own[3], d),
-                max(own[4], e),
+            own_counts = self._counts.get(cell + moved, _NO_ROWS)
+            self._counts[cell + moved] = (
+                max(own_counts[0], a),
+                max(own_counts[1], b),
+                max(own_counts[2], c),
+                max(own_counts[3], d),
+                max(own_counts[4], e),
             )
 
     def marks(self) -> dict[SplitId, SplitMark]:

@@ -246,6 +246,17 @@ def test_a_batch_that_is_read_in_part_is_not_measured_and_that_is_told(
     assert "the batch was not measured, so the watermark holds" in caplog.text
 
 
+def test_a_task_that_computes_several_partitions_counts_the_rows_of_all(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    for n in range(4):  # a batch of several partitions
+        feed.put(("fast", n, 100 + n), ("slow", n, 200 + n))
+    ran = start(wrapped(service, feed, in_python()).coalesce(1), checkpoint)
+    ran.settle()
+    status = service.status("orders")
+    assert (len(ran.rows), status.counts.rows) == (8, 8)
+
+
 def test_rows_and_earliest_times_per_split_on_demand(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     df = service.wrap(
         feed.df, name="orders", event_time="ts", split="split", strategy=TEN_SECONDS, splits=["a", "b"], detail=True

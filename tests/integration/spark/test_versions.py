@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import importlib.metadata
+import itertools
 import re
 import subprocess
 import sys
@@ -167,6 +168,7 @@ def test_what_is_declared_is_what_is_checked() -> None:
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
 SECOND_US = 1_000_000
 NOW_US = 1_700_000_000 * SECOND_US
+ATTEMPTS = itertools.count(1_000)
 
 
 def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
@@ -182,15 +184,17 @@ def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
     return pa.record_batch(columns, names=["topic", "partition", "ts"])
 
 
-def reduced(*batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0) -> BatchTrack:
-    """Return a task's track of Arrow batches of (topic, partition, microseconds)."""
+def reduced(
+    *batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0, attempt: int | None = None
+) -> BatchTrack:
+    """Return a task's track of Arrow batches of (topic, partition, microseconds); by default, of a new attempt."""
     job = BatchMap("orders", KEY.columns, "ts", 60 * SECOND_US, None)  # type: ignore[arg-type]  # nothing is sent
     reduction = _Reduction(job, cell=cell)
     reduction._future_limit_us = NOW_US
     for rows in batches:
         batch = batch_of(*rows)
         assert reduction.see(batch) is batch
-    return reduction.track()
+    return reduction.track(attempt=next(ATTEMPTS) if attempt is None else attempt)
 
 
 def measured(*tracks: BatchTrack, **options: Any) -> Any:
@@ -217,7 +221,45 @@ def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
     assert (found.first_us, found.rows) == ({a: 1_000, b: 4_000}, {a: 3, b: 2})
     assert found.counts == BatchCounts(rows=5)
     assert found.names == {a: "orders/0", b: "orders/1"}
-    assert measured(first, other, first, other) == found, "a task that ran again changes nothing"
+    again = reduced([("orders", 0, 5_000), ("orders", 1, 9_000)], [("orders", 0, 7_000), ("orders", 0, 1_000)])
+    assert measured(first, other, again) == found, "a task that ran again changes nothing"
+
+
+def test_partitions_that_one_task_coalesces_add_up() -> None:
+    """Spark's `coalesce(1)` computes all partitions in one task, so all have the number of the task."""
+
+    def tracks(attempt: int) -> list[BatchTrack]:
+        return [
+            reduced([("orders", 0, 5_000), ("orders", 0, 6_000), ("orders", 1, NOW_US + 1)], attempt=attempt),
+            reduced([("orders", 0, 4_000), ("orders", 1, None)], attempt=attempt),
+            reduced([("orders", 2, 9_000)], attempt=attempt),
+        ]
+
+    found = measured(*tracks(7))
+    a, c = KEY.split_id(("orders", 0)), KEY.split_id(("orders", 2))
+    assert found.counts == BatchCounts(6, future_rows=1, null_time_rows=1)
+    assert (found.rows, dict(found.watermarks_us)) == ({a: 3, c: 1}, {a: 5_000, c: 8_000})
+    one, two = tracks(7), tracks(8)
+    assert measured(*one, *two) == measured(*itertools.chain(*zip(one, two, strict=True))) == found, "speculation"
+
+
+@pytest.mark.parametrize("generated", [False, True], ids=["by batches", "generator"])
+def test_late_rows_of_coalesced_partitions_add_up(generated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = "lowmark.integration.transport.{}.of_this_batch"
+    for module in ("mapped", "accumulated"):
+        monkeypatch.setattr(late.format(module), lambda: 5_000)
+    job: Any
+    if generated:
+        job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(NoWatermarks), None)  # type: ignore[arg-type]
+    else:
+        job = BatchMap("orders", KEY.columns, "ts", None, None)  # type: ignore[arg-type]
+    merged: dict[tuple[str, int], BatchTrack] = {}
+    for attempt in (7, 7, 8, 8):
+        task: Any = _Measuring(job, cell=0) if generated else _Reduction(job, cell=0)
+        (task.measure if generated else task.see)(batch_of(("orders", 0, 4_000), ("orders", 0, 6_000)))
+        TrackParam().addInPlace(merged, {("query", 7): task.track(attempt=attempt)})
+    assert list((merged["query", 7].late_rows() or {}).values()) == [2]
+    assert merged["query", 7].counts() == BatchCounts(4)
 
 
 @pytest.mark.parametrize("call", ["mark_idle", "mark_active"])
