@@ -61,12 +61,19 @@ def file_name(stream: str, query_id: str, batch_id: int) -> str:
     >>> file_name("eu/orders", "4d9ad2e2", 17)
     'eu%2Forders-4d9ad2e2-0000000017.parquet'
 
+    Readers of a folder leave out names that begin with a dot or an underscore.
+
+    >>> file_name("_orders", "4d9ad2e2", 17)
+    '%5Forders-4d9ad2e2-0000000017.parquet'
+
     A long name is cut, because a file's name has at most 255 bytes, and its hash keeps it apart from others.
 
     >>> file_name("orders" * 99, "4d9ad2e2", 17)[140:]
     'dersorderso~342c84032a73-4d9ad2e2-0000000017.parquet'
     """
     name = quote(stream, safe="")
+    if name.startswith((".", "_")):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
     if len(name) > _MOST_BYTES:
         name = f"{name[:_MOST_BYTES]}~{hashlib.sha256(stream.encode()).hexdigest()[:12]}"
     return f"{name}-{query_id}-{batch_id:0{_BATCH}}.parquet"

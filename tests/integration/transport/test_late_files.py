@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 from lowmark.integration.process.arrow_files import file_system
 from lowmark.integration.transport.late_files import _put, file_name
 
@@ -43,6 +45,13 @@ def test_a_reader_of_the_folder_does_not_meet_a_file_that_is_half_written(tmp_pa
     assert seen == [1], "rows of the whole file alone"
     assert ds.dataset(tmp_path).count_rows() == 2
     assert sorted(each.name for each in tmp_path.glob("*.parquet")) == ["a.parquet", "b.parquet"]
+
+
+@pytest.mark.parametrize("stream", ["_orders", ".orders", "." * 200, "orders", "eu/orders"])
+def test_a_reader_of_the_folder_sees_the_files_of_every_stream(stream: str, tmp_path: Path) -> None:
+    files, folder = file_system(str(tmp_path))
+    _put(files, f"{folder}/{file_name(stream, str(uuid.uuid4()), 4)}", io.BytesIO(parquet(1, 2)))
+    assert ds.dataset(tmp_path).count_rows() == 2
 
 
 def test_two_attempts_of_a_batch_write_no_file_of_the_other(tmp_path: Path) -> None:
