@@ -24,7 +24,8 @@ log = logging.getLogger("lowmark")
 
 _READ_IN_PART = (
     "a foreachBatch function must read the whole batch it is given, in every branch; take, limit and isEmpty read a "
-    "part."
+    "part. A thread of its own must run pyspark.inheritable_thread_target(spark)(function), because Spark names the "
+    "batch to no other thread."
 )
 _NO_MEASUREMENT = (
     "Spark's progress event of the batch has no measurement, although the sink reads all rows. Use a version of Spark "

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN = (
     'stream "{stream}": the watermark by which Spark drops rows in this batch is not known, so late rows cannot be '
-    "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs."
+    "told apart; nothing of the batch was written. Hint: start the query again while its LowWatermarkService runs; in "
+    "a thread that a foreachBatch function starts, run pyspark.inheritable_thread_target(spark)(function)."
 )
 
 FORMAT = "lowmark_late"

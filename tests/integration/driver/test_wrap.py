@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.watermark import NotifyNewLowWatermark, WatermarkStrategy
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -244,6 +247,32 @@ def test_a_batch_that_is_read_in_part_is_not_measured_and_that_is_told(
     query.processAllAvailable()
     assert service.status("orders").counts.rows == 0
     assert "the batch was not measured, so the watermark holds" in caplog.text
+
+
+@pytest.mark.parametrize("inherits", [False, True])
+def test_a_batch_that_the_users_own_threads_read_is_measured_if_they_know_it(
+    service: LowWatermarkService,
+    spark: SparkSession,
+    feed: Feed,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    inherits: bool,
+) -> None:
+    def in_pool(batch: DataFrame, _batch_id: int) -> None:
+        count: Callable[[], int] = inheritable_thread_target(spark)(batch.count) if inherits else batch.count
+        counted.append(pool.submit(count).result())
+
+    counted: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        df = wrapped(service, feed, in_python())
+        query = df.writeStream.foreachBatch(in_pool).option("checkpointLocation", checkpoint).start()
+        for n in range(2):
+            feed.put(("fast", n, 100 + n), ("slow", n, 200 + n))
+            query.processAllAvailable()
+        query.stop()
+    assert sum(counted) == 4
+    assert service.run_statuses()[-1].status.counts.rows == (4 if inherits else 0)
+    assert ("pyspark.inheritable_thread_target(spark)(function)" in caplog.text) == (not inherits)
 
 
 def test_a_task_that_computes_several_partitions_counts_the_rows_of_all(
