@@ -1,8 +1,8 @@
-"""Rows of Arrow as values of Python, which has no time before the year 1 or after the year 9999.
+"""Rows of Arrow as values of Python, which has no time before the year 1 or after the year 9999, and no broken text.
 
-Arrow raises an error for such a time. One device with a wrong clock, whose milliseconds arrive as seconds, would end
-its query with that error, and again after each restart. So Python sees another value there, and the Arrow batch stays
-as it is.
+Arrow raises an error for such a value. One device with a wrong clock, whose milliseconds arrive as seconds, would end
+its query with that error, and again after each restart; so would one key that is no UTF-8, which Spark casts from
+binary to string as it is. So Python sees another value there, and the Arrow batch stays as it is.
 
 Executors import this module.
 """
@@ -16,25 +16,39 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BROKEN_TEXT = "surrogateescape"
+"""The error handler by which Python keeps the bytes of a text that is no UTF-8, so that no two texts become one."""
+_NO_VALUE = (OverflowError, UnicodeDecodeError)
+
 
 def rows_of(batch: pa.RecordBatch, *, exact: bool = False) -> list[dict[str, Any]]:
     """Return the rows of a batch.
 
     Args:
-        exact: a time that Python does not have is an integer, the time's number in Arrow. Otherwise it is None.
+        exact: a time that Python does not have is an integer, the time's number in Arrow; a text that is no UTF-8 is
+            its bytes. Otherwise the time is None, and the text has U+FFFD in place of what is broken.
     """
     try:
         return batch.to_pylist()
-    except OverflowError:
+    except _NO_VALUE:
         columns = [[_value(scalar, exact=exact) for scalar in column] for column in batch.columns]
         return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def split_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
-    """Return the values of a split's column; a date that Python does not have is its number of days since 1970."""
+    """Return the values of a split's column, each one different from the others.
+
+    A date that Python does not have is its number of days since 1970. A text that is no UTF-8 has surrogates.
+    """
     import pyarrow as pa
 
-    return np.asarray(column).tolist() if pa.types.is_date32(column.type) else column.to_pylist()
+    if pa.types.is_date32(column.type):
+        return np.asarray(column).tolist()
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        texts = column.cast(pa.binary()).to_pylist()
+        return [None if text is None else text.decode(errors=BROKEN_TEXT) for text in texts]
 
 
 def _value(scalar: Any, *, exact: bool) -> Any:
@@ -42,7 +56,7 @@ def _value(scalar: Any, *, exact: bool) -> Any:
 
     try:
         return scalar.as_py()
-    except OverflowError:
+    except _NO_VALUE:
         match scalar:
             case pa.StructScalar():
                 return {name: _value(each, exact=exact) for name, each in scalar.items()}
@@ -50,5 +64,8 @@ def _value(scalar: Any, *, exact: bool) -> Any:
                 return [tuple(_value(each, exact=exact) for each in pair.values()) for pair in scalar.values]
             case pa.ListScalar():
                 return [_value(each, exact=exact) for each in scalar.values]
+            case pa.StringScalar():
+                content = scalar.as_buffer().to_pybytes()
+                return content if exact else content.decode(errors="replace")
             case _:
                 return scalar.value if exact else None

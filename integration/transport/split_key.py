@@ -21,6 +21,8 @@ import mmh3
 import xxhash
 from lowmark.integration.errors import WrapRefused
 
+from .python_values import BROKEN_TEXT
+
 SplitValue = str | int | bool | bytes | dt.date | None
 
 _SKETCH_SEED = 9001
@@ -130,8 +132,12 @@ class SplitKey:
         return _sketch_hash(seed - (1 << 64) if seed >= 1 << 63 else seed)
 
     def name(self, values: Sequence[SplitValue]) -> str:
-        """Return the name of a split."""
-        return split_name(values)
+        r"""Return the name of a split; bytes that are no text are shown by their numbers.
+
+        >>> print(SplitKey(("device",), ("string",)).name([b"a\xff".decode(errors=BROKEN_TEXT)]))
+        a\udcff
+        """
+        return split_name(values).encode(errors="backslashreplace").decode()
 
     def names(self, splits: Iterable[Sequence[SplitValue]]) -> dict[int, str]:
         """Return id -> name of splits with known values."""
@@ -180,7 +186,7 @@ def _sketch_hash(key: int) -> int:
 def _spark_bytes(value: SplitValue, kind: str) -> bytes:
     match value:
         case str():
-            return value.encode()
+            return value.encode(errors=BROKEN_TEXT)
         case bytes():
             return value
         case dt.date():

@@ -15,6 +15,7 @@ from lowmark.integration.process.arrow_files import file_system
 from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackShelf, _Measuring
 from lowmark.integration.transport.late_files import _is_written
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
+from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.python_values import rows_of
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
@@ -70,6 +71,14 @@ def see(strategy: WatermarkStrategy, batch: pa.RecordBatch, split: str = "device
     return task.measure(batch), task.track(attempt=0)
 
 
+def measured(track: BatchTrack, key: SplitKey) -> Measured:
+    accumulator: Any = SimpleNamespace(value={("query", 7): track})
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    found = MappedMeasure(TrackShelf(accumulator), "orders", key, 16, detail=True).report("query", 7, {}, strategy)
+    assert found is not None
+    return found
+
+
 def test_a_bad_clock_ends_no_query_with_a_generator() -> None:
     Keeps.seen.clear()
     strategy = WatermarkStrategy.for_generator(Keeps).with_future_guard("1 minute")
@@ -123,12 +132,46 @@ def test_a_split_of_an_impossible_date_has_the_id_that_the_jvm_makes(generator: 
     if generator is not None:
         assert track.names == names
         return
-    accumulator: Any = SimpleNamespace(value={("query", 7): track})
-    found = MappedMeasure(TrackShelf(accumulator), "orders", key, 16, detail=True).report("query", 7, {}, strategy)
-    assert found is not None
+    found = measured(track, key)
     assert found.names == names
     assert found.rows is not None
     assert found.rows[key.split_id((FAR_DAY,))] == 2
+
+
+def broken_texts() -> pa.Array[Any]:
+    """Spark casts binary to string as it is."""
+    return pa.array([b"caf\xc3\xa9", b"caf\xe9", b"caf\xe8", None, b"caf\xe9"]).view(pa.string())
+
+
+def test_a_function_sees_a_text_that_is_no_utf_8_as_java_does() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def assigner(row: Any, time_us: int | None) -> int | None:
+        seen.append(row)
+        return time_us
+
+    texts = broken_texts()
+    batch = pa.record_batch(
+        {"device": texts, "in": pa.StructArray.from_arrays([texts], ["device"]), "ts": times(*[GOOD_US] * 5)}
+    )
+    given, _ = see(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner), batch)
+    assert given.column(0).equals(texts), "Spark gets the row with its own text"
+    expected = ["café", "caf\ufffd", "caf\ufffd", None, "caf\ufffd"]
+    assert [(row["device"], row["in"]["device"]) for row in seen] == [(text, text) for text in expected]
+    exact = [row["device"] for row in rows_of(batch, exact=True)]
+    assert exact == ["café", b"caf\xe9", b"caf\xe8", None, b"caf\xe9"], "where rows are compared"
+
+
+@pytest.mark.parametrize("generator", [None, NoWatermarks], ids=["by batches", "generator"])
+def test_splits_of_texts_that_are_no_utf_8_are_kept_apart(generator: Any) -> None:
+    """The ids are those of the bytes, as the JVM makes them of a binary column."""
+    key, by_bytes = SplitKey(("device",), ("string",)), SplitKey(("device",), ("binary",))
+    monotonous = WatermarkStrategy.for_monotonous_timestamps()
+    strategy = monotonous if generator is None else WatermarkStrategy.for_generator(generator)
+    _, track = see(strategy, pa.record_batch({"device": broken_texts(), "ts": times(*[GOOD_US] * 5)}))
+    names = {"café": "café", "caf\\udce9": b"caf\xe9", "caf\\udce8": b"caf\xe8", "null": None}
+    expected = {by_bytes.split_id((v.encode() if isinstance(v, str) else v,)): name for name, v in names.items()}
+    assert (track.names if generator is not None else measured(track, key).names) == expected
 
 
 def test_files_that_differ_in_an_impossible_time_have_different_rows(tmp_path: Path) -> None:
