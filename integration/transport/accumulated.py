@@ -13,6 +13,7 @@ maximum over tasks and batches, as Flink's do over time.
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lowmark.integration.errors import NoEventTime
 from lowmark.watermark import InvalidStrategy, SplitId, WatermarkGenerator, WatermarkStrategy
-from lowmark.watermark.moment import MILLISECOND_US, us_of
+from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US, us_of
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
@@ -220,8 +221,17 @@ class _LatestWatermark:
         self.watermark_us: int | None = None
 
     def emit_watermark(self, watermark_us: int) -> None:
-        if self.watermark_us is None or watermark_us > self.watermark_us:
-            self.watermark_us = watermark_us
+        try:
+            us = operator.index(watermark_us)  # of an integer of numpy, too
+            if not LEAST_US <= us <= MOST_US:
+                raise OverflowError
+        except (TypeError, OverflowError):
+            raise InvalidStrategy(
+                "for_generator", f"emit_watermark({watermark_us!r:.100})",
+                "microseconds since the epoch as an int, in 64 bits", "round a float: emit_watermark(int(...)).",
+            ) from None  # fmt: skip
+        if self.watermark_us is None or us > self.watermark_us:
+            self.watermark_us = us
 
     def mark_idle(self) -> NoReturn:
         """Refuse Flink's call: a generator sees neither the other splits nor the rows that wait.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -302,8 +303,10 @@ def test_a_split_outside_the_cohort_that_sends_only_rows_of_a_wrong_clock_is_not
 def test_a_plan_that_is_refused_changes_nothing() -> None:
     of_splits = gathered(STRATEGIES[1])
     before = of_splits.snapshot()
-    with pytest.raises(InvalidWatermark):
-        of_splits.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), 3: 2**63}), 9)
+    for no_watermark in (2**63, 1e300):
+        claims: dict[SplitId, Any] = {**dict.fromkeys(SPLITS, 5), 3: no_watermark}
+        with pytest.raises(InvalidWatermark):
+            of_splits.handle(BatchPlanned(8, claims), 9)
     with pytest.raises(InvalidSplitId):
         of_splits.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), "a": 5}), 9)
 

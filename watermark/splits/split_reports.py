@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 from lowmark.watermark.errors import InvalidWatermark
-from lowmark.watermark.moment import INT64
+from lowmark.watermark.moment import LEAST_US, MOST_US
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import WatermarkStrategy
 
@@ -205,7 +205,7 @@ def future_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
     """Check watermarks. Raises `InvalidWatermark` if a watermark does not fit 64 bits."""
     for split, watermark_us in watermarks_us.items():
-        if watermark_us not in INT64:
+        if not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
 from lowmark.integration.spark.versions import check_session
 from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Measuring
@@ -272,6 +273,33 @@ def test_a_generator_that_marks_its_split_idle_is_told_what_to_use_instead(call:
     job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(Idle), None)  # type: ignore[arg-type]
     with pytest.raises(InvalidStrategy, match=r"mark_idle\(\) or mark_active\(\)\. Hint: .* with_idleness\(\)"):
         _Measuring(job, cell=0).measure(batch_of(("orders", 0, 5_000)))
+
+
+class Emits(NoWatermarks):
+    value: Any = None
+
+    def on_event(self, event: object, timestamp_us: int, output: Any) -> None:
+        del event, timestamp_us
+        output.emit_watermark(self.value)
+
+
+def emitted(value: Any) -> BatchTrack:
+    strategy = WatermarkStrategy.for_generator(type("Emits", (Emits,), {"value": value}))
+    task = _Measuring(EventTimeMap("orders", KEY, "ts", strategy, None), cell=0)  # type: ignore[arg-type]
+    task.measure(batch_of(("orders", 0, 5_000), ("orders", 0, 5_000)))
+    return task.track(attempt=0)
+
+
+@pytest.mark.parametrize("value", [5e6, 2**63, float("nan"), float("inf"), None, "1"], ids=repr)
+def test_a_watermark_that_is_no_int_is_refused_in_the_task(value: Any) -> None:
+    """The driver would look for a float in a range of 64 bits, number by number."""
+    with pytest.raises(InvalidStrategy, match=r"expected microseconds since the epoch as an int, .* got emit_waterm"):
+        emitted(value)
+
+
+def test_a_generator_may_emit_integers_of_numpy() -> None:
+    (found,) = emitted(np.int64(7_000)).watermarks_us.values()
+    assert (type(found), found) == (int, 7_000)
 
 
 def test_rows_that_move_nothing_are_counted_by_what_is_wrong_with_them() -> None:
