@@ -290,14 +290,16 @@ def with_times(batch: pa.RecordBatch, event_time: str, times: pa.Array[Any]) -> 
 
 
 def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us: int | None) -> int | None:
-    """Return the time that a timestamp assigner gives a row, in microseconds; None: no time.
+    """Return the time that a timestamp assigner gives a row, in microseconds; None: no time that Spark can hold.
 
     Raises:
         NoEventTime: the assigner returned neither a time nor None.
     """
     assigned = assigner(row, row_us)
-    if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
-        return assigned
+    if assigned is None:
+        return None
+    if isinstance(assigned, int) and not isinstance(assigned, bool):
+        return assigned if LEAST_US <= assigned <= MOST_US else None
     if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
         return us_of(assigned)
     raise NoEventTime(stream, f"{assigned!r:.200}", f"{row!r:.200}")

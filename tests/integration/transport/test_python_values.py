@@ -113,6 +113,18 @@ def test_a_function_sees_no_time_where_python_has_none() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["assigner", "both"])
+def test_an_assigned_time_that_fits_no_timestamp_is_no_time(kind: str) -> None:
+    """A device sends nanoseconds, and the assigner takes these for milliseconds."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    if kind == "both":
+        strategy = WatermarkStrategy.for_generator(NoWatermarks)
+    batch = pa.record_batch({"device": ["a"] * 3, "ms": [GOOD_US // 1_000, GOOD_US * 1_000, -GOOD_US * 1_000]})
+    given, track = see(strategy.with_timestamp_assigner(lambda row, _: row["ms"] * 1_000), batch)  # type: ignore[index]
+    assert given.column(2).cast(pa.int64()).to_pylist() == [GOOD_US, None, None]
+    assert track.counts() == BatchCounts(3, null_time_rows=2)
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
 def test_a_time_that_only_its_zone_moves_out_of_reach_is_none(zone: str) -> None:
     last_us = 253_402_300_799 * SECOND_US  # the last second of the year 9999 in UTC
