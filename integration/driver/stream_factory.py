@@ -258,6 +258,8 @@ def _measured(
         return df, ObservedMeasure(measurement, metric_of(stream_id))
     name, key, event_time = measurement.stream, measurement.key, measurement.event_time
     versions.check_arrow(df, name)
+    if strategy.runs_python:
+        versions.check_zone(df, name)
     accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
     shelf = TrackShelf(accumulator)
     if strategy.runs_python and strategy.generator is not None:

@@ -82,6 +82,24 @@ def tell_cost(spark: SparkSession, name: str) -> None:
     )  # fmt: skip
 
 
+def check_zone(df: DataFrame, name: str) -> None:
+    """Refuse a zone of the session that only Java knows, because functions see times in it. Raises `WrapRefused`."""
+    import pyarrow as pa
+    from pyspark.sql.types import TimestampType
+
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    try:
+        pa.scalar(0, pa.timestamp("us", zone)).as_py()
+    except (LookupError, ValueError):
+        if any(isinstance(column.dataType, TimestampType) for column in df.schema.fields):
+            raise WrapRefused(
+                name,
+                f'the time zone of the session is "{zone}", in which the functions of the strategy cannot see times, '
+                "because Python does not know the zone",
+                'set spark.sql.session.timeZone to a zone such as "Asia/Shanghai", or to an offset such as "+08:00".',
+            ) from None
+
+
 def check_arrow(df: DataFrame, name: str) -> None:
     """Refuse columns that cannot pass through Python. Raises `WrapRefused`."""
     from pyspark.errors import PySparkException

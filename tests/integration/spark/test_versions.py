@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
-from lowmark.integration.spark.versions import check_session
+from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark.versions import check_session, check_zone
 from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Measuring
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
 from lowmark.integration.transport.split_key import SplitKey
@@ -28,6 +29,7 @@ from lowmark.sources.spark.versions import NEWEST_TRIED, UnsupportedSpark, check
 from lowmark.watermark import InvalidStrategy, WatermarkStrategy
 from lowmark.watermark.generator import NoWatermarks
 from lowmark.watermark.splits.events import BatchCounts
+from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
 
 from tests.commands.version_table import PINNED, environments, tried
 from tests.integration.feed import Feed, Row, us
@@ -142,6 +144,20 @@ def test_a_spark_newer_than_the_newest_that_was_tried_is_warned_of_once(caplog: 
         check_session(session)
     (said,) = caplog.messages
     assert said.startswith("Spark 4.4.0 is newer than 4.3, the newest that lowmark was tried with. Hint: ")
+
+
+@pytest.mark.parametrize("zone", ["GMT+8", "Z", "PST"])
+def test_functions_in_a_zone_that_only_java_knows_are_refused(zone: str) -> None:
+    def frame(zone: str | None, *kinds: DataType) -> Any:
+        session = SimpleNamespace(conf=SimpleNamespace(get=lambda _: zone))
+        fields = [StructField(f"column {number}", kind) for number, kind in enumerate(kinds)]
+        return SimpleNamespace(sparkSession=session, schema=StructType(fields))
+
+    with pytest.raises(WrapRefused, match=rf'zone of the session is "{re.escape(zone)}", .* Hint: set .* "\+08:00"'):
+        check_zone(frame(zone, StringType(), TimestampType()), "orders")
+    check_zone(frame(zone, StringType()), "orders")  # no time to see
+    for known in ("UTC", "+08:00", "Asia/Shanghai"):
+        check_zone(frame(known, TimestampType()), "orders")
 
 
 def test_the_newest_that_was_tried_is_the_newest_that_tests_run_on() -> None:
