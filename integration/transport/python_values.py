@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 BROKEN_TEXT = "surrogateescape"
 """The error handler by which Python keeps the bytes of a text that is no UTF-8, so that no two texts become one."""
-_NO_VALUE = (OverflowError, UnicodeDecodeError)
+_NO_VALUE = {False: (OverflowError, UnicodeDecodeError), True: (OverflowError, ValueError, LookupError)}
+"""Errors of a value that Python does not have; where an integer will do, also those of a zone that only Java knows."""
 
 
 def rows_of(batch: pa.RecordBatch, *, exact: bool = False) -> list[dict[str, Any]]:
@@ -30,7 +31,7 @@ def rows_of(batch: pa.RecordBatch, *, exact: bool = False) -> list[dict[str, Any
     """
     try:
         return batch.to_pylist()
-    except _NO_VALUE:
+    except _NO_VALUE[exact]:
         columns = [[_value(scalar, exact=exact) for scalar in column] for column in batch.columns]
         return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -56,7 +57,7 @@ def _value(scalar: Any, *, exact: bool) -> Any:
 
     try:
         return scalar.as_py()
-    except _NO_VALUE:
+    except _NO_VALUE[exact]:
         match scalar:
             case pa.StructScalar():
                 return {name: _value(each, exact=exact) for name, each in scalar.items()}

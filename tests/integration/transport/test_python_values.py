@@ -186,6 +186,13 @@ def test_splits_of_texts_that_are_no_utf_8_are_kept_apart(generator: Any) -> Non
     assert (track.names if generator is not None else measured(track, key).names) == expected
 
 
+def test_rows_in_a_zone_that_only_java_knows_can_be_compared() -> None:
+    at = times(GOOD_US, GOOD_US + 1, zone="GMT+8")
+    batch = pa.record_batch({"ts": at, "in": pa.StructArray.from_arrays([at], ["ts"])})
+    found = rows_of(batch, exact=True)
+    assert found == [{"ts": us, "in": {"ts": us}} for us in (GOOD_US, GOOD_US + 1)]
+
+
 def test_files_that_differ_in_an_impossible_time_have_different_rows(tmp_path: Path) -> None:
     """On HDFS, a finished file with the same rows stays."""
     files, folder = file_system(str(tmp_path))
