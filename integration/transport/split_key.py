@@ -27,8 +27,8 @@ SplitValue = str | int | bool | bytes | dt.date | None
 
 _SKETCH_SEED = 9001
 _SPARK_SEED = 42
-_INTEGRAL = frozenset({"tinyint", "smallint", "int", "bigint"})
-_HASHABLE = _INTEGRAL | {"string", "boolean", "date", "binary"}
+_INTEGRAL = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}  # bits
+_HASHABLE = _INTEGRAL.keys() | {"string", "boolean", "date", "binary"}
 # An id cannot be turned back into its integer, but partition numbers are small, so the first 65,536 are tried.
 _TRIED_INTEGERS = 65_536
 
@@ -211,7 +211,8 @@ def _fits(value: object, kind: str) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case _:
-            return isinstance(value, int) and not isinstance(value, bool)
+            half = 1 << _INTEGRAL[kind] - 1
+            return isinstance(value, int) and not isinstance(value, bool) and -half <= value < half
 
 
 def _shown(value: object) -> str:

@@ -64,7 +64,7 @@ def test_quotes_in_column_names_are_quoted() -> None:
     assert SplitKey(("a`b", "c d"), ("string", "int")).expression() == "xxhash64(`a``b`, `c d`)"
 
 
-@pytest.mark.parametrize("split", [1.5, True, None, "7", ("7",), (7, 8)], ids=repr)
+@pytest.mark.parametrize("split", [1.5, True, None, "7", ("7",), (7, 8), 2**31, -(2**31) - 1, 2**70], ids=repr)
 def test_declared_splits_have_to_fit(split: object) -> None:
     with pytest.raises(WrapRefused, match=r"splits= holds .* which is no value of \(p int\)"):
         SplitKey(("p",), ("int",)).declared("s", [split])
