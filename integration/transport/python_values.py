@@ -44,7 +44,8 @@ def split_values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     import pyarrow as pa
 
     if pa.types.is_date32(column.type):
-        return np.asarray(column).tolist()
+        dates: list[Any] = np.asarray(column).tolist()
+        return dates
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
@@ -62,9 +63,9 @@ def _value(scalar: Any, *, exact: bool) -> Any:
             case pa.StructScalar():
                 return {name: _value(each, exact=exact) for name, each in scalar.items()}
             case pa.MapScalar():
-                return [tuple(_value(each, exact=exact) for each in pair.values()) for pair in scalar.values]
+                return [tuple(_value(each, exact=exact) for each in pair.values()) for pair in scalar.values or ()]
             case pa.ListScalar():
-                return [_value(each, exact=exact) for each in scalar.values]
+                return [_value(each, exact=exact) for each in scalar.values or ()]
             case pa.StringScalar():
                 content = scalar.as_buffer().to_pybytes()
                 return content if exact else content.decode(errors="replace")
