@@ -68,7 +68,7 @@ class BatchTrack:
     partitions: dict[int, int] = field(default_factory=dict)
 
     def absorb(self, other: BatchTrack) -> None:
-        """Merge another track into this track: in any order, and as often as one likes except for `partitions`."""
+        """Merge another track into this track, in any order. A track twice changes nothing without `partitions`."""
         before = max((self.partitions.get(attempt, 0) for attempt in other.partitions), default=0)
         self.partitions |= {attempt: before + count for attempt, count in other.partitions.items()}
         moved = before * _CELLS

@@ -47,6 +47,7 @@ NOT = {
     "test_a_batch_that_is_read_in_part_is_not_measured_and_that_is_told": _PYTHON,
     "test_a_batch_that_the_users_own_threads_read_is_measured_if_they_know_it": _PYTHON,
     "test_a_task_that_computes_several_partitions_counts_the_rows_of_all": _PYTHON,
+    "test_values_that_python_does_not_have_end_no_query": _PYTHON,
     "test_several_sinks_from_one_wrapped_stream": _WAITS,
     "test_pitfall_15_and_17_every_split_is_reported_whatever_foreach_batch_does": _WAITS,
     "test_pitfall_44_without_the_service_the_watermark_holds_and_the_query_lives": _WAITS,

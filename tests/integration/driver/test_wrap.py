@@ -214,6 +214,26 @@ def test_a_timestamp_assigner_and_a_generator_in_python(
     assert service.status("orders").counts.rows == 4
 
 
+@pytest.mark.parametrize("by_batches", [False, True])
+def test_values_that_python_does_not_have_end_no_query(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, by_batches: bool
+) -> None:
+    """A device sends milliseconds as seconds; Spark casts a key that is no UTF-8 to string as it is."""
+    far, broken = F.timestamp_seconds(F.lit(1_764_000_000_000)), F.expr("cast(X'636166E9' as string)")
+    strategy = WatermarkStrategy.for_monotonous_timestamps() if by_batches else in_python()
+    strategy = strategy.with_timestamp_assigner(
+        lambda row, _: us(row["v"]) if (row["far"], row["broken"]) == (None, "caf\ufffd") else 0
+    )
+    df = service.wrap(
+        feed.df.withColumn("far", far).withColumn("broken", broken),
+        name="orders", event_time="ts", split=["split", "broken"], strategy=strategy,
+    )  # fmt: skip
+    rows = df.select("split", F.unix_seconds("far"), F.hex("broken"), "ts")
+    ran = run(rows.selectExpr("* except (ts)", "unix_micros(ts)"), feed, [[("a", 20, None)]], checkpoint)
+    assert ran.rows == [("a", 1_764_000_000_000, "636166E9", us(20))]
+    assert list(service.status("orders").splits) == ["a/caf\\udce9"]
+
+
 def test_a_batch_of_heartbeats_alone_is_not_one_that_was_not_measured(
     service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
