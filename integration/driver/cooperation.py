@@ -22,7 +22,7 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.protocol import LeftOut
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import GroupStatus
-from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark.tasks.cap import Cap, CapKind
 
 from .own_groups import Coordinating, OwnGroups
 from .stream import Stream
@@ -100,14 +100,11 @@ class Cooperation:
             self._begin(run, run.query_id)
         task, left_out = self._tasks[run.token], _left_out(run)
         low_us = run.sure_low_us if run.shares else run.watermarks.low_watermark_us  # a cap makes no rows late
-        next_us = run.splits.next_us
-        if next_us is not None:
-            next_us = run.stream.strategy.watermark_of_max(next_us)
         self._others.report(
             task,
             low_us,
             left_out=left_out,
-            next_wanted_us=next_us,
+            next_wanted_us=run.splits.next_wanted_us,
             heard_us=run.watermarks.heard_us if run.shares else None,  # a group does not use it
             patience_us=run.watermarks.patience_us if run.shares else None,
             complete_until_us=run.complete_until_us,
@@ -121,18 +118,16 @@ class Cooperation:
             return Guidance()
         if run is None or run.token not in self._tasks:
             return Guidance(hold=True)
-        task = self._tasks[run.token]
-        cap = self._others.cap(task)
-        if cap is None or cap.kind is CapKind.HOLD:
-            # Hold until a cap is known. A stream may read a first batch to report where it begins, unless its planner
-            # claims event times, because a claim reports this without reading.
-            return Guidance(hold=stream.claims or run.watermarks.low_watermark_us is not None)
-        if cap.us is None:
-            return Guidance()
-        if stream.claims:
-            return Guidance(read_before_us=stream.strategy.first_time_beyond(cap.us))
-        of_max, observed_us = stream.strategy.watermark_of_max, run.splits.observed_us
-        return Guidance(paused=frozenset(name for name, us in observed_us.items() if not cap.allows(of_max(us))))
+        cap = self._others.cap(self._tasks[run.token]) or Cap.hold()
+        holds = cap.kind is CapKind.HOLD
+        if not stream.claims:
+            # While the cap holds, a stream may read a first batch to report where it begins.
+            paused = (split for split, _, us in run.watermarks.standings() if not cap.allows(us))
+            begun = run.watermarks.low_watermark_us is not None
+            return Guidance(hold=holds and begun, paused=frozenset(map(stream.name_of, paused)))
+        if holds:
+            return Guidance(hold=True)  # a claim reports where the stream begins without reading
+        return Guidance(read_before_us=None if cap.us is None else stream.strategy.first_time_beyond(cap.us))
 
     def end(self, run: StreamRun) -> None:
         """End the task of a run whose query has ended: its group stops waiting, its job waits as `job_queries` says."""

@@ -14,7 +14,7 @@ from lowmark.integration.spark.progress import SourceProgress
 from lowmark.integration.transport.measure import Measured, added_up
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import SplitId
+from lowmark.watermark import SplitId, SplitState
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Event,
@@ -44,7 +44,8 @@ class PlannedSplits(Splits):
     _swept_checkpoint: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._paused = self.watermarks.paused  # also by a plan before a restart
+        standings = self.watermarks.standings()
+        self._paused = frozenset(split for split, state, _ in standings if state is SplitState.PAUSED)  # by an old plan
 
     @property
     def complete(self) -> bool:
@@ -57,10 +58,25 @@ class PlannedSplits(Splits):
         newest, reported = next(reversed(self.planner.plans)), self.planner.reported
         return newest if reported is None or newest > reported else None
 
+    @property
+    def next_wanted_us(self) -> int | None:
+        """See `Splits`. Without claims, the next row of a split has the split's own watermark at least."""
+        planned = self._newest_plan
+        if planned is None:
+            return None
+        if self.stream.claims:
+            of_max, next_us = self.stream.strategy.watermark_of_max, planned.next_us
+            return None if next_us is None else of_max(next_us)
+        if not planned.paused or any(planned.rows.values()):
+            return None
+        paused = frozenset(map(self._id, planned.paused))
+        own_us = (us for split, _, us in self.watermarks.standings() if split in paused)
+        return min((us for us in own_us if us is not None), default=None)
+
     def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
         """Yield the events that follow from a plan, before its batch is read."""
         ids = {name: self._id(name) for name in planned.splits}
-        self.next_us, self._planner_counts = planned.next_us, planned.metrics
+        self._planner_counts = planned.metrics
         self.source_metrics = added_up([self._planner_counts, self._reader_counts])
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.watermarks.splits)
@@ -92,10 +108,12 @@ class PlannedSplits(Splits):
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
         """The backlog in the newest plan, because the next batch is already planned when this batch is reported."""
-        if self.planner is None or not self.planner.plans:
-            return {}
-        newest = list(self.planner.plans.values())[-1]
-        return {self._id(name): rows for name, rows in newest.backlog_rows.items()}
+        newest = self._newest_plan
+        return {} if newest is None else {self._id(name): rows for name, rows in newest.backlog_rows.items()}
+
+    @property
+    def _newest_plan(self) -> Planned | None:
+        return None if self.planner is None else next(reversed(self.planner.plans.values()), None)
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
         """The watermark of each split: the larger of the measured watermark and the newest claim."""

@@ -26,7 +26,6 @@ class Splits:
         planner: the planner of a source of ours; None until a batch showed planner and heartbeat together.
         has_backlog: whether the source is known to have unread rows.
         observed_us: largest event time of each split, by name; only of a source of ours.
-        next_us: event time of the next row, if only alignment keeps the row from being read.
         source_metrics: counts by the enumerator, the planner and the readers of a source of ours.
     """
 
@@ -35,7 +34,6 @@ class Splits:
     planner: KnownPlanner | None = field(default=None, init=False)
     has_backlog: bool = field(default=False, init=False)
     observed_us: dict[str, int] = field(default_factory=dict, init=False)
-    next_us: int | None = field(default=None, init=False)
     source_metrics: Mapping[str, float] = field(default_factory=dict, init=False)
 
     def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
@@ -65,6 +63,11 @@ class Splits:
     def complete(self) -> bool:
         """Whether the source has said that it will have no further splits."""
         return False
+
+    @property
+    def next_wanted_us(self) -> int | None:
+        """The watermark of the next row, or less, if only alignment keeps the row from being read; else None."""
+        return None
 
     @property
     def unreported_plan(self) -> int | None:

@@ -28,7 +28,7 @@ holds its value).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from lowmark.watermark.state import SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
@@ -258,10 +258,9 @@ class SplitWatermarks:
         """Every known split, finished ones too, in the order of discovery."""
         return tuple(self._states.records)
 
-    @property
-    def paused(self) -> frozenset[SplitId]:
-        """The splits that alignment holds back. O(n)."""
-        return frozenset(split for split, state, _ in self._states.lineage.standings() if state is SplitState.PAUSED)
+    def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:
+        """Id, state and own watermark of every split, in no particular order. O(n)."""
+        return self._states.lineage.standings()
 
     @property
     def names(self) -> Mapping[SplitId, str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
+from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd
@@ -28,6 +29,7 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchReported
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.driver.reported import report_of
@@ -38,30 +40,53 @@ MOST_ROUNDS = 500
 
 
 class Steps(SimpleSource[SourceSplit]):
-    """One split; every position holds some rows, given by their event times in microseconds."""
+    """One split; every position holds some rows, given by their event times in microseconds.
+
+    Args:
+        claims: whether the planner knows these event times, so that its claims move the watermark.
+        most_rows: the largest number of positions in a batch.
+        silent: whether a second split is there, which never gets a row.
+    """
 
     schema = pa.schema([("at", pa.int64())])
     discover_every = None
     event_time = "at"
 
-    def __init__(self, steps: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Sequence[int]],
+        *,
+        claims: bool = True,
+        most_rows: int | None = None,
+        silent: bool = False,
+    ) -> None:
         self.steps = [list(step) for step in steps]
+        self.claims, self.most_rows, self.silent = claims, most_rows, silent
 
     def discover(self) -> Sequence[SourceSplit]:
-        return [SourceSplit(split_id="a")]
+        return [SourceSplit(split_id=name) for name in ("a", "silent")[: 1 + self.silent]]
 
     def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
-        return {split.split_id: SplitEnd(len(self.steps), finished=True) for split in splits}
+        ends = {"a": SplitEnd(len(self.steps), finished=True), "silent": SplitEnd(0)}
+        return {split.split_id: ends[split.split_id] for split in splits}
 
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None]:
         at = next((i for i, step in enumerate(self.steps) if max(step) >= time_us), None)
-        return {split.split_id: at for split in splits}
+        return {split.split_id: at if split.split_id == "a" else None for split in splits}
 
     def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return min(time_us, *(min(step) for step in self.steps[position:]))
 
     def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError("the test reads by itself")
+
+
+class WithoutLatest(RecordedMeasure):
+    """Measures as the transports do that tell no largest event times: watermarks alone."""
+
+    def report(self, *args: Any) -> Measured | None:
+        measured = super().report(*args)
+        return None if measured is None else replace(measured, latest_us={})
 
 
 class Streams:
@@ -79,10 +104,11 @@ class Query:
     def __init__(self, streams: Streams, name: str, source: Steps, strategy: WatermarkStrategy) -> None:
         self.streams, self.source, self.strategy = streams, source, strategy
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
+        measure = RecordedMeasure if source.claims else WithoutLatest
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, sources=1, kafka=False, declared={}, names={},
-            measure=RecordedMeasure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))), reads=True,
-            claims=True,
+            measure=measure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))), reads=True,
+            claims=source.claims,
         )  # fmt: skip
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
@@ -115,7 +141,7 @@ class Query:
     def batch(self) -> None:
         """Plan a batch, read it, and report it."""
         groups = self.streams.cooperation.groups()
-        end = self.planner.plan(self.at, None)
+        end = self.planner.plan(self.at, self.source.most_rows)
         if groups and groups[0].cap.us is not None and self.asked_us is not None:
             self.check_cap(groups[0].cap.us, end)
         if end == self.at:
@@ -149,17 +175,31 @@ class Query:
         return report_of(end.checkpoint - 1, sources, id=self.run.token)
 
 
-def read_all(sources: Sequence[Steps], strategy: WatermarkStrategy) -> list[Query]:
-    """Let streams of one group take turns until all rows are read, or for `MOST_ROUNDS` rounds."""
+def read_all(
+    sources: Sequence[Steps],
+    strategy: WatermarkStrategy,
+    look: Callable[..., None] = lambda *_: None,
+    *,
+    restored_us: Mapping[str, int] = MappingProxyType({}),
+) -> list[Query]:
+    """Let streams of one group take turns until all rows are read, or for `MOST_ROUNDS` rounds.
+
+    Args:
+        look: called with all queries after each round.
+        restored_us: watermarks that splits had before the queries began.
+    """
     streams = Streams()
     with ExitStack() as planners:
         for number, source in enumerate(sources):
             query = Query(streams, f"stream-{number}", source, strategy)
             planners.enter_context(closing(query.planner))
+            before_us = {KEY.split_id((name,)): us for name, us in restored_us.items()}
+            query.run.handle(BatchReported(-1, streams.now_us, before_us), streams.now_us)
         for _ in range(MOST_ROUNDS):
             for query in streams.queries:
                 streams.now_us += SECOND
                 query.batch()
+            look(*streams.queries)
             if all(len(query.rows) == sum(map(len, query.source.steps)) for query in streams.queries):
                 break
     return streams.queries
@@ -184,6 +224,34 @@ def test_a_step_that_is_longer_than_the_drift_is_read_when_all_others_are_there(
     one, other = read_all(sources, grouped("1 minute"))
 
     assert len(one.rows) == len(other.rows) == 361
+
+
+BOUNDS = [
+    WatermarkStrategy.for_bounded_out_of_orderness("10 minutes"),
+    WatermarkStrategy.for_adaptive_out_of_orderness(at_most="10 minutes"),
+]
+
+
+@pytest.mark.parametrize("strategy", BOUNDS, ids=["constant", "adaptive"])
+def test_a_stream_without_claims_keeps_the_pace_of_its_group_and_both_are_read(strategy: WatermarkStrategy) -> None:
+    seconds = range(5_000, 5_400)
+    slow, fast = (Steps([[at * SECOND] for at in seconds], claims=False, most_rows=rows) for rows in (2, 20))
+    ahead_s = list[int]()
+
+    def look(one: Query, other: Query) -> None:
+        ahead_s.append((max(other.rows, default=0) - max(one.rows, default=0)) // SECOND)
+
+    one, other = read_all([slow, fast], strategy.with_watermark_alignment("g", "30 seconds", "1 millisecond"), look)
+
+    assert len(one.rows) == len(other.rows) == 400
+    assert max(ahead_s) <= 30 + 20, "the drift, and the batch that goes beyond it"
+
+
+def test_a_split_without_rows_does_not_stop_a_stream_without_claims_for_good() -> None:
+    source = Steps([[at * SECOND] for at in range(5_000, 5_400)], claims=False, most_rows=20, silent=True)
+    [query] = read_all([source], grouped("30 seconds"), restored_us={"silent": 5_000 * SECOND})
+
+    assert len(query.rows) == 400
 
 
 @st.composite

@@ -19,7 +19,14 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
 from lowmark.watermark.protocol import LeftOut
-from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
+from lowmark.watermark.splits.events import (
+    BatchReported,
+    Polled,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    StrategySet,
+)
 from lowmark.watermark.tasks.cap import Cap
 
 from tests.integration.driver.reported import NoQueries
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from lowmark.integration.spark.queries import Queries
 
 S = 1_000_000
-KEY = SplitKey(("s",), ("int",))
+KEY = SplitKey(("s",), ("string",))
 BARE = {"detail": False, "sample_names": False}
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()
 GROUPED = PLAIN.with_watermark_alignment(group="g", max_drift="30 seconds", update_interval="2 seconds")
@@ -88,9 +95,10 @@ class World:
         token: str = "run-1",
         restored_low_us: int | None = None,
         reads: bool = False,
+        claims: bool = False,
     ) -> StreamRun:
         measure = ObservedMeasure(Measurement(name, KEY, "ts", None, 4, **BARE), metric_of(name))
-        stream = Stream(name, name, strategy, KEY, measure, 1, False, {}, {}, reads=reads)
+        stream = Stream(name, name, strategy, KEY, measure, 1, False, {}, {}, reads=reads, claims=claims)
         run = StreamRun.attach(
             stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us
         )
@@ -189,12 +197,56 @@ def test_what_it_would_read_next_is_said_as_the_watermark_that_comes_of_it() -> 
     bounded = GROUPED.for_bounded_out_of_orderness("5 seconds").with_watermark_alignment(
         group="g", max_drift="30 seconds", update_interval="2 seconds"
     )
-    run = world.run(strategy=bounded, reads=True)
-    run.splits.next_us = 50 * S
+    run = world.run(strategy=bounded, reads=True, claims=True)
+    run.splits.planner = KnownPlanner(run.stream.stream_id)
+    run.splits.planner.keep(Planned(1, {"a": ()}, next_us=50 * S))
     world.cooperation.report(run)
 
     (_, _, _, _, next_wanted_us) = world.said()[-1]
     assert next_wanted_us == bounded.watermark_of_max(50 * S) < 45 * S
+
+
+def test_a_stream_without_claims_says_the_watermark_of_its_slowest_held_split_once_no_other_split_has_rows() -> None:
+    world = World()
+    run = world.run(strategy=GROUPED, reads=True)
+    planner = run.splits.planner = KnownPlanner(run.stream.stream_id)
+    for split, second in (("a", 40), ("b", 50), ("silent", 1)):
+        world.reach(run, second * S, KEY.split_id((split,)))
+
+    wanted: list[int | None] = []
+    for planned in (
+        Planned(1, dict.fromkeys(["a", "b", "silent"], ()), rows={"silent": 1}, paused=frozenset("ab"), next_us=99 * S),
+        Planned(2, dict.fromkeys(["a", "b", "silent"], ()), paused=frozenset("ab"), next_us=99 * S),
+        Planned(3, dict.fromkeys(["a", "b", "silent"], ())),
+    ):
+        planner.keep(planned)
+        world.cooperation.report(run)
+        wanted.append(world.said()[-1][-1])
+    assert wanted == [None, 40 * S, None]
+
+
+def test_a_stream_without_claims_is_held_back_by_the_watermarks_of_its_splits() -> None:
+    world = World()
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("10 minutes").with_watermark_alignment("g", "30 seconds")
+    run = world.run(strategy=bounded, reads=True)
+    world.cooperation.report(run)
+
+    def paused(cap: Cap) -> set[str]:
+        world.client.caps[QUERY_TASK] = cap
+        return set(world.cooperation.guidance(run.stream, run).paused)
+
+    name, other = map(run.stream.name_of, (1, 2))
+    assert (paused(Cap.hold()), world.cooperation.guidance(run.stream, run).hold) == (set(), False), "to read once"
+    world.reach(run, 100 * S, 1)
+    world.reach(run, 200 * S, 2)
+    assert paused(Cap.up_to(100 * S)) == {other}
+    assert paused(Cap.up_to(100 * S - 1)) == {name, other}
+    assert (paused(Cap.free()), paused(Cap.up_to(200 * S))) == (set(), set())
+    assert (paused(Cap.hold()), world.cooperation.guidance(run.stream, run).hold) == ({name, other}, True)
+    shorter = replace(bounded, out_of_orderness_us=0)
+    run.handle(StrategySet(shorter), world.now_us)
+    run.stream = replace(run.stream, strategy=shorter)
+    assert paused(Cap.up_to(100 * S)) == {other}, "another bound moves no watermark, so it holds back no split"
 
 
 @pytest.mark.parametrize(
