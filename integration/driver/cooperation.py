@@ -125,9 +125,9 @@ class Cooperation:
             paused = (split for split, _, us in run.watermarks.standings() if not cap.allows(us))
             begun = run.watermarks.low_watermark_us is not None
             return Guidance(hold=holds and begun, paused=frozenset(map(stream.name_of, paused)))
-        if holds:
-            return Guidance(hold=True)  # a claim reports where the stream begins without reading
-        return Guidance(read_before_us=None if cap.us is None else stream.strategy.first_time_beyond(cap.us))
+        if cap.us is None:
+            return Guidance(hold=holds)  # a claim reports where the stream begins without reading
+        return Guidance(read_before_us=stream.strategy.first_time_beyond(cap.us + run.watermarks.extra_bound_us))
 
     def end(self, run: StreamRun) -> None:
         """End the task of a run whose query has ended: its group stops waiting, its job waits as `job_queries` says."""

@@ -66,7 +66,7 @@ class PlannedSplits(Splits):
             return None
         if self.stream.claims:
             of_max, next_us = self.stream.strategy.watermark_of_max, planned.next_us
-            return None if next_us is None else of_max(next_us)
+            return None if next_us is None else of_max(next_us - self.watermarks.extra_bound_us)
         if not planned.paused or any(planned.rows.values()):
             return None
         paused = frozenset(map(self._id, planned.paused))

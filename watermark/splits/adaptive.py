@@ -104,9 +104,9 @@ class AdaptiveBounds:
         for split, bound_us in ({} if kept_us is None else kept_us).items():
             self._splits[split] = self._restored(bound_us, 0 if kept_rows is None else kept_rows.get(split, 0))
 
-    def bound_us(self, split: SplitId) -> int:
-        """How late a row of a split may be: a multiple of 1,000 us within the limits."""
-        known = self._splits.get(split)
+    def bound_us(self, split: SplitId | None) -> int:
+        """How late a row of a split may be: a multiple of 1,000 us within the limits. None: a split without rows."""
+        known = None if split is None else self._splits.get(split)
         return self._params.at_most_us if known is None else known.bound_us
 
     def beyond(self, split: SplitId) -> int:

@@ -192,6 +192,12 @@ class SplitWatermarks:
         return self._low.holder
 
     @property
+    def extra_bound_us(self) -> int:
+        """How much more than the strategy's bound the holder's rows may be late; 0 with a constant bound."""
+        bounds = self._reports.bounds
+        return 0 if bounds is None else bounds.bound_us(self.holder) - self._strategy.out_of_orderness_us
+
+    @property
     def backlog_rows(self) -> int | None:
         """Known unread rows of all splits together; None: no split's backlog is known."""
         backlog_rows = self._reports.backlog_rows
@@ -199,9 +205,8 @@ class SplitWatermarks:
 
     @property
     def epoch(self) -> int:
-        """Grows when the snapshot changes in a way that matters; callers write a new snapshot when it grew.
-
-        These changes are: the low watermark, a split's watermark, the set of splits, or the set of finished splits.
+        """Grows when callers must write a new snapshot, because the low watermark, a split's watermark, the set of
+        splits, or the set of finished splits changed.
         """
         return self._low.epoch
 
@@ -242,9 +247,7 @@ class SplitWatermarks:
 
     @property
     def unusable_times(self) -> str | None:
-        """One sentence about implausible event times; None: the event times are plausible. See
-        ``cause.unusable_times``.
-        """
+        """One sentence about implausible event times; None: they are plausible. See ``cause.unusable_times``."""
         tally = self._reports.tally
         return unusable_times(tally.counts, tally.newest_us, self._low.us)
 
@@ -316,8 +319,7 @@ class SplitWatermarks:
 
     def _report(self, made: BatchReported, changes: Changes) -> None:
         event = self._reports.bounded(made, self._stands_at_us)
-        cohort = self._reports.reported_by(event)
-        if cohort is not None:
+        if (cohort := self._reports.reported_by(event)) is not None:
             self._report_together(made, event, cohort, changes)
             return
         self._states.timers.time_each()

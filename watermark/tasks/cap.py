@@ -2,7 +2,8 @@
 
 A cap is a watermark on every wire. Only a planner of reading needs the time of rows, and
 ``WatermarkStrategy.first_time_beyond`` converts a cap to such a time: with a bound of 10 s, a cap of 12:00:00 lets rows
-from before 12:00:10.002 be read.
+from before 12:00:10.002 be read. If each split has a bound of its own, the bound of the stream's holder counts for all
+splits of the stream, so that the holder is not stopped by its own cap.
 
 Caps have three kinds instead of two magic numbers, because in Flink "nobody takes part" is Long.MAX_VALUE, and adding
 a drift to that number was a bug (FLINK-31632).

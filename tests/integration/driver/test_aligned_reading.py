@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -29,6 +30,7 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.events import BatchReported
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
@@ -81,6 +83,13 @@ class Steps(SimpleSource[SourceSplit]):
         raise NotImplementedError("the test reads by itself")
 
 
+class Late(Steps):
+    """Some rows are far behind the rows before them, so only the largest time of a position is claimed."""
+
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return min(time_us, max(self.steps[position], default=time_us))
+
+
 class WithoutLatest(RecordedMeasure):
     """Measures as the transports do that tell no largest event times: watermarks alone."""
 
@@ -126,11 +135,12 @@ class Query:
         )
         self.at, self.rows = self.planner.initial(), list[int]()
         self.asked_us: int | None = None
+        self.extra_us = 0
         streams.queries.append(self)
 
     def ask(self, run: str) -> Guidance:
         guidance = self.streams.cooperation.guidance(self.run.stream, self.run)
-        self.asked_us = guidance.read_before_us
+        self.asked_us, self.extra_us = guidance.read_before_us, self.run.watermarks.extra_bound_us
         return replace(guidance, observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
@@ -152,7 +162,10 @@ class Query:
                 times = [at for step in self.source.steps[split.start : split.stop] for at in step]
                 tracker = SplitTracker()
                 tracker.observe_many(KEY.split_id(("a",)), SplitMark(max(times), min(times), len(times)))
-                track = BatchTrack(tracker, names={KEY.split_id(("a",)): "a"})
+                track, seen = BatchTrack(tracker, names={KEY.split_id(("a",)): "a"}), SliceLateness()
+                seen.add(np.array(times))
+                track.lateness[KEY.split_id(("a",)), 0] = seen.behind
+                track.times[KEY.split_id(("a",)), 0] = seen.times
                 self.tracks[self.run.token, end.checkpoint - 1] = track
                 self.rows += times
         self.planner.committed(end)
@@ -165,9 +178,10 @@ class Query:
         """Check that the plan has exactly the rows whose watermark is at most the cap."""
         steps = self.source.steps
         before, position = (offset.positions.get("a", len(steps)) for offset in (self.at, end))
-        tops = [self.strategy.watermark_of_max(max(step)) for step in steps]
+        tops = [self.strategy.watermark_of_max(max(step) - self.extra_us) for step in steps]
         assert all(top <= cap_us for top in tops[before:position]), f"read beyond the cap {cap_us}: {tops}, {position}"
-        assert not tops[position:] or tops[position] > cap_us, f"the cap {cap_us} allows more: {tops}, {position}"
+        if self.source.most_rows is None:
+            assert not tops[position:] or tops[position] > cap_us, f"the cap {cap_us} allows more: {tops}, {position}"
 
     def progress(self, end: BatchOffset) -> Progress:
         heartbeat = {"epoch": 1, "low_us": None, "lowmark": self.run.token, "token": self.run.token, "state": ""}
@@ -252,6 +266,18 @@ def test_a_split_without_rows_does_not_stop_a_stream_without_claims_for_good() -
     [query] = read_all([source], grouped("30 seconds"), restored_us={"silent": 5_000 * SECOND})
 
     assert len(query.rows) == 400
+
+
+def test_an_adaptive_bound_beyond_the_drift_does_not_slow_the_reading_down() -> None:
+    """The cap of a watermark is turned into a time with the bound that made the watermark, not with the least bound."""
+    times = [[at * SECOND] + [(at - 120) * SECOND] * (at % 10 == 0) for at in range(5_000, 6_000)]
+    adaptive = WatermarkStrategy.for_adaptive_out_of_orderness().with_watermark_alignment("g", "30 seconds")
+    rounds = list[int]()
+    queries = read_all([Late(times, most_rows=20), Late(times, most_rows=50)], adaptive, lambda *_: rounds.append(1))
+
+    assert [len(query.rows) for query in queries] == [1_100, 1_100]
+    assert len(rounds) <= 1_000 / 20 + 10
+    assert min(query.run.watermarks.extra_bound_us for query in queries) > 100 * SECOND
 
 
 @st.composite
