@@ -32,11 +32,19 @@ class SourceSilence:
         self._newest_us: int | None = None  # of all deliveries, also those before the clock began
 
     def be_as_patient_as(self, patience_us: Iterable[int | None]) -> None:
-        """Use the longest patience of the tasks for all of them. A change of that patience starts the clock anew."""
-        longest_us = max((us for us in patience_us if us is not None), default=None)
-        if longest_us != self._patience_us:
-            self._patience_us = longest_us
-            self._clock = None if longest_us is None else flow_clock(longest_us)
+        """Use the longest patience of the tasks for all of them.
+
+        The clock goes on while that patience grows, as it does with progressive idleness, because the time that the
+        clock has counted is never too long for a longer patience. A shorter patience starts the clock anew.
+        """
+        before_us, longest_us = self._patience_us, max((us for us in patience_us if us is not None), default=None)
+        self._patience_us = longest_us
+        if longest_us is None:
+            self._clock = None
+        elif self._clock is None or before_us is None or longest_us < before_us:
+            self._clock = flow_clock(longest_us)
+        else:
+            self._clock.measure(longest_us)
 
     def delivered(self, at_us: int) -> None:
         """Note that a task had rows at this moment. Old news changes nothing."""
