@@ -60,8 +60,9 @@ class Signal(Enum):
 class AllIdle(Enum):
     """The policy for the low watermark while every live split is idle.
 
-    HOLD: the low watermark stays. ADVANCE: the low watermark follows processing time at a distance, up to when the
-        sources were read. MAX: the low watermark jumps to the largest watermark seen.
+    HOLD: the low watermark stays, once it has the smallest watermark of the idle splits. ADVANCE: the low watermark
+        follows processing time at a distance, up to when the sources were read. MAX: the low watermark jumps to the
+        largest watermark seen.
     """
 
     HOLD = "hold"

@@ -74,11 +74,12 @@ class Definition:
         holder = self.holder()
         if holder is not None:
             return self.watermark_us.get(holder[1])
-        if not idle or self.policy is AllIdle.HOLD:
+        if not idle:
             return None
         if self.policy is AllIdle.ADVANCE:
             return (now_us - 7) // 1_000 * 1_000
-        return max((self.watermark_us[split] for split in idle if split in self.watermark_us), default=None)
+        known_us = [self.watermark_us[split] for split in idle if split in self.watermark_us]
+        return (min if self.policy is AllIdle.HOLD else max)(known_us, default=None)
 
 
 class CoalescerIsItsDefinition(RuleBasedStateMachine):

@@ -293,8 +293,9 @@ class Definition:
         if live:
             known = [value for value in live if value is not None]
             return min(known) if len(known) == len(live) else None
-        if idle and self.strategy.all_idle is AllIdle.MAX:
-            return max((value for value in idle if value is not None), default=None)
+        if idle and self.strategy.all_idle is not AllIdle.ADVANCE:
+            of_all = max if self.strategy.all_idle is AllIdle.MAX else min
+            return of_all((value for value in idle if value is not None), default=None)
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
             read_us = self.read_until_us
             return None if read_us is None else (read_us - DELAY_US) // 1_000 * 1_000

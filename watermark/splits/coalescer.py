@@ -102,7 +102,8 @@ class Coalescer:
         self._holding: set[SplitId] = set()  # splits that absorb: they have no watermark and are not left out
         self._states = dict.fromkeys(SplitState, 0)
 
-        self._found = False  # whether the next two are up to date
+        self._found = False  # whether the next three are up to date
+        self._idle_least_us: int | None = None  # the smallest watermark of the splits, if all are idle and hold
         self._lowest_us = 0  # the smallest watermark that counts, if a row has it
         self._lowest_row: int | None = None
         self._last_splits: bytes | list[SplitId] | None = None  # splits of the last report in bulk, in its order,
@@ -339,9 +340,10 @@ class Coalescer:
             return None
         if self._policy is AllIdle.MAX:
             return self._top_us()
-        if self._policy is AllIdle.ADVANCE and self._delay_us is not None and now_us is not None:
-            return (now_us - self._delay_us) // MILLISECOND_US * MILLISECOND_US
-        return None
+        if self._policy is AllIdle.HOLD:
+            return self._idle_least_us
+        assert self._delay_us is not None
+        return None if now_us is None else (now_us - self._delay_us) // MILLISECOND_US * MILLISECOND_US
 
     def _lowest(self) -> int | None:
         """The row of the smallest watermark that counts; the row of the smallest id, if several are equal."""
@@ -352,6 +354,8 @@ class Coalescer:
     def _look(self) -> int | None:
         """Find ``_lowest_us`` and return its row."""
         if self._taking_part == 0 and not self._counts_idle():
+            idle = self._idle_rows() if self._policy is AllIdle.HOLD and self.all_idle else ()
+            self._idle_least_us = min((own_us for _, own_us in idle if own_us is not None), default=None)
             return None
         counted_us = self._watermarks_us[: len(self._ids)] if self._plain else self._counted_us()
         passed = 0 if self._plain else self._passable() - len(self._silent())

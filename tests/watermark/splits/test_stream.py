@@ -579,6 +579,16 @@ def test_when_all_are_idle_the_low_watermark_holds_by_default() -> None:
     assert (history.low_us, history.status(11).holder) == (50, None)
 
 
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_when_a_split_that_never_spoke_falls_idle_with_or_after_the_others_their_watermarks_count(waiting: int) -> None:
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {"a": 50, "b": 90}, backlog={"silent": waiting}))
+    idle = [*history.on(11, Polled(at(11))), *history.on(12, batch(1, 12, {}, backlog={"silent": 0}))]
+
+    assert idle[-2:] == [("silent", "idle"), ("low", 50)]
+    assert (history.low_us, history.status(12).holder) == (50, None)
+
+
 def test_when_all_are_idle_it_may_jump_to_the_largest_watermark() -> None:
     history = History(IDLENESS.with_all_idle("max"))
     history.on(0, batch(0, 0, {"a": 50, "b": 90}))
