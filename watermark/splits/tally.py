@@ -80,10 +80,12 @@ class Tally:
         if event.watermarks_us:
             self.rows_by_split = bool(event.rows)
         for split, rows in event.future_rows.items():
-            self.splits.setdefault(split, SplitTally()).last_report_us = now_us
             if split in self.future or len(self.future) < _FUTURE_SPLITS_MOST:
                 of_split = self.future.setdefault(split, FutureTally(0, now_us, now_us))
                 of_split.rows, of_split.last_us = of_split.rows + rows, now_us
+                self.splits.setdefault(split, SplitTally())
+            if split in self.splits:
+                self.splits[split].last_report_us = now_us
 
     def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
         """Count a fresh batch; ``low_us`` is the low watermark before it.

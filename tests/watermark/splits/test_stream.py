@@ -711,6 +711,18 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
     assert [len(kept) for kept in kept_of_splits] == [2, 0, 1, 0]
 
 
+def test_splits_that_only_rows_of_wrong_clocks_name_are_kept_up_to_a_limit() -> None:
+    history = History()
+    history.on(0, batch(0, 0, {1: 5}, rows={1: 1}))
+    for number in range(1, 21):
+        history.on(number, batch(number, number, future_rows=dict.fromkeys(range(100 * number, 100 * number + 100), 1)))
+    history.on(21, batch(21, 21, future_rows={1: 1}))
+    tally = history.watermarks._reports.tally
+
+    assert (len(tally.splits), len(tally.future)) == (1_001, 1_000)
+    assert tally.splits[1].last_report_us == at(21)
+
+
 # -- when to look again
 
 
