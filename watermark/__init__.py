@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .duration import format_duration_us as format_duration_us
     from .errors import CorruptSnapshot as CorruptSnapshot
     from .errors import DisagreeingGroup as DisagreeingGroup
-    from .errors import DuplicateSplit as DuplicateSplit
-    from .errors import FinishedSplit as FinishedSplit
     from .errors import InvalidDuration as InvalidDuration
     from .errors import InvalidMessage as InvalidMessage
     from .errors import InvalidReshard as InvalidReshard
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from .errors import StaleRun as StaleRun
     from .errors import TaskNotAway as TaskNotAway
     from .errors import TooManyTasks as TooManyTasks
-    from .errors import UnknownSplit as UnknownSplit
     from .errors import UnknownTask as UnknownTask
     from .generator import BoundedOutOfOrderness as BoundedOutOfOrderness
     from .generator import NoWatermarks as NoWatermarks
@@ -59,8 +56,6 @@ _PLACES = {
     "errors": (
         "CorruptSnapshot",
         "DisagreeingGroup",
-        "DuplicateSplit",
-        "FinishedSplit",
         "InvalidDuration",
         "InvalidMessage",
         "InvalidReshard",
@@ -72,7 +67,6 @@ _PLACES = {
         "StaleRun",
         "TaskNotAway",
         "TooManyTasks",
-        "UnknownSplit",
         "UnknownTask",
     ),
     "generator": ("BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput"),

@@ -10,10 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING or sys.version_info >= (3, 11):
@@ -25,8 +22,6 @@ else:
         return lambda kind: kind
 
 
-# A similar name is searched among at most this number of names, which takes no noticeable time.
-_NAMES_COMPARED = 1_000
 _LONGEST_SHOWN = 80  # characters of a bad value in an error
 _LONGEST_LOOKED_THROUGH = 4_096
 # User and password of an address, with a scheme or with a port. A number between a colon and a slash is a port.
@@ -176,43 +171,6 @@ class InvalidWatermark(LowmarkError, ValueError):
     watermark_us: int  # the value, microseconds since the epoch
     _fact = "watermark of split {split!r}: expected microseconds since the epoch in 64 bits, got {watermark_us}"
     _hint = "is the event time in nanoseconds?"
-
-
-class DuplicateSplit(LowmarkError, ValueError):
-    """A split was assigned although it is known already."""
-
-    split: int | str  # its id
-    _fact = "split {split!r} is assigned already"
-    _hint = "remove() it first if its id is used again."
-
-
-class UnknownSplit(LowmarkError, LookupError):
-    """A report named a split that was never assigned."""
-
-    split: int | str  # the id in the report
-    known: int  # how many splits are assigned
-    nearest: str | None = None  # the most similar name that is assigned, if any
-    _fact = "split {split!r} was never assigned ({known} splits are)"
-    _hint = "{_next}"
-
-    @classmethod
-    def among(cls, split: int | str, known: Collection[int | str]) -> UnknownSplit:
-        """The error for ``split``, with the most similar of the ``known`` names in its hint."""
-        names = [name for name in islice(known, _NAMES_COMPARED) if isinstance(name, str)]
-        near = get_close_matches(split, names, n=1) if isinstance(split, str) else []
-        return cls(split, len(known), near[0] if near else None)
-
-    @property
-    def _next(self) -> str:
-        return "call assign() before the first report." if self.nearest is None else f"did you mean {self.nearest!r}?"
-
-
-class FinishedSplit(LowmarkError, RuntimeError):
-    """A split reported after it finished."""
-
-    split: int | str  # its id
-    _fact = "split {split!r} reported after it finished"
-    _hint = "a source must call a split finished only when it can never deliver another row."
 
 
 class CorruptSnapshot(LowmarkError, ValueError):

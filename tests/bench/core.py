@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark import SplitId, WatermarkStrategy
+from lowmark.watermark import SplitId, SplitState, WatermarkStrategy
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Event, SplitColumn
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -122,7 +122,7 @@ def _batches(n: int, ask: Ask | None, missing: str, pairs: int, warm: int) -> li
     rng = np.random.default_rng(SEED)
     splits, coalescer = _splits(n, rng), Coalescer()
     for split in splits.tolist():
-        coalescer.assign(split)
+        coalescer.assign(split, state=SplitState.ACTIVE, watermark_us=0)
     turns = iter(range(1, 10**9))
     batches = max(5, min(2_000, 2_000_000 // n))
     ours, theirs = list[float](), list[Flink]()
@@ -219,7 +219,7 @@ def _weighed(splits: Ids) -> tuple[Coalescer, float]:
     try:
         coalescer = Coalescer()
         for split in ids:
-            coalescer.assign(split)
+            coalescer.assign(split, state=SplitState.ACTIVE, watermark_us=0)
         coalescer.report_array(splits, watermarks_us)
         coalescer.advance()
         bytes_a_split = tracemalloc.get_traced_memory()[0] / len(ids)
@@ -233,7 +233,7 @@ def _other_order(n: int) -> Row:
     rng = np.random.default_rng(SEED)
     splits, coalescer = _splits(n, rng), Coalescer()
     for split in splits.tolist():
-        coalescer.assign(split)
+        coalescer.assign(split, state=SplitState.ACTIVE, watermark_us=0)
     spent = [_batch(coalescer, rng.permutation(splits), _watermarks(n, turn, rng)) for turn in range(1, 16)]
     a_split = statistics.median(spent) / n
     return Row(ALONE, f"{n:,} splits: a batch in an order that is new each time", "ns a split", None, a_split)

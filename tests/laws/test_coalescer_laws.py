@@ -18,6 +18,8 @@ from lowmark.watermark.splits.coalescer import Coalescer
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
 
+numbers = st.integers(0, 3)
+
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 
 
@@ -29,11 +31,11 @@ class Definition:
     low_us: int | None = None
     passed_share: Fraction = Fraction(0)
     quorum: Fraction = Fraction(0)
-    state: dict[str, SplitState] = field(default_factory=dict)
-    watermark_us: dict[str, int] = field(default_factory=dict)
+    state: dict[int, SplitState] = field(default_factory=dict)
+    watermark_us: dict[int, int] = field(default_factory=dict)
     regressions: int = 0
 
-    def report(self, split: str, watermark_us: int) -> None:
+    def report(self, split: int, watermark_us: int) -> None:
         own_us = self.watermark_us.get(split, watermark_us)
         self.regressions += watermark_us < own_us
         self.watermark_us[split] = max(watermark_us, own_us)
@@ -45,8 +47,8 @@ class Definition:
         if after_us is not None:
             self.low_us = after_us if self.low_us is None else max(self.low_us, after_us)
 
-    def counted(self) -> list[tuple[int | float, str]]:
-        """The splits that count, the slowest first: splits without a watermark, then by watermark, then by id."""
+    def counted(self) -> list[tuple[int | float, int]]:
+        """The numbers that count, the slowest first: numbers without a watermark, then by watermark, then by id."""
         live = [split for split, state in self.state.items() if state in (PENDING, ACTIVE, PAUSED)]
         idle = [split for split, state in self.state.items() if state is IDLE]
         speaking = [split for split in live if split in self.watermark_us]
@@ -54,8 +56,8 @@ class Definition:
             live += idle
         return sorted((self.watermark_us.get(split, float("-inf")), split) for split in live)
 
-    def holder(self) -> tuple[int | float, str] | None:
-        """The first of the counted splits after the passed share."""
+    def holder(self) -> tuple[int | float, int] | None:
+        """The first of the counted numbers after the passed share."""
         counted = self.counted()
         if not counted:
             return None
@@ -97,28 +99,34 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
         self.definition = Definition(policy, low_us, passed, Fraction(str(0 if quorum is None else quorum)))
         self.published: list[int | None] = [low_us]
 
-    @rule(split=splits)
-    def assign(self, split: str) -> None:
+    @rule(split=numbers)
+    def assign(self, split: int) -> None:
         if split not in self.definition.state:
             self.coalescer.assign(split)
             self.definition.state[split] = PENDING
 
-    @rule(split=splits, watermark_us=watermarks_us)
-    def report(self, split: str, watermark_us: int) -> None:
+    @rule(split=numbers, watermark_us=watermarks_us)
+    def report(self, split: int, watermark_us: int) -> None:
         if self.definition.state.get(split, FINISHED) is not FINISHED:
             self.coalescer.report(split, watermark_us)
             self.definition.report(split, watermark_us)
 
-    @rule(batch=st.lists(st.tuples(splits, watermarks_us), max_size=6))
-    def report_array(self, batch: list[tuple[str, int]]) -> None:
-        """In any order, with repeated splits."""
-        known = [(s, w) for s, w in batch if self.definition.state.get(s, FINISHED) is not FINISHED]
-        self.coalescer.report_array([s for s, _ in known], np.array([w for _, w in known], np.int64))
-        for split, watermark_us in known:
-            self.definition.report(split, watermark_us)
+    @rule(watermarks=st.dictionaries(numbers, watermarks_us))
+    def report_array(self, watermarks: dict[int, int]) -> None:
+        """In any order; a split that takes no part reports by itself."""
+        live = [split for split, state in self.definition.state.items() if state in (ACTIVE, PAUSED)]
+        together = [split for split in watermarks if split in live and split in self.definition.watermark_us]
+        if together:
+            values_us = np.array([watermarks[split] for split in together], np.int64)
+            self.coalescer.report_array(np.array(together, np.uint64), values_us)
+        for split, watermark_us in watermarks.items():
+            if split in together:
+                self.definition.report(split, watermark_us)
+            else:
+                self.report(split, watermark_us)
 
-    @rule(split=splits, signal=st.sampled_from(("idle", "wake", "pause", "resume", "finish")))
-    def signal(self, split: str, signal: str) -> None:
+    @rule(split=numbers, signal=st.sampled_from(("idle", "wake", "pause", "resume", "finish")))
+    def signal(self, split: int, signal: str) -> None:
         before = self.definition.state.get(split)
         if before is None:
             return
@@ -134,8 +142,8 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
 
         assert (before is not after) == getattr(self.coalescer, signal)(split)
 
-    @rule(split=splits)
-    def remove(self, split: str) -> None:
+    @rule(split=numbers)
+    def remove(self, split: int) -> None:
         known = split in self.definition.state
         self.definition.state.pop(split, None)
         self.definition.watermark_us.pop(split, None)

@@ -6,8 +6,6 @@ import pytest
 from lowmark.watermark import (
     CorruptSnapshot,
     DisagreeingGroup,
-    DuplicateSplit,
-    FinishedSplit,
     InvalidDuration,
     InvalidMessage,
     InvalidReshard,
@@ -19,7 +17,6 @@ from lowmark.watermark import (
     StaleRun,
     TaskNotAway,
     TooManyTasks,
-    UnknownSplit,
     UnknownTask,
     errors,
 )
@@ -66,29 +63,6 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         (
             "reshard of ('a',) into (): expected at least one parent and one child. Hint: name the ids as the source "
             "does; the id of a split that ended is not used again."
-        ),
-    ),
-    (
-        DuplicateSplit("orders-7"),
-        ValueError,
-        "split 'orders-7' is assigned already. Hint: remove() it first if its id is used again.",
-    ),
-    (
-        UnknownSplit.among("orders-07", ("orders-7", "clicks-1")),
-        LookupError,
-        "split 'orders-07' was never assigned (2 splits are). Hint: did you mean 'orders-7'?",
-    ),
-    (
-        UnknownSplit.among(7, (1, 2, 3)),
-        LookupError,
-        "split 7 was never assigned (3 splits are). Hint: call assign() before the first report.",
-    ),
-    (
-        FinishedSplit("orders-7"),
-        RuntimeError,
-        (
-            "split 'orders-7' reported after it finished. Hint: a source must call a split finished only when it can "
-            "never deliver another row."
         ),
     ),
     (

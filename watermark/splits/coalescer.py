@@ -22,17 +22,16 @@ One file, because the columns, the heap and the counts by state must agree after
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark.errors import DuplicateSplit, FinishedSplit, InvalidWatermark, UnknownSplit
+from lowmark.watermark.errors import InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
 from lowmark.watermark.state import INFLUENCE, AllIdle, Influence, Signal, SplitId, SplitState, next_state, split_order
 
-_UINT64, _INT64 = np.dtype(np.uint64), np.dtype(np.int64)
 _IDENTITY = np.iinfo(np.int64).max
 _FEW = 16  # so many equal watermarks are compared by their ids; beyond, the ids are ranked once
 
@@ -106,7 +105,7 @@ class Coalescer:
         self._idle_least_us: int | None = None  # the smallest watermark of the splits, if all are idle and hold
         self._lowest_us = 0  # the smallest watermark that counts, if a row has it
         self._lowest_row: int | None = None
-        self._last_splits: bytes | list[SplitId] | None = None  # splits of the last report in bulk, in its order,
+        self._last_splits: bytes | None = None  # splits of the last report in bulk, in its order,
         self._last_rows: Rows = slice(0)  # and their rows
         self._rank: npt.NDArray[np.intp] | None = None  # rank of each row's id in ``split_order``
         self._idle_top_us: int | None = None  # largest watermark of the splits that went idle
@@ -171,14 +170,12 @@ class Coalescer:
         return split in self._row_of
 
     def state(self, split: SplitId) -> SplitState:
-        """The state of a split. Raises UnknownSplit."""
-        return self._state[self._find(split)]
+        """The state of a split. Raises KeyError."""
+        return self._state[self._row_of[split]]
 
     def watermark_us(self, split: SplitId) -> int | None:
-        """The largest watermark a split reported, also while it is idle; None before the first. Raises
-        UnknownSplit.
-        """
-        return self._own_us(self._find(split))
+        """The largest watermark a split reported, also while it is idle; None before the first. Raises KeyError."""
+        return self._own_us(self._row_of[split])
 
     def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:
         """Id, ``state`` and ``watermark_us`` of every split, in no particular order. O(n), some 100 ns each."""
@@ -194,11 +191,11 @@ class Coalescer:
         """Make a split known: PENDING, so that it holds, or restored with its earlier state and watermark.
 
         Raises:
-            DuplicateSplit: the split is known.
+            ValueError: the split is known.
             InvalidWatermark: the watermark does not fit 64 bits.
         """
         if split in self._row_of:
-            raise DuplicateSplit(split)
+            raise ValueError(f"split {split!r} is assigned already")
         if watermark_us is not None and not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
         row = self._row_of[split] = len(self._ids)
@@ -220,11 +217,11 @@ class Coalescer:
         and waits for this split.
 
         Raises:
-            UnknownSplit: the split was never assigned.
-            FinishedSplit: the split had finished.
+            KeyError: the split was never assigned.
+            ValueError: the split had finished.
             InvalidWatermark: the value does not fit 64 bits.
         """
-        row = self._find(split)
+        row = self._row_of[split]
         if not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
         if not self._takes_part[row]:
@@ -237,38 +234,21 @@ class Coalescer:
         elif watermark_us < seen_us:
             self.regressions += 1
 
-    def report_array(
-        self, splits: npt.NDArray[np.uint64] | Sequence[SplitId], watermarks_us: npt.NDArray[np.int64]
-    ) -> None:
-        """Do ``report`` for many splits; if one report raises, none is taken. O(n).
+    def report_array(self, splits: npt.NDArray[np.uint64], watermarks_us: npt.NDArray[np.int64]) -> None:
+        """Do ``report`` for many splits that take part, each of them once. O(n).
 
         A few nanoseconds for each split, if the same splits come in the same order as in the last call; otherwise each
         split is looked up. The arrays are not kept.
 
         Args:
-            splits: ids, shape (n,); as numbers of type uint64, or any sequence of ids.
-            watermarks_us: their watermarks, shape (n,), int64, microseconds since the epoch.
+            splits: ids, shape (n,), at least one.
+            watermarks_us: their watermarks, shape (n,), microseconds since the epoch.
 
         Raises:
-            UnknownSplit: a split was never assigned.
-            FinishedSplit: a split had finished.
-            ValueError: an array has another type, or the arrays differ in length.
+            KeyError: a split was never assigned; nothing was changed.
         """
-        if isinstance(splits, np.ndarray) and splits.dtype != _UINT64:
-            raise ValueError(f"split ids: expected an array of uint64 or a list, got an array of {splits.dtype}")
-        if watermarks_us.dtype != _INT64 or watermarks_us.shape != (len(splits),):
-            raise ValueError(
-                f"watermarks: expected int64, one for each of the {len(splits)} splits, got {watermarks_us.dtype} of "
-                f"shape {watermarks_us.shape}"
-            )
-        if len(splits) == 0:
-            return
         rows = self._rows(splits)
-        if rows is None:  # a split is given twice
-            self._one_by_one(splits, watermarks_us)
-            return
-        if self._taking_part < len(self._ids):
-            self._bring_all_in(rows, watermarks_us)
+        assert np.frombuffer(self._takes_part, np.bool_)[rows].all(), "a split that takes no part reports by itself"
         own_us = self._watermarks_us[rows]
         lower = watermarks_us < own_us
         if lower[lower.argmax()]:  # argmax of booleans stops at the first True, so it is cheaper than any()
@@ -424,22 +404,11 @@ class Coalescer:
 
     # -- rows
 
-    def _find(self, split: SplitId) -> int:
-        row = self._row_of.get(split)
-        if row is None:
-            raise UnknownSplit.among(split, self._row_of.keys())
-        return row
-
-    def _rows(self, splits: npt.NDArray[np.uint64] | Sequence[SplitId]) -> Rows | None:
-        """The rows of these splits, in this order; None if a split is given twice. Raises UnknownSplit."""
-        same = splits.tobytes() if isinstance(splits, np.ndarray) else list(splits)
+    def _rows(self, splits: npt.NDArray[np.uint64]) -> Rows:
+        """The rows of these splits, in this order. Raises KeyError."""
+        same = splits.tobytes()
         if same != self._last_splits:
-            ids = splits.tolist() if isinstance(splits, np.ndarray) else splits
-            rows = np.fromiter(map(self._find, ids), np.intp, len(splits))
-            seen = np.zeros(len(self._ids), np.bool_)
-            seen[rows] = True
-            if np.count_nonzero(seen) < len(rows):
-                return None
+            rows = np.fromiter(map(self._row_of.__getitem__, splits.tolist()), np.intp, len(splits))
             first, last = rows.item(0), rows.item(-1)
             adjacent = last - first == len(rows) - 1 and bool((np.diff(rows) == 1).all())
             self._last_splits, self._last_rows = same, slice(first, last + 1) if adjacent else rows
@@ -448,35 +417,17 @@ class Coalescer:
     def _own_us(self, row: int) -> int | None:
         return self._watermarks_us.item(row) if self._takes_part[row] else self._aside_us[row]
 
-    def _one_by_one(self, splits: Iterable[SplitId], watermarks_us: npt.NDArray[np.int64]) -> None:
-        ids = splits.tolist() if isinstance(splits, np.ndarray) else splits
-        self._refuse_finished(map(self._find, ids))
-        for split, watermark_us in zip(ids, watermarks_us.tolist(), strict=True):
-            self.report(split, watermark_us)
-
-    def _bring_all_in(self, rows: Rows, watermarks_us: npt.NDArray[np.int64]) -> None:
-        out = np.flatnonzero(~np.frombuffer(self._takes_part, np.bool_)[rows])
-        into = (out + rows.start if isinstance(rows, slice) else rows[out]).tolist()
-        self._refuse_finished(into)
-        for row, watermark_us in zip(into, watermarks_us[out].tolist(), strict=True):
-            self._bring_in(row, watermark_us)
-
-    def _refuse_finished(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            if self._state[row] is SplitState.FINISHED:
-                raise FinishedSplit(self._ids[row])
-
     def _bring_in(self, row: int, watermark_us: int) -> None:
         """Let a split that reports take part again, with its earlier watermark, or else with the given one."""
         after = next_state(self._state[row], Signal.REPORT, spoken=True)
         if after is None:
-            raise FinishedSplit(self._ids[row])
+            raise ValueError(f"split {self._ids[row]!r} reported after it finished")
         if self._aside_us[row] is None:
             self._aside_us[row] = watermark_us
         self._enter(row, after)
 
     def _signal(self, split: SplitId, signal: Signal) -> bool:
-        row = self._find(split)
+        row = self._row_of[split]
         state = self._state[row]
         after = next_state(state, signal, spoken=self._own_us(row) is not None)
         if after is None or after is state:

@@ -54,12 +54,12 @@ class Lineage:
     # -- queries
 
     def state(self, split: SplitId) -> SplitState:
-        """The state of a split. Raises UnknownSplit."""
+        """The state of a split. Raises KeyError."""
         state = self._coalescer.state(split)
         return SplitState.PENDING if state is SplitState.ACTIVE and split in self._heirs else state
 
     def watermark_us(self, split: SplitId) -> int | None:
-        """The watermark that the split itself reported; None before its first report. Raises UnknownSplit."""
+        """The watermark that the split itself reported; None before its first report. Raises KeyError."""
         return None if split in self._heirs else self._coalescer.watermark_us(split)
 
     def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:

@@ -29,7 +29,7 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner
-from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.events import BatchReported
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
@@ -207,7 +207,7 @@ def read_all(
         for number, source in enumerate(sources):
             query = Query(streams, f"stream-{number}", source, strategy)
             planners.enter_context(closing(query.planner))
-            before_us = {KEY.split_id((name,)): us for name, us in restored_us.items()}
+            before_us: dict[SplitId, int] = {KEY.split_id((name,)): us for name, us in restored_us.items()}
             query.run.handle(BatchReported(-1, streams.now_us, before_us), streams.now_us)
         for _ in range(MOST_ROUNDS):
             for query in streams.queries:

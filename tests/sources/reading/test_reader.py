@@ -14,7 +14,7 @@ import pytest
 from lowmark.sources import Fetched, Fetching, SimpleSource, SourceSplit, SplitEnd, SplitReader, SplitRows, read_slices
 from lowmark.sources.reading.checked_reader import BrokenSplitReader, CheckedReader, SplitReadFailed
 from lowmark.sources.reading.side_by_side import read_ahead
-from lowmark.watermark import DuplicateSplit, LowmarkError
+from lowmark.watermark import InvalidTime, LowmarkError
 
 from tests.servers.local import wait_until
 from tests.sources.reading.stepping import SCHEMA, SECONDS, SteppingReader, rows
@@ -172,7 +172,7 @@ def test_an_error_names_source_split_and_action_and_keeps_its_cause() -> None:
 
 
 def test_an_error_of_the_library_is_passed_on() -> None:
-    own = DuplicateSplit("a")
+    own = InvalidTime("--past", "'noon'", "no date")
     with pytest.raises(LowmarkError) as failed:
         slices(Given(own), TO_5)
     assert failed.value is own
