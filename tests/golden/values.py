@@ -245,7 +245,6 @@ _STATUS = CoordinatorStatus(
         ),
     ),
     lost=1,
-    clock_steps_back=2,
 )
 _STATEMENTS: list[messages.Statement | TaskForgotten | LowmarkError] = [
     TaskRegistered(

@@ -121,7 +121,6 @@ class LowWatermarkCoordinator:
         self._groups = AlignmentGroups(interval_us=interval_us, mark=self._changes.mark)
         self._now_us: int | None = None
         self._lost = 0
-        self._clock_steps_back = 0
 
     # -- the way in and out
 
@@ -207,7 +206,6 @@ class LowWatermarkCoordinator:
             ),
             groups=self._groups.status(limit),
             lost=self._lost,
-            clock_steps_back=self._clock_steps_back,
         )
 
     # -- restart
@@ -337,7 +335,6 @@ class LowWatermarkCoordinator:
     def _forward(self, now_us: int) -> int:
         if now_us not in INT64:
             raise ValueError(f"coordinator: expected now_us in microseconds since the epoch, got {now_us!r}")
-        self._clock_steps_back += self._now_us is not None and now_us < self._now_us
         self._now_us = self._time(now_us)
         return self._now_us
 

@@ -103,13 +103,11 @@ class CoordinatorStatus:
         sources: every source, sorted.
         groups: every alignment group, sorted by name.
         lost: number of tasks given up since the first start.
-        clock_steps_back: number of calls with a time earlier than a previous call, since this start.
     """
 
     sources: tuple[SourceStatus, ...]
     groups: tuple[GroupStatus, ...]
     lost: int
-    clock_steps_back: int
 
 
 def run_mark(token: str) -> str:
