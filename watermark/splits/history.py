@@ -8,25 +8,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder")
 
 HOUR_US = 3_600_000_000
 """How far back a history reaches, unless told otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rise(Generic[Holder]):
-    """From ``at_us`` on the low watermark was at least ``low_us``, and ``holder`` kept it from rising further.
-
-    Attributes:
-        low_us: microseconds of event time.
-    """
-
-    at_us: int
-    low_us: int
-    holder: Holder | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +62,6 @@ class History(Generic[Holder]):
         old = self._old(at_us)
         del self._at_us[:old], self._low_us[:old], self._holders[:old]
 
-    def rises(self, now_us: int) -> tuple[Rise[Holder], ...]:
-        """The rises of the span that ends now, oldest first."""
-        columns = list(zip(self._at_us, self._low_us, self._holders, strict=True))
-        return tuple(Rise(at_us, low_us, holder) for at_us, low_us, holder in columns[self._old(now_us) :])
-
     def thinned(self, now_us: int, most: int) -> tuple[tuple[int, int], ...]:
         """(when, low watermark) of the span that ends now, oldest first: evenly chosen, always with the newest.
 
@@ -92,11 +75,12 @@ class History(Generic[Holder]):
     def held(self, now_us: int) -> tuple[Held[Holder], ...]:
         """The holders in the span that ends now, newest first; one entry for each spell."""
         spells: list[Held[Holder]] = []
-        for rise in self.rises(now_us):
-            if not spells or spells[-1].holder != rise.holder:
+        rises = zip(self._at_us, self._holders, strict=True)
+        for at_us, holder in islice(rises, self._old(now_us), None):
+            if not spells or spells[-1].holder != holder:
                 if spells:
-                    spells[-1] = Held(spells[-1].holder, spells[-1].since_us, rise.at_us)
-                spells.append(Held(rise.holder, rise.at_us, now_us))
+                    spells[-1] = Held(spells[-1].holder, spells[-1].since_us, at_us)
+                spells.append(Held(holder, at_us, now_us))
         return tuple(reversed(spells))
 
     def _old(self, now_us: int) -> int:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark.splits.history import Held, History, Rise
+from lowmark.watermark.splits.history import Held, History
 
 
 def test_an_hour_of_rises_is_kept_one_for_each_second_and_no_more() -> None:
@@ -10,18 +10,19 @@ def test_an_hour_of_rises_is_kept_one_for_each_second_and_no_more() -> None:
         history.rose(tenth * 100_000, tenth, "a")
 
     now_us = 2 * 3_600_000_000
-    rises = history.rises(now_us)
+    rises = history.thinned(now_us, 10_000)
 
-    assert len(history) <= 3_601
-    assert Rise(now_us - 3_600_000_000 + 900_000, 36_009, "a") == rises[0]
-    assert Rise(now_us - 100_000, 71_999, "a") == rises[-1]
+    assert len(rises) == len(history) - 1 <= 3_600
+    assert rises[0] == (now_us - 3_600_000_000 + 900_000, 36_009)
+    assert rises[-1] == (now_us - 100_000, 71_999)
 
 
 def test_what_is_too_old_by_now_is_not_told_though_nothing_rose_since() -> None:
     history = History[str](span_us=10, step_us=1)
     history.rose(0, 0, "a")
 
-    assert (len(history.rises(10)), len(history.rises(11))) == (1, 0)
+    assert (history.thinned(10, 2), history.thinned(11, 2)) == (((0, 0),), ())
+    assert (len(history.held(10)), len(history.held(11))) == (1, 0)
 
 
 def test_spells_of_one_holder_are_one() -> None:
