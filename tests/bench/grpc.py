@@ -126,9 +126,11 @@ class _Timed:
         self._reported: dict[TaskId, list[tuple[int, float]]] = {}  # not yet acknowledged
         self._unheard: dict[TaskId, list[tuple[int, float]]] = {}
         self._asked: dict[TaskId, float] = {}
-        state: Any = link._state
+        state = link._state
         self._told, self._answered, self._take, self._state = state.told, state.answered, state.take, state
-        state.told, state.answered, state.take = self._hear, self._acknowledge, self._send
+        state.told = self._hear  # type: ignore[method-assign]
+        state.answered = self._acknowledge  # type: ignore[method-assign]
+        state.take = self._send  # type: ignore[method-assign]
 
     def report(self, task: TaskId, low_us: int, due: float) -> None:
         now = time.perf_counter()
@@ -137,7 +139,7 @@ class _Timed:
         self._unheard.setdefault(task, []).append((low_us, now))
         self._link.report(task, low_us)
 
-    def _hear(self, messages: Sequence[Any], now_us: int) -> None:
+    def _hear(self, messages: Iterable[Any]) -> None:
         now = time.perf_counter()
         for message in messages:
             task = message.task
@@ -147,7 +149,7 @@ class _Timed:
                 if task in self._asked:
                     self._note(ROUND, self._asked.pop(task), now)
                 self._reach(HEARD, self._unheard.get(task, []), message.new_low_watermark, now)
-        self._told(messages, now_us)
+        self._told(messages)
 
     def _send(self, now_us: int) -> Any:
         said = self._take(now_us)
