@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from lowmark.sources import SplitsAddition, SplitsRemoval, read_slices
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
@@ -118,6 +118,38 @@ def test_a_position_behind_the_end_is_lost_data(kafka: Broker, reading: Read) ->
     assert lenient.values() == []
     assert lenient.finished == set()
     assert lenient.splits[f"{topic}/0"].start == 50
+
+
+def test_the_rest_of_a_planned_batch_is_lost_if_the_partition_ends_before_it(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(3)))
+    options = {"columns": ["offset"], "give_up_after": "3 seconds"}
+    planned = whole(topic, 6, start=1)
+
+    with pytest.raises(KafkaDataLost, match="from 3 on are lost: the partition ends at offset 3 now"):
+        read_tables(source_of(kafka, topic, **options), [planned])
+    read = read_tables(source_of(kafka, topic, **options, on_data_loss="go_on"), [planned])
+
+    assert read[f"{topic}/0"]["offset"].to_pylist() == [1, 2]
+
+
+def test_rows_of_an_open_transaction_are_not_lost(kafka: Broker) -> None:
+    """An earlier query that read what is not committed may have planned the batch."""
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(3)))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in ("3", "4"):
+        producer.produce(topic, value, partition=0)
+    producer.flush(30)
+    source = source_of(kafka, topic, columns=["offset"], give_up_after="3 seconds", on_data_loss="go_on")
+
+    with pytest.raises(KafkaUnavailable, match=f"the readable records of split '{topic}/0' end at offset 3"):
+        read_tables(source, [whole(topic, 5)])
+    producer.commit_transaction(30)
+
+    assert read_tables(source, [whole(topic, 5)])[f"{topic}/0"]["offset"].to_pylist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("records", [2, 20])
