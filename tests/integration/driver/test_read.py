@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -194,24 +195,24 @@ def side_by_side(
     services: Sequence[LowWatermarkService],
     folder: Path,
     *,
-    rows: tuple[int, int] = (1_000_000, 10),
+    rows: Mapping[str, int] = MappingProxyType({"fast": 1_000_000, "slow": 10}),
     beyond_s: int = 0,
     **options: object,
 ) -> None:
     """Two queries, one of them ten times as slow: neither runs ahead by more than the drift.
 
     Args:
-        rows: rows in a batch of the fast query and of the slow query.
+        rows: rows in a batch of each query, in the order in which the queries begin.
         beyond_s: how far a batch may go beyond the cap.
     """
     strategy = MONOTONOUS.with_watermark_alignment(group="g", max_drift="2 minutes", update_interval="100 milliseconds")
-    fast, slow = Log(folder / "fast"), Log(folder / "slow")
-    fast.append("f", *range(0, 2_000, 10))
-    slow.append("s", *range(0, 2_000, 20))
+    logs = {name: Log(folder / name) for name in ("fast", "slow")}
+    logs["fast"].append("f", *range(0, 2_000, 10))
+    logs["slow"].append("s", *range(0, 2_000, 20))
     observed: list[dict[str, int]] = []
     rans = {}
-    for service, name, log, most_rows in zip(services, ("fast", "slow"), (fast, slow), rows, strict=True):
-        df = read(service, log, name, strategy=strategy, max_rows_per_batch=most_rows, **options)
+    for service, (name, most_rows) in zip(services, rows.items(), strict=True):
+        df = read(service, logs[name], name, strategy=strategy, max_rows_per_batch=most_rows, **options)
         rans[name] = start(counted(df), str(folder / f"{name}-cp"))
 
     def both_done() -> bool:
@@ -229,7 +230,7 @@ def side_by_side(
         ran.query.stop()
         assert ran.dropped == 0
     ahead = [at["fast"] - at["slow"] for at in observed]
-    assert max(ahead) <= 120 + 20 * rows[1] + 20 + beyond_s, "the drift, and what the slow one plans meanwhile"
+    assert max(ahead) <= 120 + 20 * rows["slow"] + 20 + beyond_s, "the drift, and what the slow one plans meanwhile"
     batches = [p for p in rans["fast"].progress if p.num_input_rows > 1]
     assert len(batches) >= 5, "it could have read everything in one batch, had it not waited"
 
@@ -242,7 +243,7 @@ def test_streams_of_one_group_whose_event_time_is_in_the_payload_are_read_side_b
     service: LowWatermarkService, tmp_path: Path
 ) -> None:
     prepared = {"prepare": lambda df: df.where("true")}  # the rows stay as they are, and Spark measures them
-    side_by_side([service, service], tmp_path, rows=(20, 3), beyond_s=20 * 10, **prepared)
+    side_by_side([service, service], tmp_path, rows={"slow": 3, "fast": 20}, beyond_s=20 * 10, **prepared)
 
 
 def test_two_applications_in_one_group_stay_within_the_drift(spark: SparkSession, tmp_path: Path) -> None:
