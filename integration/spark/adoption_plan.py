@@ -94,7 +94,7 @@ class AdoptionPlan:
         """Place -> stream of each heartbeat after the change: behind the last source of its stream."""
         newest = next(iter(native.values()))
         count = len(newest.sources)
-        self._check_distinct(newest)
+        self._check_distinct(self._newest)
         if len(streams) > 1 and newest.conf.get(_POLICY) == "max":
             raise self._refused(
                 f"{_POLICY} is max in it, so the stream that is ahead would decide",

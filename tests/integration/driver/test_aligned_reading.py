@@ -110,14 +110,16 @@ class Streams:
 class Query:
     """One query on a stream of the group. It is the planner's peer, and Spark."""
 
-    def __init__(self, streams: Streams, name: str, source: Steps, strategy: WatermarkStrategy) -> None:
+    def __init__(
+        self, streams: Streams, name: str, source: Steps, strategy: WatermarkStrategy, *, claims: bool = True
+    ) -> None:
         self.streams, self.source, self.strategy = streams, source, strategy
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
-        measure = RecordedMeasure if source.claims else WithoutLatest
+        measure = RecordedMeasure if claims else WithoutLatest
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, sources=1, kafka=False, declared={}, names={},
             measure=measure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))), reads=True,
-            claims=source.claims,
+            claims=claims,
         )  # fmt: skip
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
@@ -205,7 +207,7 @@ def read_all(
     streams = Streams()
     with ExitStack() as planners:
         for number, source in enumerate(sources):
-            query = Query(streams, f"stream-{number}", source, strategy)
+            query = Query(streams, f"stream-{number}", source, strategy, claims=source.claims)
             planners.enter_context(closing(query.planner))
             before_us: dict[SplitId, int] = {KEY.split_id((name,)): us for name, us in restored_us.items()}
             query.run.handle(BatchReported(-1, streams.now_us, before_us), streams.now_us)

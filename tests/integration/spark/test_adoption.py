@@ -352,6 +352,13 @@ def test_what_service_read_wrote_is_left_for_a_new_checkpoint_at_its_offsets(tmp
     assert (code, "prints without --window" in err) == (2, True)
 
 
+def test_a_second_adoption_of_sources_at_equal_offsets_finds_nothing_to_do(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ['{"logOffset":3}', '{"logOffset":3}']})
+    assert adopt(root, ["orders", "payments"], stopped=True).done
+    again = adopt(root, ["orders", "payments"], stopped=True)
+    assert (again.done, again.why_nothing) == (False, "the heartbeat is there already")
+
+
 @pytest.mark.parametrize("late_to", [False, True])
 def test_what_service_read_wrote_of_another_system_is_left_for_a_place_of_the_user_s_choice(
     tmp_path: Path, late_to: bool
