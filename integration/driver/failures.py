@@ -128,9 +128,10 @@ def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
         # Named sources may come and go.
         if written is None or written.named or len(own) < len(placed):
             return None
-        kinds = query.source_kinds()
+        kinds, renumbered = query.source_kinds(), False
         if written.version == 2:  # this version has one line per source, however often the query uses the source
             own = [each for n, each in enumerate(own) if each[0] not in [stream for stream, _ in own[:n]]]
+            renumbered = not {id_ for id_, _ in written.sources} <= set(map(str, query.source_numbers()))
         return conflict(
             [offset or "" for offset in written.placed(len(kinds))],
             [stream.name for stream, _ in own if not stream.reads],
@@ -139,6 +140,7 @@ def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
             sources={stream.name: numbers for stream, numbers in own},
             kinds=kinds,
             uses=len(kinds) if written.version == 1 else None,
+            renumbered=renumbered,
         )
     except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
         log.debug("query %s: its checkpoint could not be looked at: %s", query.query_id, failed)

@@ -30,6 +30,7 @@ def conflict(
     sources: Mapping[str, Sequence[int]] | None = None,
     kinds: Sequence[bool] | None = None,
     uses: int | None = None,
+    renumbered: bool = False,
 ) -> str | None:
     """Say why a query cannot continue from a checkpoint, if lowmark is the reason.
 
@@ -39,6 +40,8 @@ def conflict(
         sources: numbers of the sources of each wrapped stream, if known.
         kinds: for each place where the query uses a source, whether it is a heartbeat; None: not known.
         uses: number of these places, if the checkpoint has a line for each (version 1 of its log); None: not known.
+        renumbered: whether a source in the checkpoint has a number that no source of the query has (version 2 of its
+            log). Spark would read the source anew from its start, and say nothing.
 
     Returns:
         The content of the checkpoint, the sources of the query, and a hint; None if lowmark is not the reason.
@@ -90,18 +93,24 @@ def conflict(
             f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from the "
             "other's state. Hint: put them in the earlier order, or start with a new checkpoint."
         )
-    if uses is not None and uses != len(written):
-        return (
-            f"its checkpoint has {_sources(len(written))}, heartbeats counted, and this query has {_sources(uses)}: "
-            f"{_AGAIN}. Hint: pass late_to, or leave it out, as before, or start with a new checkpoint."
-        )
     if not _is_misplaced(heartbeats, kinds):
-        return None
+        return _late_to_came_or_went(len(written), uses, renumbered=renumbered)
     hint = "put the sources in the order of before, or start with a new checkpoint."
     return (
         f"its checkpoint has {was} over other sources than this query: a heartbeat stands where a source of the "
         f"query should. Hint: {hint if read else _adopted_anew(checkpoint, wrapped, sources) + hint}"
     )
+
+
+def _late_to_came_or_went(lines: int, uses: int | None, *, renumbered: bool) -> str | None:
+    if uses not in (None, lines):
+        fact = f"has {_sources(lines)}, heartbeats counted, and this query has {_sources(uses)}"
+    elif renumbered:
+        fact = "does not number its sources as this query does, so Spark would read a source anew from its start"
+    else:
+        return None
+    hint = "pass late_to, or leave it out, as before, or start with a new checkpoint."
+    return f"its checkpoint {fact}: {_AGAIN}. Hint: {hint}"
 
 
 def _adopted_anew(checkpoint: str, wrapped: Sequence[str], sources: Mapping[str, Sequence[int]] | None) -> str:

@@ -154,6 +154,9 @@ class ConnectQuery:
     def source_kinds(self) -> list[bool]:
         return []
 
+    def source_numbers(self) -> frozenset[int]:
+        return frozenset()
+
     def stream_sources(self) -> Mapping[int, Sequence[int]]:
         """Return each heartbeat's sources, read off the plan.
 

@@ -72,6 +72,21 @@ def source_kinds(plan: JavaObject) -> list[bool]:
     return [_is_heartbeat(leaf) for leaf in _streaming_leaves(plan)]
 
 
+def source_numbers(plan: JavaObject) -> frozenset[int]:
+    """The number of each source in version 2 of the offset log, which is a place of it among the leaves.
+
+    A source that is used twice has its first place if it is of Spark's API of version 2, as Kafka's, and its last place
+    if it is of the first API, as a folder's.
+    """
+    leaves = _streaming_leaves(plan)
+    numbers = set()
+    for place, leaf in enumerate(leaves):
+        others = leaves[place + 1 :] if leaf.nodeName() == "StreamingRelation" else leaves[:place]
+        if not any(leaf.equals(other) for other in others):
+            numbers.add(place)
+    return frozenset(numbers)
+
+
 def count_sources(plan: JavaObject) -> int:
     """Number of different streaming sources in the plan: Spark counts a source that is used twice once."""
     return len(_sources(plan))

@@ -87,6 +87,10 @@ class RunningQuery:
         """Whether each place where the query uses a source is a heartbeat."""
         return logical_plan.source_kinds(self._query.streamingQuery().analyzedPlan())
 
+    def source_numbers(self) -> frozenset[int]:
+        """The number of each source in version 2 of the offset log."""
+        return logical_plan.source_numbers(self._query.streamingQuery().analyzedPlan())
+
     def stream_sources(self) -> dict[int, list[int]]:
         """Number of each heartbeat among the query's sources -> numbers of its stream's sources."""
         return logical_plan.stream_sources(self._query.streamingQuery().analyzedPlan())
