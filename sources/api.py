@@ -627,7 +627,7 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
     """
 
     def use_planner(self, planner: SplitPlanner[SplitT]) -> None:
-        """Take the source's planner of this process, which counts and tells what it meets. Called before `start`."""
+        """Take the planner of the driver, for the metrics and the trouble of the source. Called before `start`."""
 
     @abstractmethod
     def should_trigger_checkpoint(self) -> int | None:

@@ -66,9 +66,9 @@ class DonePartition:
 
 
 def name_at(time: datetime, layout: str) -> str:
-    """Return the name of a partition that begins at a time, which is that of its folder, as Spark writes it.
+    """Return the name of a partition that begins at a time, as Spark names the partition's folder.
 
-    A year has four digits there; the C library of Linux writes years before 1000 with fewer. Spark escapes some
+    Spark writes a year with four digits; the C library of Linux writes years before 1000 with fewer. Spark escapes some
     characters of a column's name and value.
 
     >>> name_at(datetime(999, 7, 1, 5), "dt=%Y-%m-%d/hour=%H")

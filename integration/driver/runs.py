@@ -81,7 +81,7 @@ class Runs:
         return iter(tuple(self._runs.values()))
 
     def known(self) -> Iterator[StreamRun]:
-        """All runs but those of released streams, and ended runs whose query nobody knows."""
+        """The runs of streams that are not released, without ended runs of an unknown query."""
         return (run for run in self if run.stream.stream_id in self.streams and not run.of_nobody)
 
     def get(self, token: str | None) -> StreamRun | None:

@@ -296,7 +296,7 @@ class StreamRun:
 
     @property
     def of_nobody(self) -> bool:
-        """Whether it ended before a batch tied it to one of several queries, so no newer run takes its place."""
+        """Whether the run ended before a batch showed its query, so no newer run takes its place."""
         return self.ended and self.query_id is None
 
     @property

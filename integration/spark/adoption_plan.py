@@ -132,8 +132,8 @@ class AdoptionPlan:
     def _without_repeats(self) -> dict[str, OffsetEntry]:
         """Return the entries without the lines of `late_to`, which reads the sources of its stream once more.
 
-        Sources of their own may stand at the same offsets. If they keep files, as Kafka's and those of folders do, each
-        has a folder of its number.
+        Two different sources may stand at the same offsets. A source that keeps files, as Kafka's does, has a folder
+        of its own number.
         """
         kept = {name: without_repeats(entry) for name, entry in self._entries.items()}
         counts = {len(entry.sources) - len(kept[name].sources) for name, entry in self._entries.items()}

@@ -403,8 +403,8 @@ class HadoopStore:
     def _find_context(self, path: JavaObject) -> JavaObject | None:
         """The `FileContext` with an atomic `rename(OVERWRITE)`; None if this file system has none.
 
-        Only `Hdfs` is known to have one, and a `ViewFs` whose mount leads there. The others, such as that of Google's
-        storage, inherit the `rename` of `AbstractFileSystem`, which deletes first and is not atomic.
+        Only `Hdfs` has one for sure, and a `ViewFs` whose mount leads to an `Hdfs`. Other file systems, such as the one
+        of Google's storage, inherit a `rename` of `AbstractFileSystem` that deletes first and is not atomic.
         """
         from py4j.protocol import Py4JError
 

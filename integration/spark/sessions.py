@@ -130,7 +130,7 @@ class Query(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Spark's text of the error that has ended the query; None: there is none, or it is not known."""
+        """Spark's text of the error that has ended the query; None without a known error."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 Arrow raises an error for such a value. One device with a wrong clock, whose milliseconds arrive as seconds, would end
 its query with that error, and again after each restart. One key that is no UTF-8 would end its query, too, because
-Spark casts binary to string without a look. So Python sees another value there, and the Arrow batch stays as it is.
+Spark casts binary to string without a look. So Python sees another value in its place, and the batch stays as it is.
 
 Executors import this module.
 """

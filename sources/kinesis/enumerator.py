@@ -137,7 +137,7 @@ def _parents(shard: Mapping[str, Any]) -> list[str]:
 
 
 def _check_listed(splits: Sequence[KinesisSplit], start: KinesisPosition, loss: DataLoss) -> None:
-    """Report the shards where another reader stopped, and which are not listed: nobody can read on there.
+    """Report each shard where another reader stopped, if the shard is not listed and so cannot be read on.
 
     Raises:
         KinesisDataLost: unless reading goes on.

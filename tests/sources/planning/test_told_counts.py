@@ -1,4 +1,4 @@
-"""What a planner tells of counts by the enumerator and by the planner of its source."""
+"""Counts of one name by the enumerator and by the planner of a source are added."""
 
 from __future__ import annotations
 
