@@ -34,6 +34,7 @@ from . import (
     many,
     pravega,
     scan,
+    scrape,
     small,
     start,
     throughput,
@@ -108,6 +109,10 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, smoke)
     "core": (
         lambda *given: core.run(given[-1], sizes=[10, 100, 1_024, 4_096, 10_000, 100_000], pairs=7, singles=2_000),
         lambda *given: core.run(given[-1], sizes=[10, 1_024], pairs=2, singles=100, warm=1),
+    ),
+    "scrape": (
+        lambda *_: scrape.run(sizes=(5_000, 50_000)),
+        lambda *_: scrape.run(sizes=(500, 1_000), turns=1),
     ),
     "grpc": (
         lambda *given: grpc.run(given[-1], streams=1_000, applications=5, seconds=20),
