@@ -267,7 +267,8 @@ def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
     writer = Writer(kinesis, stream)
     writer.put(300)
     kinesis.limit(stream)
-    own: dict[str, Any] = {"poll_every": "1 second", "reads_per_second": 4.0, "bytes_per_second": 2 << 20}
+    # The service allows 5 reads a second, and a busy machine may delay some, so that they arrive together.
+    own: dict[str, Any] = {"poll_every": "1 second", "reads_per_second": 3.5, "bytes_per_second": 2 << 20}
     with closing(Reading(source_of(kinesis, stream, records_per_read=40, **own))) as read:
         reads = read.read
         if not one_process:
@@ -285,8 +286,7 @@ def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
         for _ in range(4):
             writer.put(20)
             read.until(len(writer.sent))
-    # Reads that a busy machine delays may reach the service together. Readers that know nothing of each other: 5.
-    assert kinesis.limit(stream) < 4, "how often the service had to refuse"
+    assert kinesis.limit(stream) == 0, "how often the service had to refuse"
 
 
 def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, proxy: Proxy) -> None:
