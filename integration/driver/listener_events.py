@@ -146,7 +146,7 @@ class ListenerEvents:
     def _end_untied(self) -> None:
         """End the run of a query that failed in its first batch: the run was never tied, and its query is gone.
 
-        While another untied query reads the stream, nobody knows which of its untied runs is whose.
+        While another untied query reads the stream, the runs of the two queries cannot be told apart.
         """
         tied = {run.run_id for run in self._runs}
         begins = {each for query in self._runs.queries if query.run_id not in tied for each in query.streams()}

@@ -1,8 +1,8 @@
 """Rows of Arrow as values of Python, which has no time before the year 1 or after the year 9999, and no broken text.
 
-Arrow raises an error for such a value. One device with a wrong clock, whose milliseconds arrive as seconds, would end
-its query with that error, and again after each restart. One key that is no UTF-8 would end its query, too, because
-Spark casts binary to string without a look. So Python sees another value in its place, and the batch stays as it is.
+Arrow raises an error for such a value. The error would end the query, and again after each restart, if one device sends
+milliseconds as seconds, or one key is no UTF-8, because Spark casts binary to string without a look. So Python sees
+another value, and the Arrow batch stays unchanged.
 
 Executors import this module.
 """

@@ -97,7 +97,7 @@ class ShardLook:
     Attributes:
         base: the place where the records ahead begin.
         closed: whether they end at the final end of a closed shard.
-        children: the shards that follow a closed shard, as far as its last page names them.
+        children: the shards that the last page of a closed shard names as its successors.
         at_tip: whether they reached the present end of the shard.
         tip: the last known record, if the records ahead do not reach the end.
         behind_ms: how far their end is behind the newest record.

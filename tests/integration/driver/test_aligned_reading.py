@@ -45,7 +45,7 @@ class Steps(SimpleSource[SourceSplit]):
     """One split; every position holds some rows, given by their event times in microseconds.
 
     Args:
-        claims: whether the planner knows these event times, so that its claims move the watermark.
+        claims: whether the planner knows these event times, and claims of the planner move the watermark.
         most_rows: the largest number of positions in a batch.
         silent: whether a second split is there, which never gets a row.
     """

@@ -112,7 +112,7 @@ def test_a_query_that_failed_in_its_first_batch_has_ended_whatever_else_runs(com
     if committed == "before":
         spark.commit(first, 5)
     spark.end(second)
-    if committed == "after":  # until then nobody knows which run is whose
+    if committed == "after":  # until then the two runs cannot be told apart
         spark.commit(first, 5)
 
     assert spark.ends()["r2"] == (True, "q2")

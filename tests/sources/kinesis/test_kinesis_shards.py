@@ -199,7 +199,7 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
 
 
 def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:
-    """Each poll had read one record more, which was kept for as long as alignment held the shard."""
+    """Each poll had read one more record of a shard that alignment held, and kept all of them."""
     service = Service(held=[(n, NOW_MS - HOUR_MS + n) for n in range(2_000)])
     split, now = split_of("held"), [0.0]
     with planner_of(service, now_seconds=lambda: now[0]) as planner:

@@ -146,7 +146,7 @@ def test_the_group_is_set_anew_when_a_split_of_another_stream_comes() -> None:
 
 
 def test_a_subscriber_subscribes_anew_when_a_split_of_another_stream_comes() -> None:
-    """Pravega truncated the other stream as if nobody read it, and refused each release that named it."""
+    """Without the second subscription, Pravega truncated the other stream and refused each release of both."""
     told: list[list[str]] = []
     group: Any = SimpleNamespace(
         subscribe=lambda cuts: told.append(["keep", *cuts]), release=lambda cuts: told.append(["release", *cuts])
