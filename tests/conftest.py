@@ -21,6 +21,7 @@ from tests.servers.kafka import Broker, kafka_broker
 from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
 from tests.servers.local import jars, require_binary, require_jars, require_java
 from tests.servers.pravega import Pravega, pravega_server
+from tests.sparks import WITHOUT_CHECKSUMS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -127,6 +128,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.stopTimeout": "60s",
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.
         "spark.kafka.consumer.cache.capacity": "256",
+        **WITHOUT_CHECKSUMS,
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()

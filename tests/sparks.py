@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
+IN_ROCKSDB = {"spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider"}
+"""The setting of queries with their state in RocksDB. In the shared session they need `CHECKSUMS`, too."""
 # Spark 4.1 moved the class to another package.
 _PACKAGE = _STREAMING if major_minor(pyspark.__version__) < (4, 1) else f"{_STREAMING}.checkpointing"
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
@@ -35,6 +35,13 @@ Hadoop's local file system asks `readlink`, a process, four times before Spark's
 file: a hundred processes a second, and a fifth of a test's time. A query that waits for rows looks for them every 10 ms
 by default, which takes a third of a core while a test waits for something else.
 """
+WITHOUT_CHECKSUMS = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
+"""A setting of the session that all tests share, which takes a fifth of the processor time from its queries.
+
+With checksums, Hadoop starts `chmod` for each file and for the file of its checksum, a hundred processes in a test.
+"""
+CHECKSUMS = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
+"""Settings of queries of that session that keep checksums beside the files of their checkpoints, as by default."""
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
 """The error of a query on Spark's Kafka connector 4.1 that reports a batch for the second time (SPARK-55271).
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from tests.sparks import ROCKSDB, STATE_STORE
+from tests.sparks import IN_ROCKSDB
 
 KEY_BYTES = 1_000
 SCHEMA = "split int, ts timestamp, key string"
@@ -41,7 +41,7 @@ def session(folder: Path) -> SparkSession:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        STATE_STORE: ROCKSDB,
+        **IN_ROCKSDB,
     }
     return SparkSession.builder.master("local[2]").appName("lowmark-adopt").config(map=settings).getOrCreate()
 

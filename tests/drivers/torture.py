@@ -22,7 +22,7 @@ from tests.drivers import driven
 from tests.drivers.driven import STREAM, Driven, write_windows
 from tests.servers.kafka import Broker
 from tests.servers.local import Process
-from tests.sparks import OWN_CHECKPOINTS, ROCKSDB, STATE_STORE
+from tests.sparks import IN_ROCKSDB, OWN_CHECKPOINTS
 from tests.worlds.kafka_scenarios import VALUE_TIME, Log, batch_windows, bounded, counted, history, poll_query, source
 
 OTHER = "payments"
@@ -84,7 +84,7 @@ class KafkaQuery(Driven[Config]):
         self._log, self._other = Log(broker, config.topic), Log(broker, config.other_topic)
 
     def settings(self) -> Mapping[str, str]:
-        state = {STATE_STORE: ROCKSDB} if self.config.rocksdb else {}
+        state = IN_ROCKSDB if self.config.rocksdb else {}
         return {"spark.jars": self.config.jars, **state, **OWN_CHECKPOINTS}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:

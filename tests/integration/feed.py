@@ -176,5 +176,5 @@ def lose_commit(checkpoint: str | Path) -> int:
     """Delete the newest commit, as if the query had been killed just before it; return its batch."""
     newest = max((file for file in Path(checkpoint, "commits").glob("[0-9]*")), key=lambda file: int(file.name))
     newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     return int(newest.name)

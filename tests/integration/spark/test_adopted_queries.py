@@ -33,7 +33,7 @@ from tests.integration.feed import Feed, Ran, Row, lose_commit, start, us, windo
 from tests.integration.spark.test_adoption import contents, cut_short, startable, written
 from tests.integration.spark.test_checkpoint_doors import CRAFTED, KINDS, craft, everything
 from tests.servers.local import wait_until
-from tests.sparks import ROCKSDB, STATE_STORE, settings, since
+from tests.sparks import CHECKSUMS, IN_ROCKSDB, settings, since
 
 Query = Callable[[DataFrame], DataFrame]
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -67,13 +67,20 @@ def windows_of_distinct(df: DataFrame) -> DataFrame:
 
 # `make torture` runs the whole matrix; `make test` runs one store for each operator.
 MATRIX = pytest.mark.torture
-IN_ROCKSDB = pytest.mark.parametrize("store", [pytest.param("hdfs", marks=MATRIX), "rocksdb"], indirect=True)
+IN_ROCKS = pytest.mark.parametrize("store", [pytest.param("hdfs", marks=MATRIX), "rocksdb"], indirect=True)
 IN_FILES = pytest.mark.parametrize("store", ["hdfs", pytest.param("rocksdb", marks=MATRIX)], indirect=True)
 
 
 @pytest.fixture
+def checksums(spark: SparkSession) -> Iterator[None]:
+    """A wrong checksum beside an entry that lowmark wrote ends the query."""
+    with settings(spark, CHECKSUMS):
+        yield
+
+
+@pytest.fixture
 def store(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    with settings(spark, {STATE_STORE: ROCKSDB} if request.param == "rocksdb" else {}):
+    with settings(spark, {**IN_ROCKSDB, **CHECKSUMS} if request.param == "rocksdb" else {}):
         yield request.param
 
 
@@ -129,7 +136,7 @@ def expected_windows(rows: list[Row]) -> list[Row]:
     return sorted((start_, split, n) for (start_, split), n in counts.items())
 
 
-@IN_ROCKSDB
+@IN_ROCKS
 def test_windows_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
     rows, dropped = in_turns(spark, feed, counted_windows, checkpoint)
     assert sorted(rows) == expected_windows(COUNTED)
@@ -144,6 +151,7 @@ def test_distinct_rows_in_turns(spark: SparkSession, feed: Feed, checkpoint: str
     assert dropped[1:] == [0, 0, 0, 0]
 
 
+@pytest.mark.usefixtures("checksums")
 @IN_FILES
 def test_windows_of_distinct_rows_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
     rows, dropped = in_turns(spark, feed, windows_of_distinct, checkpoint)
@@ -260,6 +268,7 @@ def test_what_was_half_done_starts_neither_kind_and_says_so(
             start(counted_windows(df), checkpoint).query.awaitTermination(60)
 
 
+@pytest.mark.usefixtures("checksums")
 @since("4.2", "named sources, and version 2 of the offset log,")
 @pytest.mark.parametrize("named", [pytest.param(False, marks=MATRIX), True])
 def test_version_2_of_the_offset_log_and_named_sources(
@@ -314,6 +323,7 @@ def test_what_a_timestamp_of_the_future_left_behind_is_told(
     assert said[0].startswith(f'stream "orders": Spark\'s watermark {there}')
 
 
+@pytest.mark.usefixtures("checksums")
 def test_through_a_session_an_entry_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path) -> None:
     """Without its newest entry, a checkpoint starts a batch too early."""
     store, entry, texts = open_store(spark, str(tmp_path)), tmp_path / "offsets/5", {"old" * 50, "new" * 50}
@@ -370,6 +380,7 @@ def test_through_a_session_a_change_that_neither_command_has_written_is_refused(
     assert everything(tmp_path) == before
 
 
+@pytest.mark.usefixtures("checksums")
 @pytest.mark.parametrize("then", ["again", "undo"])
 def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
     spark: SparkSession, tmp_path: Path, then: str
@@ -447,6 +458,7 @@ def test_a_heartbeat_behind_other_sources_than_the_stream_has_is_told_with_the_c
     ran.query.stop()
 
 
+@pytest.mark.usefixtures("checksums")
 def test_late_to_that_comes_or_goes_is_told_and_a_query_that_had_it_can_be_left(
     service: LowWatermarkService, feed: Feed, tmp_path: Path, checkpoint: str
 ) -> None:
@@ -595,8 +607,7 @@ def test_version_2_on_spark_4_2_does_not_run_a_batch_again_and_the_way_out_is_sa
         start(df, checkpoint).query.awaitTermination(60)
     wait_until(lambda: "SPARK-59662, with lowmark or without" in caplog.text, "it was said")
 
-    for file in (f"{newest}", f".{newest}.crc"):
-        Path(checkpoint, "offsets", file).unlink()
+    Path(checkpoint, "offsets", f"{newest}").unlink()
     ran = start(df, checkpoint)
     for _ in range(2):
         feed.put(*END)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.driver.test_stateful import AlarmsInPandas, tallied
 from tests.integration.feed import SCHEMA, start
-from tests.sparks import ROCKSDB, STATE_STORE, settings
+from tests.sparks import IN_ROCKSDB, settings
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 
@@ -42,7 +42,7 @@ def stay(spark: SparkSession, folder: Path, *, wraps: bool) -> dict[str, Any]:
         if (folder / f"{name}-cp").exists():
             assert adopt(checkpoint, name, stopped=True).done if wraps else leave(checkpoint, stopped=True).done
         df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "feed"))
-        with LowWatermarkService(spark) as service, settings(spark, {STATE_STORE: ROCKSDB}):
+        with LowWatermarkService(spark) as service, settings(spark, IN_ROCKSDB):
             df = (
                 service.wrap(
                     df, name=name, event_time="ts", split="split", splits=["fast", "slow"], strategy=TEN_SECONDS
