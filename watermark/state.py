@@ -16,9 +16,7 @@ contradicts that state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
 
 SplitId = int | str
 """A split's identity: a 63-bit hash if Spark measures, a name if a source gives it. One kind per stream."""
@@ -83,62 +81,25 @@ class IdleClock(Enum):
 
 _PENDING, _ACTIVE, _PAUSED, _IDLE, _FINISHED = SplitState
 
-INFLUENCE: Mapping[SplitState, Influence] = MappingProxyType(
-    {
-        _PENDING: Influence.ABSORB,
-        _ACTIVE: Influence.TAKE_PART,
-        _PAUSED: Influence.TAKE_PART,
-        _IDLE: Influence.IDENTITY,
-        _FINISHED: Influence.IDENTITY,
-    }
-)
+INFLUENCE = {
+    _PENDING: Influence.ABSORB,
+    _ACTIVE: Influence.TAKE_PART,
+    _PAUSED: Influence.TAKE_PART,
+    _IDLE: Influence.IDENTITY,
+    _FINISHED: Influence.IDENTITY,
+}
 
-# Every pair is listed except the forbidden pair, a report of a finished split. A split without a watermark becomes
-# PENDING where the table says ACTIVE. Alignment does not pause an idle split, because an idle split holds nothing back
-# (FLINK-39073).
-TRANSITIONS: Mapping[SplitState, Mapping[Signal, SplitState]] = MappingProxyType(
-    {
-        _PENDING: {
-            Signal.REPORT: _ACTIVE,
-            Signal.IDLE: _IDLE,
-            Signal.WAKE: _PENDING,
-            Signal.PAUSE: _PAUSED,
-            Signal.RESUME: _PENDING,
-            Signal.FINISH: _FINISHED,
-        },
-        _ACTIVE: {
-            Signal.REPORT: _ACTIVE,
-            Signal.IDLE: _IDLE,
-            Signal.WAKE: _ACTIVE,
-            Signal.PAUSE: _PAUSED,
-            Signal.RESUME: _ACTIVE,
-            Signal.FINISH: _FINISHED,
-        },
-        _PAUSED: {
-            Signal.REPORT: _PAUSED,
-            Signal.IDLE: _PAUSED,
-            Signal.WAKE: _PAUSED,
-            Signal.PAUSE: _PAUSED,
-            Signal.RESUME: _ACTIVE,
-            Signal.FINISH: _FINISHED,
-        },
-        _IDLE: {
-            Signal.REPORT: _ACTIVE,
-            Signal.IDLE: _IDLE,
-            Signal.WAKE: _ACTIVE,
-            Signal.PAUSE: _IDLE,
-            Signal.RESUME: _IDLE,
-            Signal.FINISH: _FINISHED,
-        },
-        _FINISHED: {
-            Signal.IDLE: _FINISHED,
-            Signal.WAKE: _FINISHED,
-            Signal.PAUSE: _FINISHED,
-            Signal.RESUME: _FINISHED,
-            Signal.FINISH: _FINISHED,
-        },
-    }
-)
+# The columns are the signals, in their order: REPORT, IDLE, WAKE, PAUSE, RESUME, FINISH. The only forbidden pair is a
+# report of a finished split. A split without a watermark becomes PENDING where the table says ACTIVE. Alignment does not
+# pause an idle split, because an idle split holds nothing back (FLINK-39073).
+_AFTER = {
+    _PENDING: (_ACTIVE, _IDLE, _PENDING, _PAUSED, _PENDING, _FINISHED),
+    _ACTIVE: (_ACTIVE, _IDLE, _ACTIVE, _PAUSED, _ACTIVE, _FINISHED),
+    _PAUSED: (_PAUSED, _PAUSED, _PAUSED, _PAUSED, _ACTIVE, _FINISHED),
+    _IDLE: (_ACTIVE, _IDLE, _ACTIVE, _IDLE, _IDLE, _FINISHED),
+    _FINISHED: (None, _FINISHED, _FINISHED, _FINISHED, _FINISHED, _FINISHED),
+}
+TRANSITIONS = {state: dict(zip(Signal, after, strict=True)) for state, after in _AFTER.items()}
 
 
 def next_state(state: SplitState, signal: Signal, *, spoken: bool) -> SplitState | None:
@@ -152,7 +113,7 @@ def next_state(state: SplitState, signal: Signal, *, spoken: bool) -> SplitState
     >>> next_state(SplitState.PAUSED, Signal.IDLE, spoken=True)
     <SplitState.PAUSED: 'paused'>
     """
-    after = TRANSITIONS[state].get(signal)
+    after = TRANSITIONS[state][signal]
     return _PENDING if after is _ACTIVE and not spoken else after
 
 

@@ -18,7 +18,7 @@ def test_each_state_has_exactly_one_influence_on_the_minimum() -> None:
 
 
 def test_the_table_is_complete_but_for_a_report_of_a_finished_split() -> None:
-    missing = {(state, signal) for state in SplitState for signal in Signal if signal not in TRANSITIONS[state]}
+    missing = {(state, signal) for state in SplitState for signal in Signal if TRANSITIONS[state][signal] is None}
 
     assert {(FINISHED, Signal.REPORT)} == missing
     assert next_state(FINISHED, Signal.REPORT, spoken=True) is None
