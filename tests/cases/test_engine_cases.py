@@ -19,6 +19,7 @@ from lowmark.watermark.splits.tracker import SplitTracker
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
 from tests.watermark.splits.history import BY_TIME, watermarks_of
+from tests.watermark.splits.invariants import check
 
 CASES: list[Case] = json.loads((Path(__file__).parent / "engine_cases.json").read_text("utf-8"))["cases"]
 MAX = 2**63 - 1
@@ -105,7 +106,7 @@ def play(coalescer: Coalescer, steps: list[list[Any]]) -> list[int | str | None]
                 raise AssertionError(f"no such step: {op}")
         if op != "observe":
             coalescer.advance(now_us)
-        coalescer._check()
+        check(coalescer)
         lows.append(ms_of(coalescer.low_us))
     return lows
 
@@ -208,8 +209,8 @@ class Keyed:
             self.coalescer(key).report(index, us(wm))
         told = []
         for name, known in self.by_key.items():
-            if advance := known.advance():
-                told.append(f"{advance.after_us // 1_000}" + ("" if name is None else f"/{name}"))
+            if (low_us := known.advance()) is not None:
+                told.append(f"{low_us // 1_000}" + ("" if name is None else f"/{name}"))
         if all(self.idle) and not self.idle_told:
             told.append("IDLE")
         self.idle_told = all(self.idle)

@@ -22,6 +22,7 @@ from lowmark.watermark.tasks.alignment import AlignmentGroup
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, every, family, us
+from tests.watermark.splits.invariants import check
 
 # -- AGG
 
@@ -131,8 +132,8 @@ class Multiplexer:
                 raise AssertionError(f"no such step: {verb}")
 
     def combine(self) -> None:
-        if advance := self.coalescer.advance():
-            self.emitted.append(advance.after_us // 1_000)
+        if (low_us := self.coalescer.advance()) is not None:
+            self.emitted.append(low_us // 1_000)
         self.idle = self.coalescer.all_idle
 
 
@@ -148,7 +149,7 @@ def run_steps(mux: Multiplexer, case: Case) -> None:
             assert rest[1] == mux.coalescer.remove(rest[0])
         else:
             mux.act(verb, *rest)
-        mux.coalescer._check()
+        check(mux.coalescer)
 
 
 @pytest.mark.parametrize("case", family("MUX"), ids=case_id)

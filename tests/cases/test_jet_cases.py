@@ -14,6 +14,7 @@ from lowmark.watermark.splits.idleness import Idleness
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us
+from tests.watermark.splits.invariants import check
 
 Emitted = int | str | None
 
@@ -36,9 +37,9 @@ def expected(case: Case) -> list[Emitted]:
 
 
 def emitted(coalescer: Coalescer) -> int | None:
-    advance = coalescer.advance()
-    coalescer._check()
-    return None if advance is None else advance.after_us // 1_000
+    low_us = coalescer.advance()
+    check(coalescer)
+    return None if low_us is None else low_us // 1_000
 
 
 def play(coalescer: Coalescer, case: Case) -> list[Emitted]:

@@ -14,6 +14,7 @@ from lowmark.watermark.splits.idleness import Idleness
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
+from tests.watermark.splits.invariants import check
 
 CASES: list[Case] = json.loads(Path(__file__).with_name("samza_cases.json").read_text("utf-8"))["cases"]
 TASKS, PARTITIONS = (0, 1), (0, 1)
@@ -42,7 +43,7 @@ class Partition:
         for task in () if self.idleness is None else self.idleness.quiet(now_us, {}):
             self.coalescer.idle(task)
         self.coalescer.advance()
-        self.coalescer._check()
+        check(self.coalescer)
         low_us = self.coalescer.low_us
         return None if low_us is None else low_us // 1_000
 

@@ -15,6 +15,7 @@ from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us
 from tests.watermark.splits.history import History, batch, watermarks_of
+from tests.watermark.splits.invariants import check
 
 
 class Valve:
@@ -42,11 +43,11 @@ class Valve:
         was_idle, self.idle = self.idle, self.coalescer.all_idle
         if was_idle and not self.idle:
             emitted.append("ACTIVE")
-        if op != "remove" and (advance := self.coalescer.advance()):
-            emitted.append(advance.after_us // 1_000)
+        if op != "remove" and (low_us := self.coalescer.advance()) is not None:
+            emitted.append(low_us // 1_000)
         if self.idle and not was_idle:
             emitted.append("IDLE")
-        self.coalescer._check()
+        check(self.coalescer)
         return emitted
 
 

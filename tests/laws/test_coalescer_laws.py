@@ -17,6 +17,7 @@ from lowmark.watermark import AllIdle, SplitId, SplitState
 from lowmark.watermark.splits.coalescer import Coalescer
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
+from tests.watermark.splits.invariants import check
 
 numbers = st.integers(0, 3)
 
@@ -153,20 +154,18 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
     @rule(now_us=watermarks_us)
     def advance(self, now_us: int) -> None:
         before_us = self.coalescer.low_us
-        moved = self.coalescer.advance(now_us)
+        risen_us = self.coalescer.advance(now_us)
         self.definition.advance(now_us)
         self.published.append(self.coalescer.low_us)
 
         assert self.definition.low_us == self.coalescer.low_us
-        assert (before_us != self.coalescer.low_us) == (moved is not None)
-        if moved is not None:
-            assert (before_us, self.coalescer.low_us) == (moved.before_us, moved.after_us)
+        assert risen_us == (None if self.coalescer.low_us == before_us else self.coalescer.low_us)
 
     @invariant()
     def agrees(self) -> None:
         state, watermark_us = self.definition.state, self.definition.watermark_us
         note(f"{state} {watermark_us}")
-        self.coalescer._check()
+        check(self.coalescer)
         assert state == {split: self.coalescer.state(split) for split in state}
         assert watermark_us == {s: w for s in state if (w := self.coalescer.watermark_us(s)) is not None}
         assert self.definition.regressions == self.coalescer.regressions

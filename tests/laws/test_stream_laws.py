@@ -44,6 +44,7 @@ from lowmark.watermark.state import IdleClock
 from lowmark.watermark.strategy import ProgressiveIdleness
 
 from tests.laws.strategies import LAWS, SPLITS, draws, reports, splits, watermarks_us
+from tests.watermark.splits.invariants import check
 
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 TIMEOUT_US = 10
@@ -512,7 +513,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
         assert {n for n, s in expected.splits.items() if s.by_hand is not None} == {n for n, _ in status.by_hand}
         assert expected.silent == (self.watermarks.silent_since_us is not None) == (status.silent_since is not None)
-        self.watermarks._low.coalescer._check()
+        check(self.watermarks._low.coalescer)
 
     @invariant()
     def says_when_to_look_again(self) -> None:

@@ -22,8 +22,7 @@ One file, because the columns, the heap and the counts by state must agree after
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -36,15 +35,6 @@ _IDENTITY = np.iinfo(np.int64).max
 _FEW = 16  # so many equal watermarks are compared by their ids; beyond, the ids are ranked once
 
 Rows = slice | npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """The low watermark rose. Event time in microseconds since the epoch, UTC."""
-
-    before_us: int | None
-    after_us: int
-    holder: SplitId | None  # the split that now holds the low watermark back; None if all splits are idle
 
 
 class Coalescer:
@@ -61,10 +51,6 @@ class Coalescer:
         quorum: more than 0, at most 1: the share of the unfinished splits that must take part before idle splits are
             left out; until then an idle split counts with its watermark. None: an idle split is
             left out at once. Source: Samza's ``WatermarkStates`` (pull request 1707).
-
-    Raises:
-        ValueError: ``ADVANCE`` without a delay; a percentile or quorum out of its range; a quorum with an
-            ``all_idle`` other than ``HOLD``, because the other policies move on when no split takes part.
     """
 
     def __init__(
@@ -76,15 +62,8 @@ class Coalescer:
         percentile: float | None = None,
         quorum: float | None = None,
     ) -> None:
-        if all_idle is AllIdle.ADVANCE and all_idle_delay_us is None:
-            raise ValueError("AllIdle.ADVANCE follows processing time at a distance: all_idle_delay_us is needed")
-        if percentile is not None and not 0 < percentile <= 100:
-            raise ValueError(f"percentile: expected more than 0 and at most 100, got {percentile!r}; 99.0 strips 1 %")
-        if quorum is not None and not 0 < quorum <= 1:
-            raise ValueError(f"quorum: expected more than 0 and at most 1, got {quorum!r}; 0.5 is half of the splits")
-        if quorum is not None and all_idle is not AllIdle.HOLD:
-            raise ValueError(f"{all_idle} goes on when no split takes part, and a quorum forbids that: choose one")
-        self._low_us = low_us
+        self.low_us = low_us
+        """The low watermark: never decreases; None until every assigned split has reported or is left out."""
         self._policy, self._delay_us = all_idle, all_idle_delay_us
         # Fractions of the decimal text: 0.1 % of 1,000 splits is one split.
         self._passed_share = None if percentile is None else 1 - Fraction(str(percentile)) / 100
@@ -99,7 +78,8 @@ class Coalescer:
         self._aside_us: list[int | None] = []  # watermarks outside the minimum, kept while a split is idle
         self._taking_part = 0
         self._holding: set[SplitId] = set()  # splits that absorb: they have no watermark and are not left out
-        self._states = dict.fromkeys(SplitState, 0)
+        self.states = dict.fromkeys(SplitState, 0)
+        """How many splits are in each state; every state is there."""
 
         self._found = False  # whether the next three are up to date
         self._idle_least_us: int | None = None  # the smallest watermark of the splits, if all are idle and hold
@@ -114,11 +94,6 @@ class Coalescer:
         """How many reports were below their split's own watermark; their values are ignored."""
 
     # -- queries
-
-    @property
-    def low_us(self) -> int | None:
-        """The low watermark: never decreases; None until every assigned split has reported or is left out."""
-        return self._low_us
 
     @property
     def holder(self) -> SplitId | None:
@@ -153,13 +128,8 @@ class Coalescer:
     @property
     def all_idle(self) -> bool:
         """Whether at least one split is idle, and all other splits are idle or finished."""
-        idle, finished = self._states[SplitState.IDLE], self._states[SplitState.FINISHED]
+        idle, finished = self.states[SplitState.IDLE], self.states[SplitState.FINISHED]
         return idle > 0 and idle + finished == len(self._ids)
-
-    @property
-    def states(self) -> Mapping[SplitState, int]:
-        """How many splits are in each state; every state is there."""
-        return dict(self._states)
 
     @property
     def splits(self) -> tuple[SplitId, ...]:
@@ -205,7 +175,7 @@ class Coalescer:
         self._state.append(SplitState.PENDING)
         self._takes_part.append(False)
         self._aside_us.append(watermark_us)
-        self._states[SplitState.PENDING] += 1
+        self.states[SplitState.PENDING] += 1
         self._rank = None
         self._enter(row, state)
 
@@ -283,7 +253,7 @@ class Coalescer:
         if row is None:
             return False
         self._enter(row, SplitState.FINISHED)  # it leaves the minimum
-        self._states[SplitState.FINISHED] -= 1
+        self.states[SplitState.FINISHED] -= 1
         last = len(self._ids) - 1
         self._row_of[self._ids[last]] = row  # the last row fills the hole
         del self._row_of[split]
@@ -294,19 +264,18 @@ class Coalescer:
         self._found, self._last_splits, self._rank = False, None, None
         return True
 
-    def advance(self, now_us: int | None = None) -> Advance | None:
-        """Publish the minimum if it rose. O(1), or O(n) after a report in bulk or a report of the holder.
+    def advance(self, now_us: int | None = None) -> int | None:
+        """Publish the minimum if it rose; None if not. O(1), or O(n) after a report in bulk or a report of the holder.
 
         Args:
             now_us: processing time, microseconds since the epoch; used by ``AllIdle.ADVANCE`` only. ``ADVANCE``
                 holds if it is None.
         """
         after_us = self._minimum_us(now_us)
-        if after_us is None or (self._low_us is not None and after_us <= self._low_us):
+        if after_us is None or (self.low_us is not None and after_us <= self.low_us):
             return None
-        before_us, self._low_us = self._low_us, after_us  # the only place where the low watermark changes
-        row = self._lowest_row
-        return Advance(before_us, after_us, None if row is None else self._ids[row])
+        self.low_us = after_us  # the only place where the low watermark changes
+        return after_us
 
     # -- how
 
@@ -364,8 +333,8 @@ class Coalescer:
     def _counts_idle(self) -> bool:
         if self._quorum is None:
             return False
-        live = len(self._ids) - self._states[SplitState.FINISHED]
-        return self._states[SplitState.IDLE] > 0 and self._taking_part < self._quorum * live
+        live = len(self._ids) - self.states[SplitState.FINISHED]
+        return self.states[SplitState.IDLE] > 0 and self._taking_part < self._quorum * live
 
     def _counts(self, row: int) -> bool:
         idle = self._state[row] is SplitState.IDLE and self._aside_us[row] is not None
@@ -390,7 +359,7 @@ class Coalescer:
         """How many of the splits that count, silent splits included, a percentile passes."""
         if self._passed_share is None:
             return 0
-        idle = self._states[SplitState.IDLE] if self._counts_idle() else 0
+        idle = self.states[SplitState.IDLE] if self._counts_idle() else 0
         return math.floor((self._taking_part + len(self._holding) + idle) * self._passed_share)
 
     def _idle_rows(self) -> Iterator[tuple[int, int | None]]:
@@ -438,8 +407,8 @@ class Coalescer:
     def _enter(self, row: int, state: SplitState) -> None:
         """Set the state, and change the columns as ``INFLUENCE`` says."""
         split, influence, own_us = self._ids[row], INFLUENCE[state], self._own_us(row)
-        self._states[self._state[row]] -= 1
-        self._states[state] += 1
+        self.states[self._state[row]] -= 1
+        self.states[state] += 1
         self._state[row] = state
         takes_part = influence is Influence.TAKE_PART and own_us is not None
         self._taking_part += takes_part - self._takes_part[row]
@@ -458,24 +427,3 @@ class Coalescer:
             # needs no new search: when all splits are idle again, it is idle too, with a watermark that is no smaller.
             self._idle_top_known = False
         self._found = False
-
-    def _check(self) -> None:
-        """Assert every invariant. O(n), for tests only."""
-        count = len(self._ids)
-        assert self._row_of == {split: row for row, split in enumerate(self._ids)}
-        assert count == len(self._state) == len(self._takes_part) == len(self._aside_us) <= len(self._watermarks_us)
-        assert all(self._watermarks_us[count:] == _IDENTITY), "a row beyond the last is in use"
-        for row, (split, state) in enumerate(zip(self._ids, self._state, strict=True)):
-            influence = INFLUENCE[state]
-            takes_part = influence is Influence.TAKE_PART and self._own_us(row) is not None
-            assert self._takes_part[row] == takes_part, split
-            assert (split in self._holding) == (influence is not Influence.IDENTITY and not takes_part), split
-            assert takes_part or self._watermarks_us[row] == _IDENTITY, f"{split!r} takes no part and has a value"
-            assert not takes_part or self._aside_us[row] is None, f"{split!r} has two watermarks"
-        assert self._states == {state: self._state.count(state) for state in SplitState}
-        assert self._taking_part == sum(self._takes_part)
-        assert self._holding <= self._row_of.keys()
-        if self._found:
-            lowest_us, lowest_row = self._lowest_us, self._lowest_row
-            assert lowest_row == self._look(), "the holder changed unnoticed"
-            assert lowest_row is None or lowest_us == self._lowest_us, "the lowest moved unnoticed"

@@ -98,16 +98,16 @@ class LowWatermark:
                 are not known yet.
             held: whether the low watermark stays where it is, whatever the splits say.
         """
-        advance = None if held else self.coalescer.advance(read_until_us)
-        if advance is not None:
+        risen_us = None if held else self.coalescer.advance(read_until_us)
+        if risen_us is not None:
             changes.material, self.moved_at_us = True, changes.now_us
         low_us = self.us
         if low_us is not None and (changed or changes.material):  # otherwise the holder is the same
             self.history.rose(changes.now_us, low_us, self.holder)
         self.epoch += changes.material
-        if advance is None:
+        if risen_us is None:
             return None
-        return NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, changes.now_us, advance.after_us)
+        return NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, changes.now_us, risen_us)
 
 
 class RegressionsUncounted:

@@ -53,7 +53,7 @@ from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
-from lowmark.watermark.splits.coalescer import Advance, Coalescer
+from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.history import History
 from lowmark.watermark.state import SplitState
 
@@ -377,20 +377,21 @@ class SourceRounds:
         leaving = {t for t in self._leaving - self._doubtful if not self.waits_for_flow(t)}
         complete = self.live >= self.expected
         over = {task_id for task_id in away if complete or self._answers[task_id].excused}
+        before_us = self.low_us
         self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})
-        advance = self._coalescer.advance()
+        self._coalescer.advance()
         blocked = bool(self._coalescer.pending)  # a silent task blocks the minimum: leaving tasks stay counted
         self._let_go((over if blocked else leaving | over) & self._answers.keys())
-        advance = self._coalescer.advance() or advance
+        self._coalescer.advance()
         if self._coalescer.holder is None:
-            advance = self._advance_over_idle() or advance
-        if advance is None:
+            self._advance_over_idle()
+        if self.low_us is None or self.low_us == before_us:
             return []
         self._source_changed()
         self.rose_at_us = now_us
-        self.history.rose(now_us, advance.after_us, self.holder)
+        self.history.rose(now_us, self.low_us, self.holder)
         live = sorted(task_id for task_id, answer in self._answers.items() if answer.live)
-        return [self.notice(task_id, advance.after_us, now_us) for task_id in live]
+        return [self.notice(task_id, self.low_us, now_us) for task_id in live]
 
     def notice(self, task_id: str, low_us: int, now_us: int) -> NotifyNewLowWatermark:
         """Make the message that tells a task the low watermark."""
@@ -467,19 +468,18 @@ class SourceRounds:
         self._unconfirmed.discard(task_id)
         self._doubtful.discard(task_id)
 
-    def _advance_over_idle(self) -> Advance | None:
+    def _advance_over_idle(self) -> None:
         """Publish the minimum over the idle live tasks, because no task takes part."""
         idle = [task_id for task_id in self._answers if self.state(task_id) is SplitState.IDLE]
         lows = [low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None]
         if not lows or (self.low_us is not None and min(lows) <= self.low_us):
-            return None
+            return
         for task_id in idle:
             if self.task_low_us(task_id) is not None:
                 self._coalescer.wake(task_id)
-        advance = self._coalescer.advance()
+        self._coalescer.advance()
         for task_id in idle:
             self._coalescer.idle(task_id)
-        return advance
 
     def _wait_for_those_away(self, listened_us: int) -> None:
         """Add the time since the last round to the waiting for absent tasks; excuse tasks beyond their limit."""
