@@ -13,8 +13,9 @@ from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder")
 
-HOUR_US = 3_600_000_000
-"""How far back a history reaches, unless told otherwise."""
+SPAN_US = 3_600_000_000
+"""How far back a history reaches: an hour."""
+_STEP_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +28,18 @@ class Held(Generic[Holder]):
 
 
 class History(Generic[Holder]):
-    """The rises of one low watermark: the last rise of every ``step_us``, as far back as ``span_us``.
+    """The rises of one low watermark: the last rise of every second."""
 
-    Args:
-        step_us: length of a step with at most one entry, microseconds.
-
-    Raises:
-        ValueError: the step is not positive, or longer than the span.
-    """
-
-    def __init__(self, span_us: int = HOUR_US, step_us: int = 1_000_000) -> None:
-        if not 0 < step_us <= span_us:
-            raise ValueError(f"history: expected 0 < step <= span, got a step of {step_us} us in {span_us} us")
-        self._span_us, self._step_us = span_us, step_us
+    def __init__(self) -> None:
         self._at_us, self._low_us = array("q"), array("q")
         self._holders: list[Holder | None] = []
 
-    def __len__(self) -> int:
-        return len(self._holders)
-
     def rose(self, at_us: int, low_us: int, holder: Holder | None) -> None:
-        """Note a rise; the last rise in a step replaces earlier rises of the step. O(1), or one short move of memory.
+        """Note a rise, not before the last rise; it replaces an earlier rise of its second.
 
-        Args:
-            at_us: now, microseconds since the epoch; not before the last rise.
-            low_us: the new low watermark, 64 bits.
+        O(1), or one short move of memory.
         """
-        if self._at_us and at_us // self._step_us == self._at_us[-1] // self._step_us:
+        if self._at_us and at_us // _STEP_US == self._at_us[-1] // _STEP_US:
             self._at_us[-1], self._low_us[-1], self._holders[-1] = at_us, low_us, holder
             return
         self._at_us.append(at_us)
@@ -63,10 +49,8 @@ class History(Generic[Holder]):
         del self._at_us[:old], self._low_us[:old], self._holders[:old]
 
     def thinned(self, now_us: int, most: int) -> tuple[tuple[int, int], ...]:
-        """(when, low watermark) of the span that ends now, oldest first: evenly chosen, always with the newest.
-
-        Args:
-            most: the largest number of entries, 1 or more.
+        """Up to ``most`` entries (when, low watermark) of the span that ends now, oldest first: evenly chosen, always
+        with the newest.
         """
         columns = list(zip(self._at_us, self._low_us, strict=True))[self._old(now_us) :]
         step = -(-len(columns) // most)
@@ -86,6 +70,6 @@ class History(Generic[Holder]):
     def _old(self, now_us: int) -> int:
         """How many entries are older than the span."""
         old = 0
-        while old < len(self._at_us) and self._at_us[old] < now_us - self._span_us:
+        while old < len(self._at_us) and self._at_us[old] < now_us - SPAN_US:
             old += 1
         return old
