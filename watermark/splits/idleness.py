@@ -47,21 +47,16 @@ _SPANS_KEPT = 1_000
 
 
 class FlowClock:
-    """Counts time only where a stream delivers: all of a short gap between two deliveries, the end of a longer one.
+    """Counts time only where a stream delivers, for silences with a timeout of some microseconds, more than 0.
 
-    Args:
-        short_us: the longest gap that counts wholly, microseconds, more than 0.
-        pause_us: the time that a longer gap counts for, and the time before the first delivery; microseconds, more
-            than 0, at most ``short_us``.
-
-    >>> clock = FlowClock(short_us=20, pause_us=10)
+    >>> clock = FlowClock(timeout_us=40)
     >>> for at_us in (100, 120, 600): clock.delivered(at_us)    # 10, then 20, then 10 of the long gap
     >>> clock.total_us, clock.at(110), clock.at(300), clock.at(595)
     (40, 20, 30, 35)
     """
 
-    def __init__(self, short_us: int, pause_us: int) -> None:
-        self._short_us, self._pause_us = short_us, pause_us
+    def __init__(self, timeout_us: int) -> None:
+        self.measure(timeout_us)
         self.total_us = 0
         """The time counted up to now."""
         self._starts_us: list[int] = []  # spans that count, disjoint,
@@ -69,7 +64,7 @@ class FlowClock:
         self._before_us: list[int] = []  # and the time counted before each span
 
     def measure(self, timeout_us: int) -> None:
-        """Derive ``short_us`` and ``pause_us`` from this timeout, from the next delivery on."""
+        """Count for silences with this timeout from the next delivery on."""
         self._short_us, self._pause_us = max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE)
 
     def delivered(self, at_us: int) -> None:
@@ -94,11 +89,6 @@ class FlowClock:
         if span < 0:
             return self._before_us[0] if self._before_us else 0
         return self._before_us[span] + min(us, self._ends_us[span]) - self._starts_us[span]
-
-
-def flow_clock(timeout_us: int) -> FlowClock:
-    """The clock for silences with this timeout, microseconds, more than 0."""
-    return FlowClock(max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +131,7 @@ class Idleness:
         self._whole_us, self._grows, self._began_us = timeout_us, grows, began_us
         self.timeout_us = timeout_us if grows is None else grows.timeout_us(timeout_us, 0)
         """The present timeout, microseconds; never decreases."""
-        self._flow = flow_clock(self.timeout_us) if clock is IdleClock.FLOW else None
+        self._flow = FlowClock(self.timeout_us) if clock is IdleClock.FLOW else None
         self._timers: dict[SplitId, _Timer] = {}
         self._queue: SortedList[tuple[int, bool, SplitId]] = SortedList()
         self._overdue: dict[SplitId, _Timer] = {}  # splits silent for too long that are not idle for their backlog
@@ -222,13 +212,9 @@ class Idleness:
         self._queue = SortedList(entry for entry in self._queue if entry[2] in self._timers)
 
     def counts_from(self, split: SplitId, at_us: int) -> bool:
-        """Whether the silence of a split counts from this moment, and from nothing later."""
-        return self.heard_us(split) == at_us
-
-    def heard_us(self, split: SplitId) -> int | None:
-        """When a split was last heard; None if the split is not timed or was paused since."""
+        """Whether a timed split was last heard at this moment, and not paused since."""
         timer = self._timers.get(split)
-        return None if timer is None or timer.paused_at_us is not None or timer.pauses else timer.heard_us
+        return timer is not None and timer.heard_us == at_us and timer.paused_at_us is None and not timer.pauses
 
     def runs_out(self, heard_us: int, until_us: int) -> bool:
         """Whether a split last heard at ``heard_us``, and read since, is silent for too long at ``until_us``."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lowmark.watermark.splits.idleness import FlowClock, flow_clock
+from lowmark.watermark.splits.idleness import FlowClock
 
 
 class SourceSilence:
@@ -42,7 +42,7 @@ class SourceSilence:
         if longest_us is None:
             self._clock = None
         elif self._clock is None or before_us is None or longest_us < before_us:
-            self._clock = flow_clock(longest_us)
+            self._clock = FlowClock(longest_us)
         else:
             self._clock.measure(longest_us)
 

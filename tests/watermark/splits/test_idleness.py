@@ -248,7 +248,7 @@ def test_a_pause_that_is_over_before_the_newest_report_was_planned_changes_nothi
     idleness.heard("a", 100)
     idleness.resume("a", 90)
 
-    assert (idleness.next_deadline_us(), idleness.heard_us("a")) == (161, 100)
+    assert (idleness.next_deadline_us(), idleness.counts_from("a", 100)) == (161, True)
 
 
 def test_a_report_planned_before_a_pause_that_arrives_after_it_is_news() -> None:
