@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
@@ -57,6 +58,8 @@ from .split_reports import SplitReports, check_range, future_of, rows_of, within
 from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
+
+_RISES_SHOWN = 240
 
 
 class SplitWatermarks:
@@ -88,8 +91,7 @@ class SplitWatermarks:
         bounds = None if adaptive is None else AdaptiveBounds(adaptive, saved.bounds_us, saved.bound_rows)
         self._names = dict(saved.names)
         self._reports = SplitReports(strategy.out_of_orderness_us, bounds)
-        ids = {"job_id": self._job_id, "source_id": self._source_id, "task_id": self._task_id}
-        self._low = LowWatermark(strategy, saved.low_us, **ids, moved_at_us=restored_us)
+        self._low = LowWatermark(strategy, saved.low_us, restored_us)
         self._states = SplitStates(strategy, self._low.coalescer, self._reports, saved)
 
     # -- the way in and out
@@ -121,8 +123,7 @@ class SplitWatermarks:
                 self._reports.learn(event)
                 self._report(event, changes)
             case BatchPlanned():
-                with self._low.regressions_uncounted():
-                    self._plan(event, changes)
+                self._plan(event, changes)
             case Polled(until_us):
                 self._states.timers.read(until_us)
             case ReportLost(batch_id):
@@ -138,13 +139,15 @@ class SplitWatermarks:
         self._states.settle(changes)
         self._reports.tally.returned_late += len(changes.late)
         effects: list[Effect] = [*self._states.told(changes)]
-        risen = self._low.follow(
+        risen_us = self._low.follow(
             changes,
             changed=bool(effects),
             read_until_us=self._reports.read_until_us,
             held=self._states.lost is not None,
         )
-        return effects if risen is None else [*effects, risen]
+        if risen_us is not None:
+            effects.append(NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, risen_us))
+        return effects
 
     def wake_at_us(self, now_us: int) -> int | None:
         """The next moment at which time alone could change something; None if only an event can.
@@ -189,7 +192,7 @@ class SplitWatermarks:
     @property
     def holder(self) -> SplitId | None:
         """The split that holds the low watermark now; None: no split holds."""
-        return self._low.holder
+        return self._low.coalescer.holder
 
     @property
     def extra_bound_us(self) -> int:
@@ -243,7 +246,7 @@ class SplitWatermarks:
 
     def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
         """(when, low watermark), microseconds, for the last hour, oldest first; up to 240, evenly chosen."""
-        return self._low.rises(now_us)
+        return self._low.history.thinned(now_us, _RISES_SHOWN)
 
     @property
     def unusable_times(self) -> str | None:
@@ -323,13 +326,13 @@ class SplitWatermarks:
             self._report_together(made, event, cohort, changes)
             return
         self._states.timers.time_each()
+        regressions = self._low.coalescer.regressions
+        self._deliver_each(event, "delivered rows", changes)
         if self._reports.tally.fresh(event.batch_id):
-            self._deliver_each(event, "delivered rows", changes)
             self._reports.count(made, event, self._low.us, changes.now_us)
             self._note_backlogs(event, changes)
         else:
-            with self._low.regressions_uncounted():
-                self._deliver_each(event, "delivered rows", changes)
+            self._low.coalescer.regressions = regressions  # they were counted before
         gathered = self._reports.gather(event, self._states.steady_us)
         if gathered is not None:
             self._states.timers.time_together(gathered)
@@ -350,6 +353,7 @@ class SplitWatermarks:
         Until the batch is reported the splits with rows in it are unknown, so a plan neither advances the moment up to
         which the sources were read nor counts as a delivery.
         """
+        regressions = self._low.coalescer.regressions
         guarded = within_guard(event, self._strategy)  # the guard compares times before a bound is taken off
         if guarded is not event:
             self._states.discover(event.watermarks_us, frozenset(), event.planned_at_us, changes)
@@ -369,6 +373,7 @@ class SplitWatermarks:
                 self._states.timers.sign_of_life(event.planned_at_us)
             for split in sorted(claim.others, key=split_order):
                 self._states.deliver(split, event, why, changes)
+        self._low.coalescer.regressions = regressions
         self._note_backlogs(event, changes)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
