@@ -7,7 +7,6 @@ part of the snapshot, and survives what the snapshot survives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lowmark.watermark.moment import format_time_us
@@ -41,7 +40,7 @@ class Mark:
         return f"left out by hand by {self.by} until {ends}"
 
 
-class Marks(Mapping[SplitId, Mark]):
+class Marks(dict[SplitId, Mark]):
     """The marks of a stream.
 
     >>> marks = Marks({"a": Mark("anna", 0, 10), "b": Mark("anna", 0, None)})
@@ -49,36 +48,12 @@ class Marks(Mapping[SplitId, Mark]):
     (10, [], ['a'])
     """
 
-    def __init__(self, marks: Mapping[SplitId, Mark] | None = None) -> None:
-        self._marks = {} if marks is None else dict(marks)
-
-    def __getitem__(self, split: SplitId) -> Mark:
-        return self._marks[split]
-
-    def __iter__(self) -> Iterator[SplitId]:
-        return iter(self._marks)
-
-    def __len__(self) -> int:
-        return len(self._marks)
-
-    def put(self, split: SplitId, mark: Mark) -> bool:
-        """Mark a split, in place of an earlier mark. Returns whether that was news."""
-        news = self._marks.get(split) != mark
-        self._marks[split] = mark
-        return news
-
-    def drop(self, split: SplitId) -> bool:
-        """Forget the mark of a split. Returns whether there was one."""
-        return self._marks.pop(split, None) is not None
-
     @property
     def next_us(self) -> int | None:
         """When the first mark ends by time; None: no mark does."""
-        return min((mark.until_us for mark in self._marks.values() if mark.until_us is not None), default=None)
+        return min((mark.until_us for mark in self.values() if mark.until_us is not None), default=None)
 
     def over(self, now_us: int) -> list[SplitId]:
         """The splits whose time is over, sorted."""
-        return sorted(
-            (s for s, mark in self._marks.items() if mark.until_us is not None and mark.until_us <= now_us),
-            key=split_order,
-        )
+        over = (split for split, mark in self.items() if mark.until_us is not None and mark.until_us <= now_us)
+        return sorted(over, key=split_order)

@@ -75,7 +75,7 @@ class SplitStates:
             self._coalescer.assign(split, state=state, watermark_us=watermark_us)
             mark = saved.by_hand.get(split)
             if mark is not None and mark.since_us > now_us:  # by a clock that was ahead
-                self.by_hand.put(split, replace(mark, since_us=now_us))
+                self.by_hand[split] = replace(mark, since_us=now_us)
             self.records[split] = SplitRecord(
                 now_us, f"{state.value} before the restart" if mark is None else str(mark)
             )
@@ -133,7 +133,7 @@ class SplitStates:
         new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
         self._check_ids(new)
         if new:
-            self.timers.begin(at_us)
+            self.timers.idle.begin(at_us)
         for split in new:
             self._coalescer.assign(split)
             self.records[split] = SplitRecord(changes.now_us, "discovered")
@@ -163,22 +163,23 @@ class SplitStates:
         if watermark_us is not None and record.waits:
             record.waits = False  # from now on the split is timed like any other split
             if before is not SplitState.PAUSED:
-                self.timers.resume(split, event.planned_at_us)
+                self.timers.idle.resume(split, event.planned_at_us)
         news = self._reports.hear(split, event.planned_at_us)
         if news:
-            self.timers.heard(split, event.planned_at_us)
+            self.timers.idle.heard(split, event.planned_at_us)
         if watermark_us is not None:
             seen_us = self.lineage.watermark_us(split)
             changes.material |= seen_us is None or watermark_us > seen_us
             self.lineage.speak(split)
             self._coalescer.report(split, watermark_us)
-            self.timers.end_grace(split)
+            self.timers.grace.forget(split)
         elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
             record.pending_since_us = changes.now_us
             self.timers.limit_grace(split, self.records[split])
         mark = self.by_hand.get(split)
         if mark is not None and mark.ends_with(event.planned_at_us):
-            changes.material |= self.by_hand.drop(split)
+            changes.material = True
+            del self.by_hand[split]
         elif mark is not None:
             self._coalescer.idle(split)
             self.timers.stop(split)
@@ -224,7 +225,7 @@ class SplitStates:
         match event:
             case SplitsFinished():
                 changes.material |= self._coalescer.finish(split)
-                self.by_hand.drop(split)
+                self.by_hand.pop(split, None)
                 self.timers.stop(split)
                 self._note(split, before, "every row of it was processed", changes)
             case SplitsPaused() if self._coalescer.pause(split):
@@ -234,7 +235,7 @@ class SplitStates:
                 self.records[split].pending_since_us = now_us
                 self.timers.limit_grace(split, self.records[split])
                 self.timers.sign_of_life(now_us)
-                self.timers.resume(split, now_us)
+                self.timers.idle.resume(split, now_us)
                 self._note(split, before, "alignment lets it go on", changes)
             case SplitsRemoved():
                 self._remove(split, changes)
@@ -245,7 +246,7 @@ class SplitStates:
         self.lineage.remove(split)
         self.timers.stop(split)
         del self.records[split]
-        self.by_hand.drop(split)
+        self.by_hand.pop(split, None)
         self._reports.forget(split)
         changes.before.pop(split, None)
         changes.material = True
@@ -253,8 +254,9 @@ class SplitStates:
     def _mark(self, split: SplitId, event: SplitsMarkedIdle, changes: Changes) -> None:
         mark = Mark(event.by, changes.now_us, event.until_us)
         over = event.until_us is not None and event.until_us <= changes.now_us
-        if over or not self.by_hand.put(split, mark):
+        if over or self.by_hand.get(split) == mark:
             return
+        self.by_hand[split] = mark
         before = self.lineage.state(split)
         self._coalescer.resume(split)  # alignment holds back only splits that take part
         self._leave_out(split, str(mark), changes, before)
@@ -263,7 +265,7 @@ class SplitStates:
 
     def _take_back(self, split: SplitId, why: str, changes: Changes) -> None:
         """End a mark: the split takes part again, and is timed from now on."""
-        if not self.by_hand.drop(split):
+        if self.by_hand.pop(split, None) is None:
             return
         changes.material = True
         self._rejoin(split, why, changes)
@@ -308,7 +310,7 @@ class SplitStates:
             elif record.waits:
                 record.waits, record.pending_since_us = False, now_us
                 self.timers.start(child, self.records[child], now_us)
-                self.timers.resume(child, now_us)
+                self.timers.idle.resume(child, now_us)
             record.waits = waits
 
     # -- how

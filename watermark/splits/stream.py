@@ -295,7 +295,7 @@ class SplitWatermarks:
                 ancestry=states.lineage.ancestry,
                 bounds_us={} if bounds is None else bounds.kept_us,
                 # Without splits the stream has no age: its age counts from its first split.
-                young_since_us=states.timers.young_since_us if states.records else None,
+                young_since_us=states.timers.idle.young_since_us if states.records else None,
                 lost=states.lost,
                 bound_rows={} if bounds is None else bounds.kept_rows,
                 by_hand=states.by_hand,
@@ -335,7 +335,7 @@ class SplitWatermarks:
             self._low.coalescer.regressions = regressions  # they were counted before
         gathered = self._reports.gather(event, self._states.steady_us)
         if gathered is not None:
-            self._states.timers.time_together(gathered)
+            self._states.timers.idle.forget_all(gathered)
 
     def _report_together(self, made: BatchReported, event: BatchReported, cohort: Cohort, changes: Changes) -> None:
         """Report all splits of the cohort at once: only numbers change, because all of them are active."""

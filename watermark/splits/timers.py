@@ -16,7 +16,6 @@ from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.state import IdleClock, SplitId, SplitState
 from lowmark.watermark.strategy import WatermarkStrategy
 
-from .cohort import Cohort
 from .idleness import Idleness, NeverIdle
 from .lineage import Lineage
 from .snapshot import StreamSnapshot
@@ -48,27 +47,19 @@ class Timers:
         self, strategy: WatermarkStrategy, lineage: Lineage, reports: SplitReports, saved: StreamSnapshot
     ) -> None:
         self._strategy, self._lineage, self._reports = strategy, lineage, reports
-        self._idle = _idle_timers(strategy, saved)
+        self.idle = _idle_timers(strategy, saved)
+        """Measures the silence of each split."""
         clock = strategy.silence_clock
         self._by_time = clock is IdleClock.TIME
         # A grace set by the user limits time itself; the default grace limits silence.
         self.grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
         """How long a new split with a grace may hold."""
-        self._grace = Idleness(self.grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
+        self.grace = Idleness(self.grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
+        """Measures the silence of each split with a grace."""
         self.last_sign_us: int | None = None
         """Up to when sources were read when a split last delivered, was discovered, woke or resumed; None: never."""
 
     # -- queries
-
-    @property
-    def idle_timeout_us(self) -> int | None:
-        """The idle timeout of the moment; None: the stream has none."""
-        return self._idle.timeout_us
-
-    @property
-    def young_since_us(self) -> int | None:
-        """When the stream began, while its idle timeout grows; else None."""
-        return self._idle.young_since_us
 
     @property
     def patience_us(self) -> int | None:
@@ -77,10 +68,10 @@ class Timers:
         pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
         if self._by_time or states[SplitState.PAUSED] or not pending + active:
             return None
-        if self.idle_timeout_us is not None:
-            return self.idle_timeout_us
+        if self.idle.timeout_us is not None:
+            return self.idle.timeout_us
         # If all live splits are new and known to be empty, the stream waits for them for their grace at most.
-        return self.grace_us if len(self._grace) == pending and not active else None
+        return self.grace_us if len(self.grace) == pending and not active else None
 
     @property
     def silent_since_us(self) -> int | None:
@@ -98,19 +89,19 @@ class Timers:
         if self._strategy.grace_us is not None:
             return record.pending_since_us + self.grace_us - now_us
         read_us = self._reports.read_until_us
-        return self._grace.left_us(split, now_us if read_us is None else read_us)
+        return self.grace.left_us(split, now_us if read_us is None else read_us)
 
     def steady(self, split: SplitId) -> bool:
         """Whether the silence of a split counts from its last report."""
         heard_us = self._reports.heard_us(split)
-        return heard_us is not None and self._idle.counts_from(split, heard_us)
+        return heard_us is not None and self.idle.counts_from(split, heard_us)
 
     def next_us(self) -> int | None:
         """The next moment at which a silence may be too long; None: only an event makes one too long."""
         cohort, patience_us, read_us = self._reports.cohort, self.patience_us, self._reports.read_until_us
-        moments = [self._idle.next_deadline_us(), self._grace.next_deadline_us()]
+        moments = [self.idle.next_deadline_us(), self.grace.next_deadline_us()]
         if cohort is not None and self._by_time:
-            moments.append(self._idle.deadline_us(cohort.earliest_heard_us))
+            moments.append(self.idle.deadline_us(cohort.earliest_heard_us))
         if patience_us is not None and self.last_sign_us is not None:
             silent_us = self.last_sign_us + patience_us + 1
             moments.append(silent_us if read_us is None or silent_us > read_us else None)
@@ -126,24 +117,20 @@ class Timers:
         if not same:
             self.time_each()
             timeout_us = strategy.idle_timeout_us
-            self._idle = NeverIdle() if timeout_us is None else Idleness(timeout_us, strategy.silence_clock)
+            self.idle = NeverIdle() if timeout_us is None else Idleness(timeout_us, strategy.silence_clock)
         return not same
 
     # -- the stream was read
 
-    def begin(self, at_us: int) -> None:
-        """Count the age of the stream from here. Does nothing if the stream began already."""
-        self._idle.begin(at_us)
-
     def read(self, until_us: int) -> None:
         """Note that the sources were read up to this moment. Old news changes nothing."""
         self._reports.read(until_us)
-        self._idle.read(until_us)
+        self.idle.read(until_us)
 
     def delivered(self, at_us: int) -> None:
         """Note a delivery: time up to this moment counts as silence of the splits that did not deliver."""
-        self._grace.delivered(at_us)
-        self._idle.delivered(at_us)
+        self.grace.delivered(at_us)
+        self.idle.delivered(at_us)
 
     def sign_of_life(self, at_us: int) -> None:
         """Note that a split delivered, was discovered, woke or resumed, so that the stream is not silent."""
@@ -154,50 +141,32 @@ class Timers:
     def start(self, split: SplitId, record: SplitRecord, at_us: int) -> None:
         """Time a split from ``at_us`` on, if it is neither idle nor finished."""
         if self._lineage.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
-            self._idle.heard(split, at_us)
+            self.idle.heard(split, at_us)
             self.limit_grace(split, record)
 
     def stop(self, split: SplitId) -> None:
         """Stop timing a split that is not waited for."""
-        self._grace.forget(split)
-        self._idle.forget(split)
-
-    def heard(self, split: SplitId, at_us: int) -> None:
-        """Measure the silence of a split from ``at_us`` on. Old news changes nothing."""
-        self._idle.heard(split, at_us)
+        self.grace.forget(split)
+        self.idle.forget(split)
 
     def pause(self, split: SplitId, at_us: int) -> None:
         """Count no silence of a split that is not read from now on."""
-        self._grace.forget(split)
-        self._idle.pause(split, at_us)
-
-    def resume(self, split: SplitId, at_us: int) -> None:
-        """Count the silence of a split again."""
-        self._idle.resume(split, at_us)
-
-    def end_grace(self, split: SplitId) -> None:
-        """End the grace of a split that has a watermark."""
-        self._grace.forget(split)
+        self.grace.forget(split)
+        self.idle.pause(split, at_us)
 
     def limit_grace(self, split: SplitId, record: SplitRecord) -> None:
         """Time the grace of a silent new split if the split is known to be empty, or if the strategy sets a grace."""
         bounded = self._strategy.grace_us is not None or self._reports.backlog_rows.get(split) == 0
         if bounded and self._lineage.state(split) is SplitState.PENDING and not record.waits:
-            self._grace.heard(split, record.pending_since_us)
+            self.grace.heard(split, record.pending_since_us)
         else:
-            self._grace.forget(split)
-
-    # -- of splits that report together
-
-    def time_together(self, cohort: Cohort) -> None:
-        """Time the splits of a new cohort by the cohort."""
-        self._idle.forget_all(cohort)
+            self.grace.forget(split)
 
     def time_each(self) -> None:
         """Dissolve the cohort, and time its splits one by one, before an event of single splits."""
         cohort = self._reports.dissolve()
         if cohort is not None:
-            self._idle.heard_all((split, cohort.heard_us(split)) for split in cohort)
+            self.idle.heard_all((split, cohort.heard_us(split)) for split in cohort)
 
     # -- the time is up
 
@@ -205,21 +174,21 @@ class Timers:
         """Name the splits whose silence is too long, each with the reason; they are not timed any more."""
         named: dict[SplitId, str] = {}
         read_us, backlog_rows, cohort = self._reports.read_until_us, self._reports.backlog_rows, self._reports.cohort
-        timeout_us = self.idle_timeout_us
+        timeout_us = self.idle.timeout_us
         if read_us is not None and timeout_us is not None:
-            if cohort is not None and self._idle.runs_out(cohort.earliest_heard_us, read_us):
+            if cohort is not None and self.idle.runs_out(cohort.earliest_heard_us, read_us):
                 self.time_each()
-            for split in self._idle.quiet(read_us, backlog_rows):
+            for split in self.idle.quiet(read_us, backlog_rows):
                 known = "no backlog" if split in backlog_rows else "backlog unknown"
                 named[split] = f"silent for more than {self._shown(timeout_us)}, {known}"
-                self._grace.forget(split)
+                self.grace.forget(split)
                 records[split].by_grace = False
         # During a long batch nothing else is read: an empty split whose first rows arrive meanwhile must not be passed
         # before these rows can be read.
         until_us = now_us if self._strategy.grace_us is not None else read_us
-        for split in () if until_us is None else self._grace.quiet(until_us, {}):
+        for split in () if until_us is None else self.grace.quiet(until_us, {}):
             named[split] = f"new, and silent for more than its grace of {format_duration_us(self.grace_us)}"
-            self._idle.forget(split)
+            self.idle.forget(split)
             records[split].by_grace = True
         return named
 

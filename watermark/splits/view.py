@@ -139,7 +139,7 @@ class View:
             known=known,
             idle=idle,
             backlog_rows=self.reports.backlog_rows.get(holder),
-            idle_timeout_us=timers.idle_timeout_us,
+            idle_timeout_us=timers.idle.timeout_us,
             timeout_grows=self.strategy.progressive is not None,
             clock=self.strategy.silence_clock,
             grace_clock=self.strategy.silence_clock if self.strategy.grace_us is None else IdleClock.TIME,
