@@ -53,13 +53,13 @@ class SplitStates:
         self, strategy: WatermarkStrategy, coalescer: Coalescer, reports: SplitReports, saved: StreamSnapshot
     ) -> None:
         self.lineage = Lineage(coalescer, saved.ancestry)  # gives states and watermarks: it knows the silent children
-        self.records: dict[SplitId, SplitRecord] = {}
-        """A record of every split, in the order of discovery."""
         self.by_hand = Marks(saved.by_hand)
         """The splits that a person left out; all of them are IDLE."""
         self.lost = saved.lost
         """The batch whose report was lost, and when the loss was known; None: the stream waits for no lost report."""
         self.timers = Timers(strategy, self.lineage, reports, saved)
+        self.records = self.timers.records
+        """A record of every split, in the order of discovery."""
         self._strategy, self._coalescer, self._reports = strategy, coalescer, reports
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
@@ -79,7 +79,7 @@ class SplitStates:
             self.records[split] = SplitRecord(
                 now_us, f"{state.value} before the restart" if mark is None else str(mark)
             )
-            self.timers.start(split, self.records[split], now_us)
+            self.timers.start(split, now_us)
             if state is SplitState.PAUSED:
                 self.timers.pause(split, now_us)
         self._let_inherit(now_us)
@@ -139,7 +139,7 @@ class SplitStates:
             self.records[split] = SplitRecord(changes.now_us, "discovered")
             if split in known_empty:
                 self._reports.backlog_rows[split] = 0
-            self.timers.start(split, self.records[split], at_us)
+            self.timers.start(split, at_us)
             self.timers.sign_of_life(at_us)
             changes.material = True
 
@@ -175,7 +175,7 @@ class SplitStates:
             self.timers.grace.forget(split)
         elif news and self._coalescer.wake(split):  # without a usable event time: active at its old watermark
             record.pending_since_us = changes.now_us
-            self.timers.limit_grace(split, self.records[split])
+            self.timers.limit_grace(split)
         mark = self.by_hand.get(split)
         if mark is not None and mark.ends_with(event.planned_at_us):
             changes.material = True
@@ -199,7 +199,7 @@ class SplitStates:
             if rows > 0 and self.lineage.state(split) is SplitState.IDLE and not self._only_rows_bring_back(split):
                 self._rejoin(split, f"{rows} rows are waiting in it", changes)
         for split in self.lineage.pending:
-            self.timers.limit_grace(split, self.records[split])
+            self.timers.limit_grace(split)
 
     # -- signals
 
@@ -233,7 +233,7 @@ class SplitStates:
                 self._note(split, before, "alignment holds it back", changes)
             case SplitsResumed() if self._coalescer.resume(split):
                 self.records[split].pending_since_us = now_us
-                self.timers.limit_grace(split, self.records[split])
+                self.timers.limit_grace(split)
                 self.timers.sign_of_life(now_us)
                 self.timers.idle.resume(split, now_us)
                 self._note(split, before, "alignment lets it go on", changes)
@@ -278,8 +278,8 @@ class SplitStates:
         self._strategy = strategy
         if not self.timers.set_idleness(strategy):
             return
-        for split, record in self.records.items():
-            self.timers.start(split, record, changes.now_us)
+        for split in self.records:
+            self.timers.start(split, changes.now_us)
             if self.lineage.state(split) is SplitState.PAUSED:
                 self.timers.pause(split, changes.now_us)
 
@@ -288,7 +288,7 @@ class SplitStates:
         self._end_loss(changes)
         for split in self.by_hand.over(changes.now_us):
             self._take_back(split, f"the time is over in which it was {self.by_hand[split]}", changes)
-        for split, why in self.timers.too_long(self.records, changes.now_us).items():
+        for split, why in self.timers.too_long(changes.now_us).items():
             self._leave_out(split, why, changes)
         self._let_inherit(changes.now_us)
 
@@ -309,7 +309,7 @@ class SplitStates:
                 self.timers.pause(child, now_us)
             elif record.waits:
                 record.waits, record.pending_since_us = False, now_us
-                self.timers.start(child, self.records[child], now_us)
+                self.timers.start(child, now_us)
                 self.timers.idle.resume(child, now_us)
             record.waits = waits
 
@@ -325,7 +325,7 @@ class SplitStates:
         """Wait for an idle split again, from now on."""
         self._coalescer.wake(split)
         self.records[split].pending_since_us = changes.now_us
-        self.timers.start(split, self.records[split], changes.now_us)
+        self.timers.start(split, changes.now_us)
         self.timers.sign_of_life(changes.now_us)
         self._note(split, SplitState.IDLE, why, changes)
 

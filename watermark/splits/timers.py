@@ -9,7 +9,6 @@ A silence of all splits is a silence of the stream, which makes no split idle un
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
@@ -47,6 +46,8 @@ class Timers:
         self, strategy: WatermarkStrategy, lineage: Lineage, reports: SplitReports, saved: StreamSnapshot
     ) -> None:
         self._strategy, self._lineage, self._reports = strategy, lineage, reports
+        self.records: dict[SplitId, SplitRecord] = {}
+        """A record of every split, in the order of discovery."""
         self.idle = _idle_timers(strategy, saved)
         """Measures the silence of each split."""
         clock = strategy.silence_clock
@@ -84,10 +85,10 @@ class Timers:
             return None
         return sign_us
 
-    def grace_left_us(self, split: SplitId, record: SplitRecord, now_us: int) -> int | None:
+    def grace_left_us(self, split: SplitId, now_us: int) -> int | None:
         """The rest of a split's grace, by the clock of the grace; None: the split has no grace."""
         if self._strategy.grace_us is not None:
-            return record.pending_since_us + self.grace_us - now_us
+            return self.records[split].pending_since_us + self.grace_us - now_us
         read_us = self._reports.read_until_us
         return self.grace.left_us(split, now_us if read_us is None else read_us)
 
@@ -138,11 +139,11 @@ class Timers:
 
     # -- of one split
 
-    def start(self, split: SplitId, record: SplitRecord, at_us: int) -> None:
+    def start(self, split: SplitId, at_us: int) -> None:
         """Time a split from ``at_us`` on, if it is neither idle nor finished."""
         if self._lineage.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
             self.idle.heard(split, at_us)
-            self.limit_grace(split, record)
+            self.limit_grace(split)
 
     def stop(self, split: SplitId) -> None:
         """Stop timing a split that is not waited for."""
@@ -154,8 +155,9 @@ class Timers:
         self.grace.forget(split)
         self.idle.pause(split, at_us)
 
-    def limit_grace(self, split: SplitId, record: SplitRecord) -> None:
+    def limit_grace(self, split: SplitId) -> None:
         """Time the grace of a silent new split if the split is known to be empty, or if the strategy sets a grace."""
+        record = self.records[split]
         bounded = self._strategy.grace_us is not None or self._reports.backlog_rows.get(split) == 0
         if bounded and self._lineage.state(split) is SplitState.PENDING and not record.waits:
             self.grace.heard(split, record.pending_since_us)
@@ -170,7 +172,7 @@ class Timers:
 
     # -- the time is up
 
-    def too_long(self, records: Mapping[SplitId, SplitRecord], now_us: int) -> dict[SplitId, str]:
+    def too_long(self, now_us: int) -> dict[SplitId, str]:
         """Name the splits whose silence is too long, each with the reason; they are not timed any more."""
         named: dict[SplitId, str] = {}
         read_us, backlog_rows, cohort = self._reports.read_until_us, self._reports.backlog_rows, self._reports.cohort
@@ -182,14 +184,14 @@ class Timers:
                 known = "no backlog" if split in backlog_rows else "backlog unknown"
                 named[split] = f"silent for more than {self._shown(timeout_us)}, {known}"
                 self.grace.forget(split)
-                records[split].by_grace = False
+                self.records[split].by_grace = False
         # During a long batch nothing else is read: an empty split whose first rows arrive meanwhile must not be passed
         # before these rows can be read.
         until_us = now_us if self._strategy.grace_us is not None else read_us
         for split in () if until_us is None else self.grace.quiet(until_us, {}):
             named[split] = f"new, and silent for more than its grace of {format_duration_us(self.grace_us)}"
             self.idle.forget(split)
-            records[split].by_grace = True
+            self.records[split].by_grace = True
         return named
 
     def _shown(self, timeout_us: int) -> str:

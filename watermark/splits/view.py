@@ -143,7 +143,7 @@ class View:
             timeout_grows=self.strategy.progressive is not None,
             clock=self.strategy.silence_clock,
             grace_clock=self.strategy.silence_clock if self.strategy.grace_us is None else IdleClock.TIME,
-            grace_left_us=timers.grace_left_us(holder, record, now_us),
+            grace_left_us=timers.grace_left_us(holder, now_us),
             all_idle=policy,
             inherited_us=lineage.inherited_us(holder),
             waits=record.waits,
