@@ -49,13 +49,8 @@ class TaskId:
 
 
 @dataclass(frozen=True, slots=True)
-class RetrieveLowWatermark:
-    """The coordinator asks a task for its low watermark.
-
-    Attributes:
-        job_id: the application, or the query.
-        source_id: the stream's name.
-    """
+class _RoundMessage:
+    """A message of a round, to or from a task."""
 
     job_id: str
     source_id: str
@@ -64,8 +59,12 @@ class RetrieveLowWatermark:
 
     @property
     def task(self) -> TaskId:
-        """The task asked."""
         return TaskId(self.job_id, self.source_id, self.task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveLowWatermark(_RoundMessage):
+    """The coordinator asks a task for its low watermark."""
 
 
 class LeftOut(Enum):
@@ -82,7 +81,7 @@ class LeftOut(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyLowWatermark:
+class ReplyLowWatermark(_RoundMessage):
     """A task's answer, or a report without a question.
 
     The low watermarks of one run of a task do not go back. For other fields the newest reply counts: largest
@@ -103,10 +102,6 @@ class ReplyLowWatermark:
             known. The coordinator only keeps the time, for `lowmark wait --job`.
     """
 
-    job_id: str
-    source_id: str
-    task_id: str
-    timestamp: int
     current_low_watermark: int | None
     token: str = ""
     left_out: LeftOut | None = None
@@ -116,30 +111,16 @@ class ReplyLowWatermark:
     patience_us: int | None = None
     complete_until_us: int | None = None
 
-    @property
-    def task(self) -> TaskId:
-        """The task that answers."""
-        return TaskId(self.job_id, self.source_id, self.task_id)
-
 
 @dataclass(frozen=True, slots=True)
-class NotifyNewLowWatermark:
+class NotifyNewLowWatermark(_RoundMessage):
     """The low watermark of the stream rose.
 
     Attributes:
         new_low_watermark: microseconds of event time; larger than in every earlier message.
     """
 
-    job_id: str
-    source_id: str
-    task_id: str
-    timestamp: int
     new_low_watermark: int
-
-    @property
-    def task(self) -> TaskId:
-        """The task that is told."""
-        return TaskId(self.job_id, self.source_id, self.task_id)
 
 
 # -- tasks come and go
