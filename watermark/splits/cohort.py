@@ -57,7 +57,8 @@ class Cohort:
         self._row_of: dict[SplitId, int] = {split: row for row, split in enumerate(self._ids)}
         if len(self._row_of) < len(self._ids):
             raise ValueError(f"{len(self._ids) - len(self._row_of)} splits are in the column twice")
-        self._top_us = column.values_of
+        self.watermarks_us = column.values_of
+        """The present watermark of each split, shape (n,)."""
         self._rows = np.zeros(len(self._ids), np.int64)
         self._late_reports = np.zeros(len(self._ids), np.int64)
         self._native_late_rows = np.zeros(len(self._ids), np.int64)
@@ -68,11 +69,6 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self._ids)
-
-    @property
-    def watermarks_us(self) -> Column:
-        """The present watermark of each split, shape (n,)."""
-        return self._top_us
 
     @property
     def earliest_heard_us(self) -> int:
@@ -98,8 +94,8 @@ class Cohort:
         """Take a batch for which ``takes`` is true. Returns whether a watermark rose."""
         assert isinstance(event.watermarks_us, SplitColumn)
         values_us = event.watermarks_us.values_of
-        rose = bool((values_us > self._top_us).any())
-        self._top_us = np.maximum(self._top_us, values_us)
+        rose = bool((values_us > self.watermarks_us).any())
+        self.watermarks_us = np.maximum(self.watermarks_us, values_us)
         self._heard_us = np.maximum(self._heard_us, event.planned_at_us)
         self.last_report_us = now_us
         self._rows += self._column(event.rows)
@@ -123,11 +119,11 @@ class Cohort:
 
     def claim(self, claim: Claim, planned_at_us: int) -> bool:
         """Take the claims of a plan: values as in a report, but without rows. Returns whether a watermark rose."""
-        rows, top_us, heard_us = claim.rows, self._top_us.copy(), self._heard_us.copy()
+        rows, top_us, heard_us = claim.rows, self.watermarks_us.copy(), self._heard_us.copy()
         rose = bool((claim.values_us > top_us[rows]).any())
         top_us[rows] = np.maximum(top_us[rows], claim.values_us)
         heard_us[rows] = np.maximum(heard_us[rows], planned_at_us)
-        self._top_us, self._heard_us = top_us, heard_us
+        self.watermarks_us, self._heard_us = top_us, heard_us
         return rose
 
     def count_late(

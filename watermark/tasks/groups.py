@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from lowmark.watermark.protocol import TaskId, TaskRegistered
@@ -41,7 +40,8 @@ class AlignmentGroups:
     def __init__(self, *, interval_us: int, mark: Mark = nobody_keeps) -> None:
         self._least_gap_us, self._mark = interval_us // _ANNOUNCEMENTS, mark
         self._groups: dict[str, AlignmentGroup] = {}
-        self._group_of: dict[TaskId, str] = {}
+        self.group_of: dict[TaskId, str] = {}
+        """The group of each task that is in a group."""
         self._spoke_us: dict[TaskId, int] = {}  # the time of its newest report to its group
         self._announcements = Agenda[str]()
         self._announced_us: dict[str, int] = {}  # when a group last announced its cap
@@ -63,15 +63,15 @@ class AlignmentGroups:
             group = AlignmentGroup(params.group, self._mark)
         group.join(task, params, now_us=now_us, throttled=event.throttled)
         self._groups[params.group] = group
-        if self._group_of.get(task) not in (None, params.group):
+        if self.group_of.get(task) not in (None, params.group):
             self.leave(task)
-        self._group_of[task] = params.group
+        self.group_of[task] = params.group
         self._mark("group_of", *task.parts)
         self._plan_announcement(params.group)
 
     def leave(self, task: TaskId) -> None:
         """Let a task leave its group, if it is in one."""
-        name = self._group_of.pop(task, None)
+        name = self.group_of.pop(task, None)
         if name is None:
             return
         self._spoke_us.pop(task, None)
@@ -88,7 +88,7 @@ class AlignmentGroups:
 
         Each report is dated later than the last, because the newest report counts.
         """
-        name = self._group_of.get(task)
+        name = self.group_of.get(task)
         if name is None:
             return
         group, before_us = self._groups[name], self._spoke_us.get(task)
@@ -99,11 +99,6 @@ class AlignmentGroups:
         else:
             wanted_us = rounds.answers[task.task_id].next_wanted_us
             group.report(task, rounds.task_low_us(task.task_id), at_us=at_us, next_wanted_us=wanted_us)
-
-    @property
-    def group_of(self) -> Mapping[TaskId, str]:
-        """The group of each task that is in a group."""
-        return MappingProxyType(self._group_of)
 
     # -- caps
 
@@ -143,7 +138,7 @@ class AlignmentGroups:
             group = self._groups.get(parts[0])
             return None if group is None else group.encoded(TaskId(*parts[1:]) if kind == "member" else None)
         task = TaskId(*parts)
-        value: str | int | None = (self._group_of if kind == "group_of" else self._spoke_us).get(task)
+        value: str | int | None = (self.group_of if kind == "group_of" else self._spoke_us).get(task)
         return None if value is None else to_json([*parts, value])
 
     def restore(self, saved: Mapping[str, Any], now_us: int) -> None:
@@ -157,9 +152,9 @@ class AlignmentGroups:
             if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])
             self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us}, self._mark)
-        self._group_of = {TaskId(*parts): name for *parts, name in saved["group_of"]}
+        self.group_of = {TaskId(*parts): name for *parts, name in saved["group_of"]}
         self._spoke_us = {TaskId(*parts): at_us for *parts, at_us in saved["spoke_us"]}
-        if not self._groups.keys() >= set(self._group_of.values()):
+        if not self._groups.keys() >= set(self.group_of.values()):
             raise ValueError("a task is in a group that is not there")
         for name in self._groups:
             self._mark("group", name)  # its next announcement may have moved

@@ -59,7 +59,8 @@ class Leases:
         self._last_retired = 0
         self._mark = mark
         self._now_us: int | None = None  # of the newest call
-        self._listened_us = 0  # time that counts as silence
+        self.listened_us = 0
+        """The time that counted as silence since this object was made (rule 3), without steps of the clock."""
 
     # -- live tasks
 
@@ -68,11 +69,6 @@ class Leases:
 
     def __len__(self) -> int:
         return len(self._leases)
-
-    @property
-    def listened_us(self) -> int:
-        """The time that counted since this object was made (rule 3), without steps of the clock."""
-        return self._listened_us
 
     def token(self, task: TaskId) -> str:
         """The token of the task's run. Raises UnknownTask."""
@@ -124,7 +120,7 @@ class Leases:
         """
         self.check(task, token)
         self._listen(now_us)
-        self._leases[task].heard_us = self._listened_us
+        self._leases[task].heard_us = self.listened_us
 
     def leave(self, task: TaskId) -> None:
         """End the run of a task, if it is alive."""
@@ -139,9 +135,9 @@ class Leases:
         self._listen(now_us)
         named = []
         # A look is at the end of its lease or earlier, so before the first look no lease is over.
-        while self._looks and self._looks[0][0] < self._listened_us:
+        while self._looks and self._looks[0][0] < self.listened_us:
             first = self._first()
-            if first is None or first[1].look_us >= self._listened_us:
+            if first is None or first[1].look_us >= self.listened_us:
                 break
             named.append(first[0])
             self.leave(first[0])
@@ -156,7 +152,7 @@ class Leases:
         if first is None:
             return None
         since_us = now_us if self._now_us is None else self._now_us
-        return since_us + min(first[1].look_us + 1 - self._listened_us, self._most_gap_us)
+        return since_us + min(first[1].look_us + 1 - self.listened_us, self._most_gap_us)
 
     # -- restart
 
@@ -179,7 +175,7 @@ class Leases:
     # -- how
 
     def _begin(self, task: TaskId, token: str) -> None:
-        lease = self._leases[task] = _Lease(token, self._listened_us)
+        lease = self._leases[task] = _Lease(token, self.listened_us)
         self._mark("run", *task.parts)
         self._look(task, lease)
 
@@ -191,10 +187,10 @@ class Leases:
 
     def _listened_until(self, now_us: int) -> int:
         passed_us = 0 if self._now_us is None else max(0, now_us - self._now_us)
-        return self._listened_us + min(passed_us, self._most_gap_us)
+        return self.listened_us + min(passed_us, self._most_gap_us)
 
     def _listen(self, now_us: int) -> None:
-        self._listened_us = self._listened_until(now_us)
+        self.listened_us = self._listened_until(now_us)
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
 
     def _look(self, task: TaskId, lease: _Lease) -> None:

@@ -132,11 +132,13 @@ class SourceRounds:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self.key = job_id, source_id
         self._coalescer = Coalescer(low_us)
-        self._answers: dict[str, Answer] = {}
+        self.answers: dict[str, Answer] = {}
+        """Every task by its id, in the order of arrival."""
         self._leaving: set[str] = set()  # tasks that are counted for the last time
         self.live = 0
         """How many tasks live."""
-        self._unanswered: set[str] = set()
+        self.unanswered: set[str] = set()
+        """The tasks that the open round still waits for."""
         self.asked_at_us: int | None = None
         """The timestamp of the open round, larger than the timestamps of earlier rounds; None between rounds."""
         self.deadline_us: int | None = None
@@ -171,30 +173,30 @@ class SourceRounds:
     @property
     def expected(self) -> int:
         """How many tasks the source has (rule 5). O(n)."""
-        live = [answer.expected for answer in self._answers.values() if answer.live]
-        return max(live or (answer.expected for answer in self._answers.values()), default=1)
+        live = [answer.expected for answer in self.answers.values() if answer.live]
+        return max(live or (answer.expected for answer in self.answers.values()), default=1)
 
     @property
     def missing(self) -> int:
         """How many expected tasks never came. O(n)."""
-        return max(0, self.expected - len(self._answers))
+        return max(0, self.expected - len(self.answers))
 
     @property
     def waited_for(self) -> int:
         """How many tasks that are away count. O(n)."""
         if self.live >= self.expected:
             return 0
-        return sum(not answer.live and not answer.excused for answer in self._answers.values())
+        return sum(not answer.live and not answer.excused for answer in self.answers.values())
 
     @property
     def is_over(self) -> bool:
         """Whether no task lives, and the source expects only one task or all its tasks are excused. O(n)."""
-        return not self.live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
+        return not self.live and (self.expected == 1 or all(answer.excused for answer in self.answers.values()))
 
     @property
     def waited_minutes(self) -> int:
         """The whole minutes of waiting for absent tasks with a limit, added up. O(n)."""
-        return sum(answer.waited_us // _MINUTE_US for answer in self._answers.values())
+        return sum(answer.waited_us // _MINUTE_US for answer in self.answers.values())
 
     @property
     def least_complete(self) -> str | None:
@@ -202,18 +204,8 @@ class SourceRounds:
 
         A task that nobody waits for any more does not count.
         """
-        waited_for = (task_id for task_id, answer in self._answers.items() if not answer.given_up)
+        waited_for = (task_id for task_id, answer in self.answers.items() if not answer.given_up)
         return min(waited_for, key=self._completeness, default=None)
-
-    @property
-    def answers(self) -> Mapping[str, Answer]:
-        """Every task by its id, in the order of arrival."""
-        return self._answers
-
-    @property
-    def unanswered(self) -> frozenset[str]:
-        """The tasks that the open round still waits for."""
-        return frozenset(self._unanswered)
 
     @property
     def idles(self) -> bool:
@@ -225,9 +217,9 @@ class SourceRounds:
         """Whether the open round may end."""
         if self.asked_at_us is None:
             return False
-        if not self._unanswered:
+        if not self.unanswered:
             return True
-        return not self._doubtful and (self.live - len(self._unanswered)) / self.live >= self._quorum
+        return not self._doubtful and (self.live - len(self.unanswered)) / self.live >= self._quorum
 
     def task_low_us(self, task_id: str) -> int | None:
         """The largest low watermark that this run of the task reported."""
@@ -235,18 +227,18 @@ class SourceRounds:
 
     def waits_for_flow(self, task_id: str) -> bool:
         """Whether an idle task still counts, because other tasks have not delivered for long enough meanwhile."""
-        answer = self._answers[task_id]
+        answer = self.answers[task_id]
         idle = answer.live and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
         return idle and answer.counted and not self._silence.runs_out(answer.heard_us)
 
     def waits_for(self, task_id: str) -> bool:
         """Whether the task is away and counts. O(n)."""
-        answer = self._answers[task_id]
+        answer = self.answers[task_id]
         return not answer.live and not answer.excused and self.live < self.expected
 
     def state(self, task_id: str) -> SplitState:
         """PENDING (without a low watermark so far), ACTIVE, IDLE (left out, or asks to be) or FINISHED (excused)."""
-        answer = self._answers[task_id]
+        answer = self.answers[task_id]
         if answer.excused:
             return SplitState.FINISHED
         if answer.live and answer.left_out is not None:
@@ -266,9 +258,9 @@ class SourceRounds:
         Returns:
             How far the task comes in below the low watermark; None if it does not.
         """
-        before = self._answers.get(task_id)
+        before = self.answers.get(task_id)
         self._forget(task_id)
-        answer = self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
+        answer = self.answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
         answer.complete_until_us = None if before is None else before.complete_until_us
         self.live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
@@ -284,13 +276,13 @@ class SourceRounds:
             How far a new task, or a task that was left out, comes in below the low watermark; None if it does not.
         """
         task_id, low_us = reply.task_id, reply.current_low_watermark
-        answer, before = self._answers[task_id], self.state(task_id)
+        answer, before = self.answers[task_id], self.state(task_id)
         self._changed(task_id)
         if reply.timestamp in self._questions_us:
             self._confirm(task_id)
         confirmed = task_id not in self._unconfirmed
         if confirmed and self.asked_at_us is not None and reply.timestamp >= self.asked_at_us:
-            self._unanswered.discard(task_id)
+            self.unanswered.discard(task_id)
         order = _order(reply)
         news = confirmed and (answer.order is None or order > answer.order)
         if news:
@@ -315,12 +307,12 @@ class SourceRounds:
 
     def leave(self, task_id: str, now_us: int) -> None:
         """End the run of a live task that has deregistered or was lost. From now on the task is away (rule 5)."""
-        answer = self._answers[task_id]
+        answer = self.answers[task_id]
         self._changed(task_id)
         self.live -= 1
         answer.away_since_us, answer.excused = now_us, answer.left_out is LeftOut.FINISHED
         self._confirm(task_id)
-        self._unanswered.discard(task_id)
+        self.unanswered.discard(task_id)
         if not answer.excused:
             self._count(task_id)
         if answer.counted:
@@ -329,7 +321,7 @@ class SourceRounds:
     def excuse(self, task_id: str) -> None:
         """Stop waiting for a task that is away, because a person says so."""
         self._changed(task_id)
-        answer = self._answers[task_id]
+        answer = self.answers[task_id]
         answer.excused = True
         if answer.left_out is LeftOut.FINISHED:
             answer.left_out = None  # from now on a person is the reason
@@ -347,14 +339,14 @@ class SourceRounds:
             self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
             self._questions_us.append(self.asked_at_us)
             self._source_changed()
-            self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
-        return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
+            self.unanswered = {task_id for task_id, answer in self.answers.items() if answer.live}
+        return [self._question(task_id, self.asked_at_us) for task_id in sorted(self.unanswered)]
 
     def ask_newcomer(self, task_id: str) -> list[RetrieveLowWatermark]:
         """Let the open round, if any, wait for a new task. Returns the question to the task."""
         if self.asked_at_us is None:
             return []
-        self._unanswered.add(task_id)
+        self.unanswered.add(task_id)
         return [self._question(task_id, self.asked_at_us)]
 
     def end(self, now_us: int, listened_us: int) -> list[NotifyNewLowWatermark]:
@@ -364,10 +356,10 @@ class SourceRounds:
             listened_us: now, by the clock of listening (``Leases.listened_us``).
         """
         self.asked_at_us = self.deadline_us = None
-        self._unanswered = set()
-        self._silence.be_as_patient_as(answer.patience_us for answer in self._answers.values())
+        self.unanswered = set()
+        self._silence.be_as_patient_as(answer.patience_us for answer in self.answers.values())
         self._wait_for_those_away(listened_us)
-        away = {task_id for task_id, answer in self._answers.items() if not answer.live}
+        away = {task_id for task_id, answer in self.answers.items() if not answer.live}
         self._leaving -= away  # below, tasks that are away are let go only by rule 5
         if self.missing:
             return []
@@ -376,12 +368,12 @@ class SourceRounds:
             self._count(task_id)
         leaving = {t for t in self._leaving - self._doubtful if not self.waits_for_flow(t)}
         complete = self.live >= self.expected
-        over = {task_id for task_id in away if complete or self._answers[task_id].excused}
+        over = {task_id for task_id in away if complete or self.answers[task_id].excused}
         before_us = self.low_us
         self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})
         self._coalescer.advance()
         blocked = bool(self._coalescer.pending)  # a silent task blocks the minimum: leaving tasks stay counted
-        self._let_go((over if blocked else leaving | over) & self._answers.keys())
+        self._let_go((over if blocked else leaving | over) & self.answers.keys())
         self._coalescer.advance()
         if self._coalescer.holder is None:
             self._advance_over_idle()
@@ -390,7 +382,7 @@ class SourceRounds:
         self._source_changed()
         self.rose_at_us = now_us
         self.history.rose(now_us, self.low_us, self.holder)
-        live = sorted(task_id for task_id, answer in self._answers.items() if answer.live)
+        live = sorted(task_id for task_id, answer in self.answers.items() if answer.live)
         return [self.notice(task_id, self.low_us, now_us) for task_id in live]
 
     def notice(self, task_id: str, low_us: int, now_us: int) -> NotifyNewLowWatermark:
@@ -412,7 +404,7 @@ class SourceRounds:
                     "returned_late": self.returned_late,
                 }
             )
-        answer = self._answers.get(task_id)
+        answer = self.answers.get(task_id)
         if answer is None:
             return None
         values = task_id, self.task_low_us(task_id), *_VALUES(answer)
@@ -430,7 +422,7 @@ class SourceRounds:
         rounds._last_asked_us = data["last_asked_us"]
         for saved in data["tasks"]:
             task_id = saved["task_id"]
-            answer = rounds._answers[task_id] = Answer(**{name: saved[name] for name in _SAVED})
+            answer = rounds.answers[task_id] = Answer(**{name: saved[name] for name in _SAVED})
             if answer.order is not None:
                 answer.order = tuple(answer.order)
             if answer.left_out is not None:
@@ -460,7 +452,7 @@ class SourceRounds:
         self._mark("source", self.job_id, self.source_id)
 
     def _completeness(self, task_id: str) -> tuple[bool, int, str]:
-        until_us = self._answers[task_id].complete_until_us
+        until_us = self.answers[task_id].complete_until_us
         return until_us is not None, until_us or 0, task_id
 
     def _confirm(self, task_id: str) -> None:
@@ -470,7 +462,7 @@ class SourceRounds:
 
     def _advance_over_idle(self) -> None:
         """Publish the minimum over the idle live tasks, because no task takes part."""
-        idle = [task_id for task_id in self._answers if self.state(task_id) is SplitState.IDLE]
+        idle = [task_id for task_id in self.answers if self.state(task_id) is SplitState.IDLE]
         lows = [low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None]
         if not lows or (self.low_us is not None and min(lows) <= self.low_us):
             return
@@ -486,7 +478,7 @@ class SourceRounds:
         since_us, self._waited_until_us = self._waited_until_us, listened_us if self.live else None
         if since_us is None:
             return
-        for task_id, answer in self._answers.items():
+        for task_id, answer in self.answers.items():
             limit_us = answer.away_limit_us
             if answer.live or answer.excused or limit_us is None or task_id in self._leaving:
                 continue
@@ -496,7 +488,7 @@ class SourceRounds:
 
     def _count_those_with_splits_again(self) -> None:
         """Count tasks that were left out without splits and now report silent splits (rule 7)."""
-        for task_id, answer in self._answers.items():
+        for task_id, answer in self.answers.items():
             if answer.passed and answer.left_out is not LeftOut.IDLE:
                 answer.passed = False
                 self._changed(task_id)
@@ -506,7 +498,7 @@ class SourceRounds:
 
     def _count(self, task_id: str) -> None:
         """Take a task that was left out into the minimum again, with its last low watermark."""
-        answer = self._answers[task_id]
+        answer = self.answers[task_id]
         if not answer.counted:
             answer.counted = True
             self._changed(task_id)
@@ -516,7 +508,7 @@ class SourceRounds:
         """Leave tasks out of the minimum; if the source is complete, forget those among them that are away."""
         complete = self.live >= self.expected
         for task_id in sorted(task_ids):
-            answer = self._answers[task_id]
+            answer = self.answers[task_id]
             if not answer.live and complete:
                 self._forget(task_id)
             elif answer.counted:
@@ -526,14 +518,14 @@ class SourceRounds:
         self._leaving -= task_ids
 
     def _forget(self, task_id: str) -> None:
-        answer = self._answers.pop(task_id, None)
+        answer = self.answers.pop(task_id, None)
         if answer is None:
             return
         self._changed(task_id)
         self.live -= answer.live
         self._leaving.discard(task_id)
         self._confirm(task_id)
-        self._unanswered.discard(task_id)
+        self.unanswered.discard(task_id)
         self._coalescer.remove(task_id)
 
     def _place(self, task_id: str, answer: Answer) -> None:
