@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-
-Micros = npt.NDArray[np.int64]
+from lowmark.watermark.lateness import Micros
 
 _MOST_BINS = 1 << 16
 
@@ -52,6 +51,5 @@ class OpenRows:
 def _sums(bins: Micros, rows: npt.NDArray[np.int64]) -> tuple[Micros, npt.NDArray[np.int64]]:
     """The bins in order, each once, with the sum of its rows."""
     order = np.argsort(bins, kind="stable")
-    bins, rows = bins[order], rows[order]
-    starts = np.flatnonzero(np.concatenate(([True], bins[1:] != bins[:-1])))
-    return bins[starts], np.add.reduceat(rows, starts)
+    bins, starts = np.unique(bins[order], return_index=True)
+    return bins, np.add.reduceat(rows[order], starts)

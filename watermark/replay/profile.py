@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark.lateness import LatenessHistogram
+from lowmark.watermark.lateness import LatenessHistogram, Micros
 
-Micros = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -75,14 +74,12 @@ class SplitProfile:
         early = timed & (times_us < 0)
         self.future_rows += int(future.sum())
         self.before_epoch_rows += int(early.sum())
-        if self.future_rows and future.any():
+        if future.any():
             self.furthest_future_us = max(self.furthest_future_us, int((times_us - latest_us)[future].max()))
         good = times_us[timed & ~future & ~early]
         if not len(good):
             return
-        before = np.empty(len(good) + 1, np.int64)
-        before[0] = good[0] if self.last_us is None else self.last_us
-        np.maximum.accumulate(np.concatenate((before[:1], good)), out=before)
+        before = np.maximum.accumulate(np.append(good[0] if self.last_us is None else self.last_us, good))
         self.disorder.add(before[:-1] - good)
         first = int(good.min())
         self.first_us = first if self.first_us is None else min(first, self.first_us)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from lowmark.watermark.lateness import Micros
 from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitColumn, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -23,7 +24,6 @@ from lowmark.watermark.strategy import WatermarkStrategy
 from .open_rows import OpenRows
 from .rules import HeartbeatRule, NativeRule
 
-Micros = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -304,11 +304,10 @@ class Replay:
 def _largest(batch_of: Numbers, times_us: Micros, count: int) -> list[int | None]:
     """The largest time of each batch as Spark keeps it, in whole milliseconds; None for a batch without a time."""
     largest: list[int | None] = [None] * count
-    if len(batch_of):
-        starts = np.flatnonzero(np.concatenate(([True], batch_of[1:] != batch_of[:-1])))
-        tops_us = np.maximum.reduceat(times_us, starts) // MILLISECOND_US * MILLISECOND_US
-        for batch, top_us in zip(batch_of[starts].tolist(), tops_us.tolist(), strict=True):
-            largest[batch] = top_us
+    batches, starts = np.unique(batch_of, return_index=True)
+    tops_us = np.maximum.reduceat(times_us, starts) // MILLISECOND_US * MILLISECOND_US
+    for batch, top_us in zip(batches.tolist(), tops_us.tolist(), strict=True):
+        largest[batch] = top_us
     return largest
 
 
@@ -322,11 +321,10 @@ def _tops(
     if not len(key):
         return made
     order = np.argsort(key, kind="stable")
-    key, times_us = key[order], times_us[order]
-    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    tops_us, key = np.maximum.reduceat(times_us, starts), key[starts]
-    batches, numbers = key // width, key % width
-    firsts = np.flatnonzero(np.concatenate(([True], batches[1:] != batches[:-1])))
-    for first, after in zip(firsts.tolist(), [*firsts[1:].tolist(), len(key)], strict=True):
-        made[int(batches[first])] = (numbers[first:after], tops_us[first:after])
+    key, starts = np.unique(key[order], return_index=True)
+    tops_us = np.maximum.reduceat(times_us[order], starts)
+    batches, firsts = np.unique(key // width, return_index=True)
+    numbers_of, tops_of = (np.split(column, firsts[1:]) for column in (key % width, tops_us))
+    for batch, numbers, tops_us in zip(batches.tolist(), numbers_of, tops_of, strict=True):
+        made[batch] = numbers, tops_us
     return made
