@@ -9,16 +9,13 @@ Only ``marks`` and ``counts`` add up, over cells.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 
 from lowmark.watermark.state import SplitId, split_order
 
 from .events import BatchCounts
 
-MarkWire = tuple[SplitId, int, int, int, int]  # split, cell, max_us, min_us, rows
-CountWire = tuple[int, int, int, int, int, int]  # cell, rows, future, null time, null split, before epoch
-Wire = tuple[tuple[MarkWire, ...], tuple[CountWire, ...], tuple[MarkWire, ...]]  # the last part: beyond the guard
-
-_NO_ROWS = (0, 0, 0, 0, 0)
+_NO_ROWS = (0, 0, 0, 0, 0)  # rows, future, null time, null split, before epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class SplitTracker:
     def __init__(self) -> None:
         self._marks: dict[tuple[SplitId, int], SplitMark] = {}
         self._future: dict[tuple[SplitId, int], SplitMark] = {}
-        self._counts: dict[int, tuple[int, int, int, int, int]] = {}
+        self._counts: dict[int, tuple[int, ...]] = {}
 
     def observe(self, split: SplitId | None, ts_us: int | None, cell: int = 0, *, latest_us: int | None = None) -> None:
         """Measure one row.
@@ -57,21 +54,14 @@ class SplitTracker:
         """
         future = ts_us is not None and latest_us is not None and ts_us > latest_us
         seen = (1, future, ts_us is None, split is None, ts_us is not None and ts_us < 0)
-        counts = self._counts.get(cell, _NO_ROWS)
-        self._counts[cell] = (
-            counts[0] + seen[0],
-            counts[1] + seen[1],
-            counts[2] + seen[2],
-            counts[3] + seen[3],
-            counts[4] + seen[4],
-        )
+        self._counts[cell] = tuple(map(add, self._counts.get(cell, _NO_ROWS), seen))
         if split is not None and ts_us is not None:
             _add(self._future if future else self._marks, (split, cell), SplitMark(ts_us, ts_us, 1))
 
     def observe_many(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
         """Measure many good rows of one split at once, such as an Arrow batch reduced to its mark."""
-        rows, *others = self._counts.get(cell, _NO_ROWS)
-        self._counts[cell] = (rows + mark.rows, others[0], others[1], others[2], others[3])
+        rows, *faults = self._counts.get(cell, _NO_ROWS)
+        self._counts[cell] = (rows + mark.rows, *faults)
         _add(self._marks, (split, cell), mark)
 
     def mark_future(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
@@ -80,14 +70,8 @@ class SplitTracker:
 
     def count(self, counts: BatchCounts, cell: int = 0) -> None:
         """Count many rows that move no watermark at once, by their faults; ``rows`` includes all of them."""
-        rows, future, null_time, null_split, before_epoch = self._counts.get(cell, _NO_ROWS)
-        self._counts[cell] = (
-            rows + counts.rows,
-            future + counts.future_rows,
-            null_time + counts.null_time_rows,
-            null_split + counts.null_split_rows,
-            before_epoch + counts.before_epoch_rows,
-        )
+        faults = counts.future_rows, counts.null_time_rows, counts.null_split_rows, counts.before_epoch_rows
+        self._counts[cell] = tuple(map(add, self._counts.get(cell, _NO_ROWS), (counts.rows, *faults)))
 
     def absorb(self, other: SplitTracker, *, moved: int = 0) -> None:
         """Merge another measurement into this tracker. A cell in both trackers counts once.
@@ -102,15 +86,8 @@ class SplitTracker:
                 key = split, cell + moved
                 own = own_marks.get(key)
                 own_marks[key] = mark if own is None else own.merged(mark)
-        for cell, (a, b, c, d, e) in other._counts.items():
-            own_counts = self._counts.get(cell + moved, _NO_ROWS)
-            self._counts[cell + moved] = (
-                max(own_counts[0], a),
-                max(own_counts[1], b),
-                max(own_counts[2], c),
-                max(own_counts[3], d),
-                max(own_counts[4], e),
-            )
+        for cell, counts in other._counts.items():
+            self._counts[cell + moved] = tuple(map(max, self._counts.get(cell + moved, _NO_ROWS), counts))
 
     def marks(self) -> dict[SplitId, SplitMark]:
         """The mark of each split in the batch, over all cells; splits sorted."""
@@ -128,13 +105,8 @@ class SplitTracker:
         """The totals over all cells. ``dropped_rows`` is 0 because only Spark knows it."""
         return BatchCounts(*(sum(column) for column in zip(*self._counts.values(), strict=True)))
 
-    def to_wire(self) -> Wire:
-        """Plain nested tuples, sorted: equal for equal trackers."""
-        counts = ((cell, *numbers) for cell, numbers in self._counts.items())
-        return _wire(self._marks), tuple(sorted(counts)), _wire(self._future)
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SplitTracker) and self.to_wire() == other.to_wire()
+        return isinstance(other, SplitTracker) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -153,8 +125,3 @@ def _folded(marks: _Marks) -> dict[SplitId, SplitMark]:
         known = folded.get(split)
         folded[split] = mark if known is None else known.added(mark)
     return folded
-
-
-def _wire(marks: _Marks) -> tuple[MarkWire, ...]:
-    plain = ((split, cell, m.max_us, m.min_us, m.rows) for (split, cell), m in marks.items())
-    return tuple(sorted(plain, key=lambda mark: (split_order(mark[0]), mark[1])))

@@ -73,13 +73,3 @@ def test_many_rows_at_once_are_as_many_rows_one_by_one() -> None:
     at_once.observe_many("a", SplitMark(3, 1, 3), cell=2)
 
     assert one_by_one == at_once
-
-
-def test_the_wire_form_is_plain_sorted_and_complete() -> None:
-    tracker = SplitTracker()
-    tracker.observe(2, 5, cell=1)
-    tracker.observe(1, 6, cell=0)
-    tracker.observe(1, None, cell=0)
-    wire = tracker.to_wire()
-
-    assert wire == (((1, 0, 6, 6, 1), (2, 1, 5, 5, 1)), ((0, 2, 0, 1, 0, 0), (1, 1, 0, 0, 0, 0)), ())
