@@ -9,11 +9,7 @@ MOST_BYTES = 1 << 28
 
 
 def pack(data: bytes, level: int) -> bytes:
-    """Deflate bytes.
-
-    Args:
-        data: up to ``MOST_BYTES``.
-        level: of zlib, 1 (fast) to 9 (small).
+    """Deflate up to ``MOST_BYTES``, at a level of zlib, 1 (fast) to 9 (small).
 
     Raises:
         ValueError: there are more bytes, which could not be unpacked again.
@@ -23,11 +19,8 @@ def pack(data: bytes, level: int) -> bytes:
     return zlib.compress(data, level)
 
 
-def unpack(data: bytes, most_bytes: int | None = None) -> bytes:
-    """Unpack bytes that ``pack`` deflated, with limited memory.
-
-    Args:
-        most_bytes: the largest unpacked size; None: ``MOST_BYTES``.
+def unpack(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
+    """Unpack bytes that ``pack`` deflated, to ``most_bytes`` at most.
 
     Raises:
         ValueError: the bytes are damaged, cut off, followed by others, or unpack to more; the text says which.
@@ -35,14 +28,13 @@ def unpack(data: bytes, most_bytes: int | None = None) -> bytes:
     >>> unpack(pack(b"state", 1))
     b'state'
     """
-    most = MOST_BYTES if most_bytes is None else most_bytes
     unpacker = zlib.decompressobj()
     try:
-        plain = unpacker.decompress(data, most + 1)
+        plain = unpacker.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"damaged: {error}") from error
-    if len(plain) > most:
-        raise ValueError(f"damaged: it unpacks to more than {most} bytes")
+    if len(plain) > most_bytes:
+        raise ValueError(f"damaged: it unpacks to more than {most_bytes} bytes")
     if unpacker.unused_data:
         raise ValueError(f"{len(unpacker.unused_data)} trailing bytes")
     if not unpacker.eof:

@@ -60,7 +60,12 @@ class AlignmentParams:
     update_interval_us: int
 
     def __post_init__(self) -> None:
-        _check_alignment(self)  # checked here too, because they may come from a message without a strategy
+        group: object = self.group  # callers may ignore the types
+        if not isinstance(group, str) or not group:
+            setting = "with_watermark_alignment(group=)"
+            raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")
+        _at_least("with_watermark_alignment(max_drift=)", self.max_drift_us, 0)
+        _at_least("with_watermark_alignment(update_interval=)", self.update_interval_us, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,12 +495,3 @@ def _share(setting: str, got: float | None, most: int, hint: str, above: int = 0
     if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and above < given <= most):
         return
     raise InvalidStrategy(setting, repr(got), f"more than {above}, at most {most}", hint)
-
-
-def _check_alignment(alignment: AlignmentParams) -> None:
-    group: object = alignment.group  # callers may ignore the types
-    if not isinstance(group, str) or not group:
-        setting = "with_watermark_alignment(group=)"
-        raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")
-    _at_least("with_watermark_alignment(max_drift=)", alignment.max_drift_us, 0)
-    _at_least("with_watermark_alignment(update_interval=)", alignment.update_interval_us, 1)

@@ -49,7 +49,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
@@ -108,7 +107,6 @@ class Answer:
 
 
 _SAVED = [each.name for each in fields(Answer) if each.name != "heard_us"]  # a restart begins the time of silence anew
-_VALUES, _ROW = attrgetter(*_SAVED), ("task_id", "low_us", *_SAVED)
 
 
 class SourceRounds:
@@ -407,8 +405,8 @@ class SourceRounds:
         answer = self.answers.get(task_id)
         if answer is None:
             return None
-        values = task_id, self.task_low_us(task_id), *_VALUES(answer)
-        return to_json(dict(zip(_ROW, values, strict=True)))
+        saved = {name: getattr(answer, name) for name in _SAVED}
+        return to_json({"task_id": task_id, "low_us": self.task_low_us(task_id), **saved})
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark = nobody_keeps) -> SourceRounds:
