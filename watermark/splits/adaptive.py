@@ -56,15 +56,12 @@ _Weights = npt.NDArray[np.float32]  # weights of rows, by lateness
 
 
 class _Split:
-    """The bound of one split, and the weights from which the bound is found."""
-
     __slots__ = ("beyond", "bound_us", "by_rows", "enough", "found", "latest_us", "seen", "spans")
 
     def __init__(self, bound_us: int, spans: _Weights) -> None:
         self.bound_us = bound_us
-        self.beyond = 0
         self.spans = spans  # one line for each span
-        self.seen = 0
+        self.beyond = self.seen = 0
         self.by_rows = False
         self.enough = False  # whether enough was measured for a bound
         self.found = False  # whether the split has a bound of its own, perhaps from before a restart
@@ -116,7 +113,7 @@ class AdaptiveBounds:
 
     @property
     def kept_us(self) -> Mapping[SplitId, int]:
-        """The bounds that were found, microseconds; kept for a restart."""
+        """The bounds that were found; kept for a restart."""
         return {split: known.bound_us for split, known in self._splits.items() if known.found}
 
     @property
@@ -126,7 +123,6 @@ class AdaptiveBounds:
         return {split: rows for split, rows in counted.items() if rows}
 
     def forget(self, split: SplitId) -> None:
-        """Forget a split."""
         self._splits.pop(split, None)
 
     def learn(self, event: BatchReported) -> None:
@@ -147,9 +143,7 @@ class AdaptiveBounds:
     ) -> Mapping[SplitId, int]:
         """Take from watermarks the difference between each split's own bound and the least bound.
 
-        Args:
-            watermarks_us: watermarks of some splits, made with the least bound.
-            stands_at_us: the present watermarks of the known splits; no result is smaller than the present watermark.
+        No result is smaller than the present watermark of its split, given in ``stands_at_us``.
         """
         made: dict[SplitId, int] = {}
         for split, us in watermarks_us.items():

@@ -15,12 +15,9 @@ from lowmark.watermark.state import SplitId, split_order
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One split's mark.
+    """One split's mark, by a person, with its begin and end on the clock of ``handle``.
 
-    Attributes:
-        by: the person who left it out.
-        since_us: when, on the clock of ``handle``, microseconds since the epoch.
-        until_us: when the mark ends, likewise; None: with the first row of a batch that was planned after ``since_us``.
+    Without an end the mark ends with the first row of a batch that was planned after ``since_us``.
 
     >>> print(Mark("anna", 0, None)); print(Mark("anna", 0, 3_600_000_000))
     left out by hand by anna until it speaks

@@ -13,11 +13,6 @@ from .events import SplitReturnedLate
 class Changes:
     """The changes that one event made so far.
 
-    Attributes:
-        before: each split whose state changed, with its state before the event.
-        late: the splits that came in below the low watermark.
-        material: whether the snapshot changed in a way that a restart must know.
-
     >>> changes = Changes(now_us=7)
     >>> changes.began("a", SplitState.ACTIVE); changes.began("a", SplitState.IDLE)    # the first state counts
     >>> changes.before
@@ -27,7 +22,7 @@ class Changes:
     now_us: int
     before: dict[SplitId, SplitState] = field(default_factory=dict)
     late: list[SplitReturnedLate] = field(default_factory=list)
-    material: bool = False
+    material: bool = False  # whether the snapshot changed in a way that a restart must know
 
     def began(self, split: SplitId, state: SplitState) -> None:
         """Note the state in which a split was before it changed."""

@@ -1,8 +1,7 @@
 """The low watermark of a set of splits.
 
-Pure: no clock, no I/O, no Spark. ``watermark/state.py`` says what each state does to the minimum. Reports commute and
-repeats change nothing, so a batch of reports is applied in any order before one ``advance()``; nothing is
-published in between.
+``watermark/state.py`` says what each state does to the minimum. Reports commute and repeats change nothing, so a batch
+of reports is applied in any order before one ``advance()``; nothing is published in between.
 
 Why columns. The usual work is a micro-batch: all splits report, then the minimum is taken. With columns this is a
 handful of numpy calls, and no Python for a single split as long as the same splits report in the same order as the
@@ -42,15 +41,13 @@ class Coalescer:
 
     Args:
         low_us: a low watermark published before, microseconds since the epoch; the minimum never goes below it.
-        all_idle: what happens while every live split is idle.
-        all_idle_delay_us: how far ``ADVANCE`` stays behind processing time.
-        percentile: more than 0, at most 100, such as 99.0: the slowest ``floor(n * (100 - percentile) / 100)`` of the
-            ``n`` splits that are neither idle nor finished are passed, silent splits first; ``stripped`` names them.
-            This gives up the guarantee that no row is late: rows of a passed split may be dropped. None: the
-            true minimum. Source: MillWheel (VLDB 2013), section 7.2: the 99 % low watermark.
-        quorum: more than 0, at most 1: the share of the unfinished splits that must take part before idle splits are
-            left out; until then an idle split counts with its watermark. None: an idle split is
-            left out at once. Source: Samza's ``WatermarkStates`` (pull request 1707).
+        all_idle_delay_us: how far ``ADVANCE`` stays behind processing time; needed for ``ADVANCE``.
+        percentile: the slowest ``floor(n * (100 - percentile) / 100)`` of the ``n`` splits that are neither idle nor
+            finished are passed, silent splits first; ``stripped`` names them. None: the true minimum. Source:
+            MillWheel (VLDB 2013), section 7.2: the 99 % low watermark.
+        quorum: the share of the unfinished splits that must take part before idle splits are left out; until then an
+            idle split counts with its watermark. Only with ``HOLD``. None: an idle split is left out at once. Source:
+            Samza's ``WatermarkStates`` (pull request 1707).
     """
 
     def __init__(
@@ -110,15 +107,12 @@ class Coalescer:
 
     @property
     def pending(self) -> frozenset[SplitId]:
-        """The splits that hold because they have no watermark yet. O(p)."""
+        """The splits that hold because they have no watermark yet."""
         return frozenset(self._holding)
 
     @property
     def stripped(self) -> frozenset[SplitId]:
-        """The splits that a ``percentile`` passes at this moment, whose rows may be late. O(n).
-
-        Empty without a percentile, and while more splits are silent than may be passed.
-        """
+        """The splits that a ``percentile`` passes now, whose rows may be late; none while too many are silent. O(n)."""
         silent = self._silent()
         if self._passed_share is None or len(silent) > self._passable() or self._lowest() is None:
             return frozenset()
@@ -182,9 +176,8 @@ class Coalescer:
     def report(self, split: SplitId, watermark_us: int) -> None:
         """Take the watermark of a split that delivered rows. O(1).
 
-        A value below the split's own watermark is counted in ``regressions`` and otherwise ignored, but the split
-        becomes active all the same. A value below the low watermark is accepted: the low watermark does not go back,
-        and waits for this split.
+        A value below the split's own watermark is ignored and counted, but the split becomes active all the same. A
+        value below the low watermark is accepted: the low watermark does not go back, and waits for this split.
 
         Raises:
             KeyError: the split was never assigned.
@@ -208,11 +201,7 @@ class Coalescer:
         """Do ``report`` for many splits that take part, each of them once. O(n).
 
         A few nanoseconds for each split, if the same splits come in the same order as in the last call; otherwise each
-        split is looked up. The arrays are not kept.
-
-        Args:
-            splits: ids, shape (n,), at least one.
-            watermarks_us: their watermarks, shape (n,), microseconds since the epoch.
+        split is looked up. The arrays, of one shape (n,), n > 0, are not kept.
 
         Raises:
             KeyError: a split was never assigned; nothing was changed.
@@ -227,24 +216,25 @@ class Coalescer:
         self._watermarks_us[rows] = watermarks_us
         self._found = False
 
+    # Each of these five returns whether the state changed.
+
     def idle(self, split: SplitId) -> bool:
-        """Leave a quiet split out until it reports; not a paused one. Returns whether it changed."""
+        """Leave a quiet split out until it reports, unless it is paused."""
         return self._signal(split, Signal.IDLE)
 
     def wake(self, split: SplitId) -> bool:
-        """Let an idle split hold with its watermark again, because it has unread rows. Returns whether it changed."""
+        """Let an idle split hold with its watermark again, because it has unread rows."""
         return self._signal(split, Signal.WAKE)
 
     def pause(self, split: SplitId) -> bool:
-        """Mark a split that alignment holds back: it takes part and cannot become idle. Returns whether it changed."""
+        """Mark a split that alignment holds back: it takes part and cannot become idle."""
         return self._signal(split, Signal.PAUSE)
 
     def resume(self, split: SplitId) -> bool:
-        """Take back ``pause``. Returns whether it changed."""
         return self._signal(split, Signal.RESUME)
 
     def finish(self, split: SplitId) -> bool:
-        """Leave a split out for good: its last row was processed. Returns whether it changed."""
+        """Leave a split out for good: its last row was processed."""
         return self._signal(split, Signal.FINISH)
 
     def remove(self, split: SplitId) -> bool:
@@ -268,8 +258,7 @@ class Coalescer:
         """Publish the minimum if it rose; None if not. O(1), or O(n) after a report in bulk or a report of the holder.
 
         Args:
-            now_us: processing time, microseconds since the epoch; used by ``AllIdle.ADVANCE`` only. ``ADVANCE``
-                holds if it is None.
+            now_us: processing time for ``AllIdle.ADVANCE``, which holds if it is None.
         """
         after_us = self._minimum_us(now_us)
         if after_us is None or (self.low_us is not None and after_us <= self.low_us):
@@ -350,7 +339,6 @@ class Coalescer:
         return counted_us
 
     def _silent(self) -> set[SplitId]:
-        """The splits that absorb."""
         if not self._counts_idle():
             return self._holding
         return self._holding | {self._ids[row] for row, own_us in self._idle_rows() if own_us is None}

@@ -25,15 +25,9 @@ Column = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claims of a plan, divided into splits of the cohort and other splits.
+    """The claims of a plan, divided into splits of the cohort and other splits."""
 
-    Attributes:
-        rows: the rows of the cohort with a claim, shape (k,), or a slice of all rows.
-        values_us: the claimed watermarks, shape (k,), int64.
-        others: the claimed splits outside the cohort, in the order of the plan.
-    """
-
-    rows: npt.NDArray[np.intp] | slice
+    rows: npt.NDArray[np.intp] | slice  # of the cohort
     values_us: Column
     others: tuple[SplitId, ...] = ()
 
@@ -58,7 +52,6 @@ class Cohort:
         if len(self._row_of) < len(self._ids):
             raise ValueError(f"{len(self._ids) - len(self._row_of)} splits are in the column twice")
         self.watermarks_us = column.values_of
-        """The present watermark of each split, shape (n,)."""
         self._rows = np.zeros(len(self._ids), np.int64)
         self._late_reports = np.zeros(len(self._ids), np.int64)
         self._native_late_rows = np.zeros(len(self._ids), np.int64)
@@ -72,11 +65,11 @@ class Cohort:
 
     @property
     def earliest_heard_us(self) -> int:
-        """The smallest ``heard_us`` of all splits. O(n)."""
+        """O(n)."""
         return int(self._heard_us.min())
 
     def heard_us(self, split: SplitId) -> int:
-        """When the newest batch was planned that had rows or a claim of this split of the cohort."""
+        """When the newest batch was planned that had rows or a claim of this split."""
         return self._heard_us.item(self._row_of[split])
 
     def takes(self, event: BatchReported) -> bool:
@@ -129,9 +122,9 @@ class Cohort:
     def count_late(
         self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int
     ) -> tuple[int, int]:
-        """Count late reports of a batch; return their number and the least number of rows that native Spark calls late.
+        """Count late reports of a batch, as ``Tally`` does split by split.
 
-        Counts the same as ``Tally`` does split by split; the arguments have the same names in ``Tally``.
+        Returns their number and the least number of rows that native Spark calls late.
         """
         assert isinstance(event.watermarks_us, SplitColumn)
         values_us = event.watermarks_us.values_of
@@ -152,7 +145,7 @@ class Cohort:
         return late_reports, int(late.sum())
 
     def tally(self, split: SplitId, before: SplitTally) -> SplitTally:
-        """The counts of one split: the counts from before the split joined the cohort plus the cohort's own."""
+        """The counts of one split, from before the split joined the cohort and since."""
         row = self._row_of[split]
         if self.last_report_us is None:
             return before

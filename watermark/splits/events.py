@@ -57,9 +57,6 @@ class SplitColumn(Mapping[SplitId, int]):
         splits: ids, shape (n,), uint64, each once.
         values_of: their values, shape (n,), int64. The caller must not change the arrays afterwards.
 
-    Raises:
-        ValueError: an array has another type, or the arrays differ in shape.
-
     >>> import numpy as np
     >>> column = SplitColumn(np.array([8, 7], np.uint64), np.array([20, 10]))
     >>> column[7], len(column), column == {7: 10, 8: 20}
@@ -103,7 +100,6 @@ class SplitsDiscovered:
     """Splits exist. New splits hold the low watermark until their first report; known splits do not change.
 
     Attributes:
-        splits: their ids.
         known_empty: the splits among them without a row to read now; these splits hold for the grace at most.
     """
 
@@ -115,27 +111,23 @@ class SplitsDiscovered:
 class BatchReported:
     """The measurements of one micro-batch. May come twice, late, or after later batches.
 
+    Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits, or empty for what was not
+    measured.
+
     Attributes:
-        batch_id: Spark's batch id.
         planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
         watermarks_us: watermark of each split that delivered rows, bound already taken off; a missing split
             keeps its value. An unknown split is thereby discovered.
-        first_us: smallest event time of each split in this batch; may be empty.
-        rows: rows of each split in this batch; may be empty.
-        backlog_rows: rows each split still has unread after this batch; missing means not known.
+        first_us: smallest event time of each split.
+        backlog_rows: rows each split still has unread after this batch.
         in_force_us: the watermark Spark used in this batch; None if unknown.
-        counts: totals of the batch.
         judged_by_us: the watermark by which Spark judged the rows, if Spark has a watermark of its own for the stream;
             None: it is estimated from the rows.
+        lateness: rows of each split by bucket of lateness (``lateness.py``).
         newest_us: largest event time of the batch, rows beyond the future guard included; None: not measured.
-        future_rows: rows of each split beyond the future guard; may be empty. These rows move no watermark. A known
-            split with such rows is not silent; an unknown split stays unknown.
-        lateness: rows of each split by bucket of lateness (``lateness.py``), if single rows were measured; may be
-            empty.
-        times: rows of each split by event time, rounded down; may be empty: then only the smallest and the largest
-            event time are known.
-
-    Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
+        future_rows: rows of each split beyond the future guard. These rows move no watermark. A known split with such
+            rows is not silent; an unknown split stays unknown.
+        times: rows of each split by event time, rounded down; empty: only the smallest and the largest are known.
     """
 
     batch_id: int
@@ -161,7 +153,7 @@ class BatchPlanned:
     in force one batch later. The measurements of the batch come afterwards, as ``BatchReported``.
 
     Attributes:
-        planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
+        planned_at_us: likewise.
         watermarks_us: a watermark for each split whose next row is known to be later, bound already taken off.
             An unknown split is thereby discovered. A claim that lies beyond the future guard at ``planned_at_us``
             moves no watermark; the times of the rows do, once the rows are read.
@@ -203,8 +195,6 @@ class SplitsResharded:
     events of a reshard may come in any order and any number of times.
 
     Attributes:
-        parents: the splits that end.
-        children: the splits that continue them.
         known_empty: the children without a row to read now; once their parents are finished, these children hold for
             the grace at most.
     """
@@ -247,8 +237,7 @@ class SplitsMarkedIdle:
     ``until_us`` is None. A later mark of a split takes the place of an earlier one.
 
     Attributes:
-        splits: their ids.
-        by: the name of the person, for people.
+        by: the name of the person.
         until_us: when the mark ends by itself; a moment that is over marks no split. None: with the first row of the
             split in a batch that is planned afterwards.
     """
@@ -272,12 +261,9 @@ class StrategySet:
 
     The low watermark and the watermarks of splits do not go back for a larger delay. With another idleness all timers
     of silence begin anew, as after a restart, and a split that is idle stays idle until it speaks.
-
-    Attributes:
-        strategy: differs from the present strategy in delay and idleness only.
     """
 
-    strategy: WatermarkStrategy
+    strategy: WatermarkStrategy  # differs from the present strategy in delay and idleness only
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +318,8 @@ class SplitReturnedLate:
     """A new split, or a split that was left out, came in below the low watermark; Spark may drop rows of the split.
 
     Attributes:
-        split: its id.
         behind_us: how far its watermark is below the low watermark, event time, more than 0.
-        rows: rows of the split in that batch, or None if not known.
+        rows: rows of the split in that batch; None: not known.
     """
 
     split: SplitId

@@ -20,8 +20,6 @@ a quarter of the timeout, whatever its length. The consequences:
 - If the splits deliver less often, a dead split is left out with the fifth delivery. If long gaps did not count at
   all, the stream would wait for the dead split for ever.
 
-One file, because the timers and their null object answer the same questions.
-
 With progressive idleness the timeout is short when the stream begins and grows evenly with the age of the stream, which
 begins when its first split becomes known. The rules above hold for the present timeout.
 """
@@ -64,11 +62,11 @@ class FlowClock:
         self._before_us: list[int] = []  # and the time counted before each span
 
     def measure(self, timeout_us: int) -> None:
-        """Count for silences with this timeout from the next delivery on."""
+        """Take another timeout from the next delivery on."""
         self._short_us, self._pause_us = max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE)
 
     def delivered(self, at_us: int) -> None:
-        """Note that rows of a split were found when the source was read up to ``at_us``. Old news changes nothing."""
+        """Note that a split had rows when the source was read up to ``at_us``. Old news changes nothing."""
         last_us = self._ends_us[-1] if self._ends_us else None
         if last_us is not None and at_us <= last_us:
             return
@@ -106,13 +104,10 @@ class Idleness:
     split is a look-up, and its timer is queued again when the bound comes up. Paused timers are not in the queue.
 
     Args:
-        timeout_us: how long a split may be silent, microseconds.
+        timeout_us: how long a split may be silent, microseconds, more than 0.
         clock: which time counts; ``FLOW`` counts the time given to ``delivered`` and ignores ``until_us``.
         grows: how the timeout grows with the time given to ``read``, or None: the timeout is constant.
         began_us: when the stream began, for ``grows``; None: with the first ``begin`` or ``read``.
-
-    Raises:
-        ValueError: the timeout is not positive.
 
     Source: Flink's ``WatermarksWithIdleness``; Kafka Streams' ``PartitionGroup.readyToProcess`` (KIP-695) for the
         backlog; FLIP-471 for pauses.
@@ -126,8 +121,6 @@ class Idleness:
         grows: ProgressiveIdleness | None = None,
         began_us: int | None = None,
     ) -> None:
-        if timeout_us <= 0:
-            raise ValueError(f"idle timeout: expected more than 0 us, got {timeout_us}")
         self._whole_us, self._grows, self._began_us = timeout_us, grows, began_us
         self.timeout_us = timeout_us if grows is None else grows.timeout_us(timeout_us, 0)
         """The present timeout, microseconds; never decreases."""
@@ -145,12 +138,12 @@ class Idleness:
         return None if self.timeout_us == self._whole_us else self._began_us
 
     def begin(self, at_us: int) -> None:
-        """Count the age of the stream from here. Does nothing if the stream began already."""
+        """Count the age of the stream from here, unless it began already."""
         if self._grows is not None and self._began_us is None:
             self._began_us = at_us
 
     def read(self, until_us: int) -> None:
-        """Note that the source was read up to this moment. Old news changes nothing."""
+        """Note that the source was read up to this moment."""
         if self._grows is None:
             return
         self.begin(until_us)
@@ -160,7 +153,7 @@ class Idleness:
             self._flow.measure(self.timeout_us)
 
     def delivered(self, at_us: int) -> None:
-        """Note that a split delivered when the source was read up to ``at_us``. Old news changes nothing."""
+        """See `FlowClock.delivered`."""
         if self._flow is not None:
             self._flow.delivered(at_us)
 
@@ -171,7 +164,6 @@ class Idleness:
             self._queue.add(self._entry(split, timer))
 
     def heard_all(self, heard_us: Iterable[tuple[SplitId, int]]) -> None:
-        """Do ``heard`` for many splits."""
         timers = [(split, self._hear(split, at_us)) for split, at_us in heard_us]
         self._queue.update([self._entry(split, timer) for split, timer in timers if self._waits(split, timer)])
 
@@ -201,7 +193,6 @@ class Idleness:
             self._dequeue(split, timer)
 
     def forget_all(self, splits: Collection[SplitId]) -> None:
-        """Do ``forget`` for many splits."""
         if len(splits) * 4 < len(self._timers):
             for split in splits:
                 self.forget(split)
@@ -241,14 +232,11 @@ class Idleness:
         return self.timeout_us - (self._now(until_us) - self._since(timer))
 
     def quiet(self, until_us: int, backlog_rows: Mapping[SplitId, int]) -> list[SplitId]:
-        """Name the splits that became idle; their timers begin again with their next ``heard``.
+        """Name the splits that became idle, sorted; their timers begin again with their next ``heard``.
 
         Args:
             until_us: the moment up to which the source was read; same clock as ``heard``.
             backlog_rows: unread rows of each split; the backlog of a missing split is unknown.
-
-        Returns:
-            Split ids, each once, sorted, so that equal histories give equal answers.
         """
         now_us = self._now(until_us)
         while self._queue and self._queue[0][0] + self.timeout_us < now_us:
@@ -269,10 +257,9 @@ class Idleness:
         return sorted(named, key=split_order)
 
     def next_deadline_us(self) -> int | None:
-        """The first moment at which silence alone could make a split idle; None if no moment does.
+        """The first moment at which silence alone could make a split idle; None if only an event does.
 
-        Overdue splits with rows waiting do not count, because time alone changes nothing for them. The answer is also
-        None if only time of deliveries counts.
+        Overdue splits with rows waiting do not count, because time alone changes nothing for them.
         """
         while self._flow is None and self._queue:
             bound_us, _, split = self._queue[0]
@@ -310,7 +297,7 @@ class Idleness:
         return since_us
 
     def _waits(self, split: SplitId, timer: _Timer) -> bool:
-        """Whether a timer has to be put into the queue."""
+        """For the queue."""
         return timer.bound_us is None and timer.paused_at_us is None and split not in self._overdue
 
     def _entry(self, split: SplitId, timer: _Timer) -> tuple[int, bool, SplitId]:

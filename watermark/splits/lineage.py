@@ -33,10 +33,7 @@ class Lineage:
     """The splits of a coalescer, and the children among them that inherit. Without reshards it costs one look-up.
 
     The coalescer counts an inheriting child as active; callers of this class see its true state: PENDING, without a
-    watermark.
-
-    Args:
-        coalescer: the splits; callers change splits that may be children through this class.
+    watermark. They change splits that may be children through this class.
     """
 
     def __init__(self, coalescer: Coalescer, ancestry: Ancestry | None = None) -> None:
@@ -54,16 +51,14 @@ class Lineage:
     # -- queries
 
     def state(self, split: SplitId) -> SplitState:
-        """The state of a split. Raises KeyError."""
         state = self._coalescer.state(split)
         return SplitState.PENDING if state is SplitState.ACTIVE and split in self._heirs else state
 
     def watermark_us(self, split: SplitId) -> int | None:
-        """The watermark that the split itself reported; None before its first report. Raises KeyError."""
+        """The watermark that the split itself reported; None before its first report."""
         return None if split in self._heirs else self._coalescer.watermark_us(split)
 
     def standings(self) -> Iterator[tuple[SplitId, SplitState, int | None]]:
-        """Id, ``state`` and ``watermark_us`` of every split, in no particular order. O(n)."""
         if not self._heirs:
             return self._coalescer.standings()
         return ((split, self.state(split), self.watermark_us(split)) for split in self._coalescer.splits)
@@ -79,7 +74,6 @@ class Lineage:
 
     @property
     def states(self) -> Mapping[SplitState, int]:
-        """How many splits are in each state; every state is there."""
         states = dict(self._coalescer.states)
         for split in self._heirs:
             if self._coalescer.state(split) is SplitState.ACTIVE:
@@ -89,12 +83,11 @@ class Lineage:
 
     @property
     def children(self) -> Iterable[SplitId]:
-        """The silent children."""
         return self._parents.keys()
 
     @property
     def ancestry(self) -> Ancestry:
-        """The ancestry of all silent children, for a restart; the constructor takes it."""
+        """For a restart; the constructor takes it."""
         return {
             child: (tuple(sorted(parents, key=split_order)), self._left_us.get(child))
             for child, parents in self._parents.items()
@@ -108,11 +101,7 @@ class Lineage:
     # -- changes
 
     def check(self, parents: tuple[SplitId, ...], children: tuple[SplitId, ...]) -> None:
-        """Check whether ``reshard`` would accept these splits.
-
-        Raises:
-            InvalidReshard: there is no parent or no child, or a split would be its own ancestor.
-        """
+        """Raises `InvalidReshard`: there is no parent or no child, or a split would be its own ancestor."""
         if not parents or not children:
             raise InvalidReshard(repr(parents), repr(children), "at least one parent and one child")
         ancestors, ahead = set(parents), list(parents)

@@ -59,11 +59,9 @@ class StreamSnapshot:
 
     Attributes:
         names: names of splits whose ids are numbers; kept, not interpreted.
-        ancestry: parents of every child of a reshard that has not spoken yet.
-        bounds_us: bounds that were found for splits, microseconds.
-        young_since_us: when the stream began, while its idle timeout grows, microseconds since the epoch; else None.
-        lost: the batch whose report was lost, and when the loss was known, microseconds since the epoch; None: the
-            stream waits for no lost report.
+        bounds_us: bounds that were found for splits.
+        young_since_us: when the stream began, while its idle timeout grows; else None.
+        lost: the batch whose report was lost, and when the loss was known; None: the stream waits for no lost report.
         bound_rows: about how many rows each bound was found from; missing: not known.
         by_hand: the marks of splits that a person left out; these splits are IDLE.
     """
@@ -80,7 +78,7 @@ class StreamSnapshot:
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:
-    """The snapshot as bytes; equal snapshots give equal bytes."""
+    """Equal snapshots give equal bytes."""
     named = any(isinstance(split, str) for split in snapshot.splits)
     ids = sorted(snapshot.splits, key=split_order) if named else sorted(snapshot.splits)
     states, watermarks = [], []
@@ -93,25 +91,15 @@ def encode(snapshot: StreamSnapshot) -> bytes:
     bounds = [[split, snapshot.bounds_us[split]] for split in sorted(snapshot.bounds_us, key=split_order)]
     rows = [snapshot.bound_rows.get(split, 0) for split, _ in bounds]
     tail = [ids if named else [], names, ancestry, bounds, snapshot.young_since_us, snapshot.lost, rows]
-    marks = [(split, snapshot.by_hand[split]) for split in sorted(snapshot.by_hand, key=split_order)]
-    if marks:
+    if snapshot.by_hand:
+        marks = [(split, snapshot.by_hand[split]) for split in sorted(snapshot.by_hand, key=split_order)]
         tail.append([[split, mark.by, mark.since_us, mark.until_us] for split, mark in marks])
     text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
-    body = b"".join(
-        (
-            _BODY.pack(
-                _KIND_NAMES if named else _KIND_NUMBERS,
-                low_us is not None,
-                0 if low_us is None else low_us,
-                len(ids),
-            ),
-            b"" if named else _planes(np.array(ids, dtype="<u8")),
-            _planes(np.array(watermarks, dtype="<i8")),
-            np.array(states, dtype="u1").tobytes(),
-            text,
-        )
-    )
+    kind = _KIND_NAMES if named else _KIND_NUMBERS
+    head = _BODY.pack(kind, low_us is not None, 0 if low_us is None else low_us, len(ids))
+    numbers = b"" if named else _planes(np.array(ids, dtype="<u8"))
+    body = b"".join((head, numbers, _planes(np.array(watermarks, dtype="<i8")), bytes(states), text))
     return _HEAD.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + pack(body, _LEVEL)
 
 
@@ -119,8 +107,7 @@ def decode(data: bytes) -> StreamSnapshot:
     """Read back a snapshot that ``encode`` wrote.
 
     Raises:
-        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot, as the reason
-            says.
+        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot.
     """
     body = _open(data)
     kind, low_known, low_us, count = _BODY.unpack_from(body)

@@ -29,12 +29,7 @@ Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
 
 class SplitReports:
-    """Keeps what was reported of each split.
-
-    Args:
-        out_of_orderness_us: how late rows may be, used as the delay of native Spark.
-        bounds: the bounds of single splits; None: the splits share one bound.
-    """
+    """Keeps what was reported of each split. Without ``bounds`` the splits share one bound."""
 
     def __init__(self, out_of_orderness_us: int, bounds: AdaptiveBounds | None = None) -> None:
         self.tally = Tally(out_of_orderness_us)
@@ -55,7 +50,7 @@ class SplitReports:
     # -- of a split
 
     def heard_us(self, split: SplitId) -> int | None:
-        """When the newest batch was planned that had rows or a claim of a split; None: the split was never heard."""
+        """When the newest batch was planned that had rows or a claim of a split; None: never."""
         if self.cohort is not None and split in self.cohort:
             return self.cohort.heard_us(split)
         return self._heard_us.get(split)
@@ -74,7 +69,6 @@ class SplitReports:
         return True
 
     def forget(self, split: SplitId) -> None:
-        """Forget a split that was removed."""
         self._heard_us.pop(split, None)
         self.backlog_rows.pop(split, None)
         self.tally.forget(split)
@@ -84,14 +78,12 @@ class SplitReports:
     # -- of a batch
 
     def read(self, until_us: int) -> None:
-        """Note that the sources were read up to this moment. Old news changes nothing."""
         self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
 
     def learn(self, event: BatchReported) -> None:
         """Learn from a batch how late the rows of its splits are. A repeated batch teaches nothing.
 
-        Raises:
-            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+        Raises `InvalidWatermark`; then nothing was changed.
         """
         if self.bounds is not None:
             check_range(event.watermarks_us)
@@ -99,14 +91,12 @@ class SplitReports:
                 self.bounds.learn(event)
 
     def bounded(self, event: Batch, watermark_us: Callable[[SplitId], int | None]) -> Batch:
-        """Take each split's own bound off the watermarks of an event.
+        """Take each split's own bound off the watermarks of an event, which were made with the least bound.
 
         Args:
-            event: a batch, whose watermarks were made with the least bound.
             watermark_us: gives the present watermark of a split; None: the split has none, or is unknown.
 
-        Raises:
-            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+        Raises `InvalidWatermark`; then nothing was changed.
         """
         if self.bounds is None:
             return event
@@ -116,10 +106,11 @@ class SplitReports:
         return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, stands_at_us))
 
     def count(self, made: BatchReported, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a batch that was not counted yet; ``low_us`` is the low watermark before the batch.
+        """Count a fresh batch.
 
         Args:
             made: the batch before ``bounded``; native Spark has no bound for a split.
+            low_us: the low watermark before the batch.
         """
         self.tally.count(made, low_us, now_us)
         self.tally.saw(max(event.watermarks_us.values(), default=None))
@@ -137,16 +128,14 @@ class SplitReports:
     # -- of splits that report together
 
     def reported_by(self, event: BatchReported) -> Cohort | None:
-        """The cohort, if a batch that was not counted yet reports exactly the splits of the cohort; else None."""
+        """The cohort, if a fresh batch reports exactly its splits; else None."""
         cohort = self.cohort
         return cohort if cohort is not None and self.tally.fresh(event.batch_id) and cohort.takes(event) else None
 
     def count_together(
         self, made: BatchReported, event: BatchReported, cohort: Cohort, low_us: int | None, now_us: int
     ) -> bool:
-        """Count a batch, as ``count`` does, for which ``reported_by`` gave the cohort. Returns whether a split's
-        watermark rose.
-        """
+        """Do ``count`` for the batch of a cohort. Returns whether a split's watermark rose."""
         tally, column, made_column = self.tally, event.watermarks_us, made.watermarks_us
         assert isinstance(column, SplitColumn)
         assert isinstance(made_column, SplitColumn)
@@ -162,7 +151,7 @@ class SplitReports:
         return cohort.report(event, now_us)
 
     def gather(self, event: BatchReported, steady_us: Callable[[SplitId], int | None]) -> Cohort | None:
-        """Make a cohort of the splits if they report together a second time. Returns the new cohort.
+        """Make a cohort of the splits if they report together a second time.
 
         Args:
             steady_us: gives the watermark of a split that only reports can change now; None for every other split.
@@ -183,7 +172,7 @@ class SplitReports:
         return self.cohort
 
     def dissolve(self) -> Cohort | None:
-        """Move the numbers of the cohort back to its splits, before an event of single splits. Returns the cohort."""
+        """Move the numbers of the cohort back to its splits, before an event of single splits."""
         cohort, self.cohort = self.cohort, None
         if cohort is not None:
             for split in cohort:
@@ -193,17 +182,17 @@ class SplitReports:
 
 
 def rows_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
-    """The rows of each split in a batch; empty for a plan, because no row was seen yet."""
+    """``rows``; empty for a plan, because no row was seen yet."""
     return event.rows if isinstance(event, BatchReported) else {}
 
 
 def future_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
-    """The rows of each split beyond the future guard; empty for a plan, because no row was seen yet."""
+    """``future_rows``, likewise."""
     return event.future_rows if isinstance(event, BatchReported) else {}
 
 
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
-    """Check watermarks. Raises `InvalidWatermark` if a watermark does not fit 64 bits."""
+    """Raises `InvalidWatermark` if a watermark does not fit 64 bits."""
     for split, watermark_us in watermarks_us.items():
         if not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
@@ -212,8 +201,7 @@ def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
 def within_guard(event: BatchPlanned, strategy: WatermarkStrategy) -> BatchPlanned:
     """Drop the claims beyond the future guard, because rows beyond the guard move no watermark either.
 
-    Raises:
-        InvalidWatermark: a claim beyond the guard does not fit 64 bits.
+    Raises `InvalidWatermark` if a claim beyond the guard does not fit 64 bits.
 
     >>> strategy = WatermarkStrategy(future_guard_us=1_000_000)
     >>> within_guard(BatchPlanned(0, {"a": 5_000, "b": 9_000_000}, {}), strategy).watermarks_us

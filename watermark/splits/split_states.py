@@ -42,24 +42,18 @@ Signal = SplitsFinished | SplitsPaused | SplitsResumed | SplitsRemoved | SplitsM
 
 
 class SplitStates:
-    """Keeps the state of every split.
-
-    Args:
-        reports: the backlogs, and when each split was heard.
-        saved: the state before a restart; ``restore`` takes its splits.
-    """
+    """Keeps the state of every split. After a restart ``restore`` takes the splits of ``saved``."""
 
     def __init__(
         self, strategy: WatermarkStrategy, coalescer: Coalescer, reports: SplitReports, saved: StreamSnapshot
     ) -> None:
         self.lineage = Lineage(coalescer, saved.ancestry)  # gives states and watermarks: it knows the silent children
         self.by_hand = Marks(saved.by_hand)
-        """The splits that a person left out; all of them are IDLE."""
+        """All of these splits are IDLE."""
         self.lost = saved.lost
         """The batch whose report was lost, and when the loss was known; None: the stream waits for no lost report."""
         self.timers = Timers(strategy, self.lineage, reports, saved)
         self.records = self.timers.records
-        """A record of every split, in the order of discovery."""
         self._strategy, self._coalescer, self._reports = strategy, coalescer, reports
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
@@ -94,7 +88,7 @@ class SplitStates:
         return min((us for us in moments if us is not None), default=None)
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
-        """How long splits have been in each state, added up over all splits, microseconds, up to now."""
+        """See `SplitWatermarks.spent_us`."""
         passed_us = 0 if self._spent_until_us is None else max(0, now_us - self._spent_until_us)
         states = self.lineage.states
         return {state: us + states[state] * passed_us for state, us in self._spent_us.items()}
@@ -125,11 +119,7 @@ class SplitStates:
     def discover(
         self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, changes: Changes
     ) -> None:
-        """Wait for splits that are new, from ``at_us`` on. Known splits do not change.
-
-        Raises:
-            InvalidSplitId: an id is of the wrong kind; nothing was changed.
-        """
+        """Wait for splits that are new, from ``at_us`` on. Raises `InvalidSplitId`; then nothing was changed."""
         new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
         self._check_ids(new)
         if new:
@@ -146,8 +136,7 @@ class SplitStates:
     def reshard(self, event: SplitsResharded, changes: Changes) -> None:
         """Let the children of a reshard inherit from their parents, until they speak.
 
-        Raises:
-            InvalidReshard: a split would be its own ancestor, or parents or children are empty; nothing was changed.
+        Raises `InvalidSplitId` or `InvalidReshard`; then nothing was changed.
         """
         self._check_ids([*event.parents, *event.children])
         self.lineage.check(event.parents, event.children)
@@ -274,7 +263,7 @@ class SplitStates:
     # -- time
 
     def set_idleness(self, strategy: WatermarkStrategy, changes: Changes) -> None:
-        """Time the silence of splits by another idleness. Nothing happens if the idleness is the present one."""
+        """Time the silence of splits by another idleness, if it is not the present one."""
         self._strategy = strategy
         if not self.timers.set_idleness(strategy):
             return
@@ -330,7 +319,6 @@ class SplitStates:
         self._note(split, SplitState.IDLE, why, changes)
 
     def _only_rows_bring_back(self, split: SplitId) -> bool:
-        """Whether a person left an idle split out, or a grace set by the user."""
         by_grace = self._strategy.grace_us is not None and self.records[split].by_grace
         return split in self.by_hand or (by_grace and self.lineage.watermark_us(split) is None)
 

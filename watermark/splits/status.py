@@ -31,11 +31,10 @@ class SplitStatus:
     """One split.
 
     Attributes:
-        state: its state.
         watermark_us: its watermark, microseconds since the epoch; None before its first.
         rows: rows it delivered since its query started, from 0 after each start of the query; None: not counted.
-        backlog_rows: its unread rows, or None if unknown.
-        first_us: smallest event time in its last batch, or None if not measured.
+        backlog_rows: its unread rows; None: unknown.
+        first_us: smallest event time in its last batch; None: not measured.
         last_report: when it last delivered, UTC; None if it has not delivered since its query started.
         lagging: whether it has rows waiting, may be read, and delivered no row in the last batch.
         late_reports: number of batches in which it delivered rows at or below the watermark in force.
@@ -84,10 +83,8 @@ class WrongClock:
     """A split that sent rows beyond the future guard.
 
     Attributes:
-        split: its name.
         rows: number of these rows since the query started.
-        since: when the first of these rows was reported, UTC.
-        last: when the last of these rows was reported, UTC.
+        since, last: when the first and the last of these rows were reported, UTC.
     """
 
     split: str
@@ -109,10 +106,8 @@ class SetByHand:
 
     Attributes:
         what: "delay" or "idleness".
-        us: the value in force, microseconds; None: no split becomes idle.
-        code_us: the value that the code says, likewise.
-        by: the person.
-        since: when, UTC.
+        us, code_us: the value in force, and the value that the code says, microseconds; None: no split becomes idle.
+        by, since: the person, and when, UTC.
     """
 
     what: str
@@ -131,9 +126,8 @@ class HolderSpell:
     """A time in which one split held the low watermark back.
 
     Attributes:
-        holder: the name of the split, or None if no split held.
-        since: the begin, UTC.
-        until: the end, UTC; for the last spell, now.
+        holder: the name of the split; None: no split held.
+        since, until: begin and end, UTC; the last spell ends now.
     """
 
     holder: str | None
@@ -149,7 +143,6 @@ class StreamStatus:
     are at most as long as the limit, and ``states`` still counts all splits.
 
     Attributes:
-        name: the stream's name.
         low_watermark_us: the published low watermark, microseconds since the epoch.
         holder: name of the split that keeps the low watermark from rising, or None.
         why: why the low watermark stands, one sentence.
@@ -158,13 +151,10 @@ class StreamStatus:
         left_out: idle splits, by name, each with the reason; first those that a person left out.
         splits: every split by name.
         states: number of splits by state; every state is there.
-        counts: rows of all batches.
         regressions: number of reports below their split's own watermark (their values are ignored).
         returned_late: how often a split came in below the low watermark.
         native_watermark_us: the present value of Spark's one watermark for the whole stream, if Spark used it.
         native_late_rows: least number of rows that Spark would have judged late by that watermark.
-        batches: number of batches counted.
-        last_batch_id: id of the newest batch.
         passed_over: names of the splits that ``with_percentile`` passes now: their rows may be late.
         held: the holders of the low watermark in the last hour, newest first.
         silent_since: since when no split delivered, UTC, if that is longer than the timeout; None: the stream
@@ -217,7 +207,6 @@ class StreamStatus:
         return printable(f"<StreamStatus {self.name}: low watermark {low}{holder}; splits: {states}>")
 
     def _repr_html_(self) -> str:
-        """The text of `explain` for a notebook."""
         return as_html(explain(self))
 
 
@@ -269,7 +258,7 @@ class Hold:
 
 
 def hold_reasons(hold: Hold) -> tuple[str, str]:
-    """Say why the low watermark stands, and which event would move it: one sentence each.
+    """Say why the low watermark stands, and what would move it: one sentence each.
 
     >>> why, what_next = hold_reasons(Hold(SplitState.ACTIVE, "orders/7", watermark_us=0, low_us=0, live=3))
     >>> why
@@ -302,7 +291,7 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
 
 
 def lost_reasons(batch_id: int, left_us: int) -> tuple[str, str]:
-    """Say why the low watermark stands after a report was lost, and when it may move: one sentence each.
+    """Say the same of a low watermark that stands because a report was lost.
 
     >>> lost_reasons(7, 40_000_000)[1]
     'The sources read for 40s more.'
@@ -369,7 +358,6 @@ def _in(us: int) -> str:
 
 
 def _moment(at: datetime | None) -> str:
-    """A moment to the second, for people."""
     return "an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -412,14 +400,10 @@ def explain(status: StreamStatus) -> str:
 
 
 def _clock_lines(status: StreamStatus) -> list[str]:
-    """One line for each split with a wrong clock; ``why`` tells of the holder's clock."""
-    clocks = status.clocks_beside
-    newest = (
-        ""
-        if status.newest_us is None
-        else (f"; the largest event time of the stream is {format_time_us(status.newest_us)}")
-    )
-    return [f"  clock  {clock}{newest}" for clock in clocks]
+    newest = ""
+    if status.newest_us is not None:
+        newest = f"; the largest event time of the stream is {format_time_us(status.newest_us)}"
+    return [f"  clock  {clock}{newest}" for clock in status.clocks_beside]
 
 
 def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:

@@ -7,14 +7,11 @@ Rule 3: all changes of one event are applied before anything is decided: first t
         the minimum, once. So the order of the splits within an event has no influence, and a repeated event changes
         nothing.
 
-Three types share the work, in the order of rule 3:
+Three types share the work, in the order of rule 3; `SplitWatermarks` hands each event to them:
 
     SplitReports  (``split_reports.py``)   what was reported: times, counts and backlogs of the splits
     SplitStates   (``split_states.py``)    who is waited for: the states of the splits, with their ``timers.py``
     LowWatermark  (``low_watermark.py``)   what follows: the low watermark, and what is told
-
-`SplitWatermarks` hands each event to these three, and answers the questions of callers from them.
-
 Two clocks are used, and must not be mixed up. ``now_us`` is the moment at which an event is handled; a grace set by the
 user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the
 sources were read. Silence (idleness, and the grace of a split known to be empty) is measured on the second clock alone,
@@ -63,13 +60,7 @@ _RISES_SHOWN = 240
 
 
 class SplitWatermarks:
-    """Keeps the low watermark of one stream.
-
-    Args:
-        strategy: has the idleness, the grace and the all-idle policy.
-        job_id: the application or query; goes into notifications.
-        source_id: the stream's name.
-        task_id: the task that reads the splits; goes into notifications.
+    """Keeps the low watermark of one stream. The ids go into notifications: application or query, stream, task.
 
     >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
     >>> stream = SplitWatermarks(strategy, job_id="job", source_id="orders", task_id="0")
@@ -103,13 +94,14 @@ class SplitWatermarks:
             now_us: now, on a clock of microseconds since the epoch that never steps.
 
         Returns:
-            The effects of the event: changes of state, then late returns, both sorted by split, then at most one
-            notification. An event that is repeated at once has no effects the second time.
+            The effects: changes of state, then late returns, both sorted by split, then at most one notification. An
+            event that is repeated at once has no effects the second time.
 
         Raises:
-            InvalidSplitId: a split id is of the wrong kind; nothing was changed.
-            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
-            InvalidReshard: a split would be its own ancestor, or parents or children are empty; nothing was changed.
+            InvalidSplitId: a split id is of the wrong kind.
+            InvalidWatermark: a watermark does not fit 64 bits.
+            InvalidReshard: a split would be its own ancestor, or parents or children are empty. After any of these
+                errors nothing was changed.
         """
         changes = Changes(now_us)
         self._states.spend(now_us)
@@ -152,8 +144,8 @@ class SplitWatermarks:
     def wake_at_us(self, now_us: int) -> int | None:
         """The next moment at which time alone could change something; None if only an event can.
 
-        Callers then ask the sources and send ``Polled``, or send ``Tick`` if the sources cannot be asked. The moment
-        may be over already: a deadline that passed while nothing was read waits for the first poll after the deadline.
+        Callers then ask the sources and send ``Polled``, or ``Tick`` if the sources cannot be asked. The moment may be
+        over already: a deadline that passed while nothing was read waits for the next poll.
         """
         moments = (self._states.next_us(), self._low.next_us(now_us))
         return min((us for us in moments if us is not None), default=None)
@@ -177,8 +169,7 @@ class SplitWatermarks:
     def silent_since_us(self) -> int | None:
         """Since when no split delivered, once that is longer than the timeout; None: the stream is not silent.
 
-        On the clock of reads. A silent stream has splits that are not idle, because a silence of all splits makes no
-        split idle. The group of a silent stream does not wait for the stream, and its job does not wait once other
+        On the clock of reads. The group of a silent stream does not wait for it, and its job does not wait once other
         streams deliver. A stream is not silent while rows are known to wait in it or alignment holds one of its splits
         back, and never if time alone makes splits idle.
         """
@@ -208,9 +199,7 @@ class SplitWatermarks:
 
     @property
     def epoch(self) -> int:
-        """Grows when callers must write a new snapshot, because the low watermark, a split's watermark, the set of
-        splits, or the set of finished splits changed.
-        """
+        """Grows when callers must write a new snapshot."""
         return self._low.epoch
 
     def status(
@@ -219,13 +208,9 @@ class SplitWatermarks:
         """The status for people. O(n log n), some 20 us a split; with a limit about 1 us a split.
 
         Args:
-            now_us: now; the rest of a grace is counted from this moment.
             name_of: gives the name of a split; by default its id. Two splits of one name are told apart by their ids,
                 if both are in the status.
             limit: the number of splits, those that need attention first; None: all splits, sorted by id.
-
-        Raises:
-            ValueError: the limit is negative.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"status of stream {self._source_id}: expected a limit of 0 or more, got {limit}")
@@ -250,7 +235,7 @@ class SplitWatermarks:
 
     @property
     def unusable_times(self) -> str | None:
-        """One sentence about implausible event times; None: they are plausible. See ``cause.unusable_times``."""
+        """See ``cause.unusable_times``."""
         tally = self._reports.tally
         return unusable_times(tally.counts, tally.newest_us, self._low.us)
 
@@ -281,7 +266,7 @@ class SplitWatermarks:
     # -- restart
 
     def snapshot(self, names: Mapping[SplitId, str] | None = None) -> bytes:
-        """The state for a restart: low watermark, splits, their states and watermarks. Deterministic.
+        """The state for a restart. Deterministic.
 
         Args:
             names: the names of splits whose ids are numbers, kept verbatim; None: the restored names.
@@ -306,7 +291,7 @@ class SplitWatermarks:
     def restore(
         cls, data: bytes, strategy: WatermarkStrategy, *, job_id: str, source_id: str, task_id: str, now_us: int
     ) -> SplitWatermarks:
-        """Make the watermarks from a snapshot. Its counts begin at 0; its idle and grace timers start anew.
+        """Make the watermarks from a snapshot. Counts begin at 0; idle and grace timers start anew.
 
         Raises:
             CorruptSnapshot: the bytes are no snapshot that this version can read.
@@ -387,7 +372,7 @@ class SplitWatermarks:
             self._states.deliver(split, event, why, changes)
 
     def _read(self, event: BatchReported | BatchPlanned, *, delivered: bool) -> None:
-        """Tell the timers of a batch. A plan is a sign of life, but nothing was read yet."""
+        """Tell the timers of a batch. After a plan nothing was read yet."""
         timers = self._states.timers
         if delivered:
             timers.sign_of_life(event.planned_at_us)
@@ -401,5 +386,4 @@ class SplitWatermarks:
         self._states.wake_waiting(event.backlog_rows, changes)
 
     def _stands_at_us(self, split: SplitId) -> int | None:
-        """The present watermark of a split; None: it has none, or is unknown."""
         return self._states.lineage.watermark_us(split) if split in self._low.coalescer else None

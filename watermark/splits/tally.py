@@ -18,10 +18,10 @@ from .events import BatchCounts, BatchReported
 
 @dataclass(slots=True)
 class SplitTally:
-    """Counts of one split; ``first_us`` is of its last batch."""
+    """Counts of one split."""
 
     rows: int = 0
-    first_us: int | None = None
+    first_us: int | None = None  # of its last batch
     last_report_us: int | None = None
     late_reports: int = 0
     native_late_rows: int = 0
@@ -49,7 +49,7 @@ class Tally:
     for wrong clocks, all its rows are late, and no split need tell how many it had.
 
     Args:
-        bound_us: the out-of-orderness, used as the delay of native Spark.
+        bound_us: the delay of native Spark.
     """
 
     def __init__(self, bound_us: int) -> None:
@@ -88,10 +88,10 @@ class Tally:
                 self.splits[split].last_report_us = now_us
 
     def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a fresh batch; ``low_us`` is the low watermark before it.
+        """Count a fresh batch, from whose watermarks no bound of a single split was taken (``adaptive.py``).
 
         Args:
-            event: the batch, with watermarks from which no bound of a single split was taken (``adaptive.py``).
+            low_us: the low watermark before the batch.
         """
         self.count_batch(event, now_us)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
@@ -136,7 +136,6 @@ class Tally:
         self.native_late_rows += by_split
 
     def _newest_us(self, watermark_us: int) -> int:
-        """The largest event time that a split with this watermark can have shown."""
         return watermark_us + self.bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
 
     def restore(self, watermarks_us: Iterable[int]) -> None:
@@ -146,7 +145,6 @@ class Tally:
         self.saw_rows(top_us, None)
 
     def saw(self, watermark_us: int | None) -> None:
-        """Note a split's watermark."""
         if watermark_us is not None:
             self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
 
@@ -156,9 +154,7 @@ class Tally:
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
     def saw_rows(self, top_us: int | None, newest_us: int | None) -> None:
-        """Note the largest watermark that rows of a batch made, and its largest event time, which moves native Spark
-        too because Spark has no future guard.
-        """
+        """Note the largest watermark of a batch, and its largest event time, which has no future guard in Spark."""
         self._judges_us = self.native_us
         if top_us is not None:
             self._saw_native(top_us)
@@ -167,7 +163,6 @@ class Tally:
             self._saw_native(bounded_watermark_us(newest_us, self.bound_us))
 
     def forget(self, split: SplitId) -> None:
-        """Drop the counts of a removed split."""
         self.splits.pop(split, None)
         self.future.pop(split, None)
 

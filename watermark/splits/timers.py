@@ -35,12 +35,7 @@ class SplitRecord:
 
 
 class Timers:
-    """Times the splits of a stream, and the silence of the stream.
-
-    Args:
-        reports: has the backlogs, and up to when the sources were read.
-        saved: the state before a restart, for the age of the stream.
-    """
+    """Times the splits of a stream, and the silence of the stream. ``saved`` has its age."""
 
     def __init__(
         self, strategy: WatermarkStrategy, lineage: Lineage, reports: SplitReports, saved: StreamSnapshot
@@ -54,17 +49,16 @@ class Timers:
         self._by_time = clock is IdleClock.TIME
         # A grace set by the user limits time itself; the default grace limits silence.
         self.grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
-        """How long a new split with a grace may hold."""
         self.grace = Idleness(self.grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
         """Measures the silence of each split with a grace."""
         self.last_sign_us: int | None = None
-        """Up to when sources were read when a split last delivered, was discovered, woke or resumed; None: never."""
+        """See `SplitWatermarks.heard_us`."""
 
     # -- queries
 
     @property
     def patience_us(self) -> int | None:
-        """How long no split may be heard before the stream is silent; None: the stream cannot become silent now."""
+        """See `SplitWatermarks.patience_us`."""
         states = self._lineage.states
         pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
         if self._by_time or states[SplitState.PAUSED] or not pending + active:
@@ -76,7 +70,7 @@ class Timers:
 
     @property
     def silent_since_us(self) -> int | None:
-        """Since when no split delivered; None: the stream is not silent. See `SplitWatermarks.silent_since_us`."""
+        """See `SplitWatermarks.silent_since_us`."""
         patience_us, sign_us, read_us = self.patience_us, self.last_sign_us, self._reports.read_until_us
         if patience_us is None or sign_us is None or read_us is None or read_us - sign_us <= patience_us:
             return None
@@ -124,7 +118,6 @@ class Timers:
     # -- the stream was read
 
     def read(self, until_us: int) -> None:
-        """Note that the sources were read up to this moment. Old news changes nothing."""
         self._reports.read(until_us)
         self.idle.read(until_us)
 
@@ -134,7 +127,6 @@ class Timers:
         self.idle.delivered(at_us)
 
     def sign_of_life(self, at_us: int) -> None:
-        """Note that a split delivered, was discovered, woke or resumed, so that the stream is not silent."""
         self.last_sign_us = at_us if self.last_sign_us is None else max(self.last_sign_us, at_us)
 
     # -- of one split
@@ -146,7 +138,6 @@ class Timers:
             self.limit_grace(split)
 
     def stop(self, split: SplitId) -> None:
-        """Stop timing a split that is not waited for."""
         self.grace.forget(split)
         self.idle.forget(split)
 

@@ -20,18 +20,18 @@ _NO_ROWS = (0, 0, 0, 0, 0)  # rows, future, null time, null split, before epoch
 
 @dataclass(frozen=True, slots=True)
 class SplitMark:
-    """Largest and smallest event time of a split in one batch, microseconds, and its number of rows."""
+    """Largest and smallest event time of a split in one batch, and its number of rows."""
 
     max_us: int
     min_us: int
     rows: int
 
     def merged(self, other: SplitMark) -> SplitMark:
-        """Merge two measurements of the same rows; nothing is added up."""
+        """Merge two measurements of the same rows."""
         return SplitMark(max(self.max_us, other.max_us), min(self.min_us, other.min_us), max(self.rows, other.rows))
 
     def added(self, other: SplitMark) -> SplitMark:
-        """Merge measurements of different rows of one split; the rows are added up."""
+        """Merge measurements of different rows of one split."""
         return SplitMark(max(self.max_us, other.max_us), min(self.min_us, other.min_us), self.rows + other.rows)
 
 
@@ -46,11 +46,8 @@ class SplitTracker:
     def observe(self, split: SplitId | None, ts_us: int | None, cell: int = 0, *, latest_us: int | None = None) -> None:
         """Measure one row.
 
-        Args:
-            split: its split; a row without a split is only counted.
-            ts_us: its event time, microseconds since the epoch; a row without an event time is only counted.
-            cell: the task partition that reads the row.
-            latest_us: the future guard: a row with a later event time moves no watermark, and goes into a future mark.
+        A row without a split or an event time is only counted. A row beyond ``latest_us``, the future guard, goes into
+        a future mark.
         """
         future = ts_us is not None and latest_us is not None and ts_us > latest_us
         seen = (1, future, ts_us is None, split is None, ts_us is not None and ts_us < 0)
@@ -74,12 +71,9 @@ class SplitTracker:
         self._counts[cell] = tuple(map(add, self._counts.get(cell, _NO_ROWS), (counts.rows, *faults)))
 
     def absorb(self, other: SplitTracker, *, moved: int = 0) -> None:
-        """Merge another measurement into this tracker. A cell in both trackers counts once.
+        """Merge another measurement into this tracker, with ``moved`` added to its cells.
 
         The marks of thousands of tasks are not copied for each task.
-
-        Args:
-            moved: added to the other's cells.
         """
         for own_marks, marks in ((self._marks, other._marks), (self._future, other._future)):
             for (split, cell), mark in marks.items():
@@ -98,7 +92,7 @@ class SplitTracker:
         return _folded(self._future)
 
     def newest_us(self) -> int | None:
-        """The largest event time of the batch, microseconds, future rows included; None: no row has an event time."""
+        """The largest event time of the batch, future rows included; None: no row has an event time."""
         return max((mark.max_us for marks in (self._marks, self._future) for mark in marks.values()), default=None)
 
     def counts(self) -> BatchCounts:

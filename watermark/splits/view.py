@@ -22,7 +22,7 @@ _CLOCKS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The parts of `SplitWatermarks` from which a status is made."""
+    """The parts of `SplitWatermarks`."""
 
     name: str
     strategy: WatermarkStrategy
@@ -125,7 +125,6 @@ class View:
         lineage, timers, policy = self.states.lineage, self.states.timers, self.strategy.all_idle
         states = lineage.states
         known, idle = sum(states.values()), states[SplitState.IDLE]
-        live = known - idle - states[SplitState.FINISHED]
         if holder is None:
             return Hold(None, known=known, idle=idle, all_idle=policy)
         record, silent_since_us = self.states.records[holder], timers.silent_since_us
@@ -134,7 +133,7 @@ class View:
             names[holder],
             watermark_us=lineage.watermark_us(holder),
             low_us=self.low.us,
-            live=live,
+            live=known - idle - states[SplitState.FINISHED],
             silent=len(lineage.pending),
             known=known,
             idle=idle,
