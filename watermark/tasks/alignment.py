@@ -1,7 +1,6 @@
 """An alignment group: tasks that keep within a drift of each other. The group decides how far each task may read.
 
-Pure: no clock, no I/O. Tasks join, report and leave; every interval the group announces a cap. The cap is the only
-output.
+Tasks join, report and leave; every interval the group announces a cap. The cap is the only output.
 
     cap            = min over the members that take part of what each allows      (saturating at 64 bits)
     a member allows  max(low watermark + max drift, the watermark that it wants next)
@@ -158,18 +157,8 @@ class Member:
         return ahead_us if wanted_us is None else max(ahead_us, wanted_us)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    cap: Cap
-    holder: TaskId | None
-
-
 class AlignmentGroup:
-    """The members of one group, and how far they may read. A report is O(1), an announcement O(n).
-
-    Args:
-        mark: called with the key of each row that changes.
-    """
+    """The members of one group, and how far they may read. A report is O(1), an announcement O(n)."""
 
     def __init__(self, name: str, mark: Mark = nobody_keeps) -> None:
         self._name, self._mark = name, mark
@@ -216,11 +205,10 @@ class AlignmentGroup:
     # -- reports
 
     def report(self, task: TaskId, low_us: int | None, *, at_us: int, next_wanted_us: int | None = None) -> None:
-        """Take the report of a member; the report also ends a spell of idleness. O(1).
+        """Take the report of a member; the report also ends a spell of idleness.
 
         Args:
-            low_us: its low watermark, microseconds since the epoch; None if unknown. Then its earlier low watermark
-                keeps counting.
+            low_us: its low watermark; None if unknown. Then its earlier low watermark keeps counting.
             at_us: the time of the report: the newest report counts. At equal times the larger values count.
             next_wanted_us: its watermark after the next row; None if unknown.
 
@@ -241,7 +229,7 @@ class AlignmentGroup:
             member.low_at_us, member.low_us = at_us, low_us
 
     def idle(self, task: TaskId, *, at_us: int) -> None:
-        """Leave out a member that is quiet and has caught up, until its next report. Raises KeyError."""
+        """Leave out a member that is quiet and has caught up, until its next report."""
         member = self._members[task]
         self._changed(task)
         self._take(member, _Report(at_us, False, None))
@@ -249,8 +237,8 @@ class AlignmentGroup:
     # -- caps
 
     def cap(self) -> Cap:
-        """How far members may read. O(n)."""
-        return self._decide().cap
+        """O(n)."""
+        return self._decide()[0]
 
     @property
     def wake_at_us(self) -> int | None:
@@ -258,12 +246,9 @@ class AlignmentGroup:
         return self._next_us if self._members else None
 
     def announce(self, now_us: int) -> list[CapAnnounced]:
-        """Tell every member the cap, if the interval is over. O(n).
+        """Tell every member the cap, sorted, if the interval is over and a member has spoken. O(n).
 
         Announcements stay at multiples of the interval; missed intervals are skipped.
-
-        Returns:
-            One announcement for each member, sorted; empty before the interval is over, or while no member has spoken.
         """
         if self._params is None or self._next_us is None or now_us < self._next_us:
             return []
@@ -272,32 +257,32 @@ class AlignmentGroup:
         self._mark("group", self._name)
         if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
-        cap = self._decide().cap
+        cap = self.cap()
         self._announced_us, self._version = cap.us, max(self._version + 1, now_us)
         return [CapAnnounced(self._name, task, self._version, cap) for task in sorted(self._members, key=_BY_PARTS)]
 
     def status(self, limit: int | None = None) -> GroupStatus:
         """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
-        decision = self._decide()
+        cap, holder = self._decide()
         lows = [member.low_us for _, member in self._taking_part() if member.low_us is not None]
         minimum_us = min(lows, default=None)
         shown = sorted(self._members) if limit is None else heapq.nsmallest(limit, self._members, key=self._need)
         return GroupStatus(
             group=self._name,
             params=self._params,
-            cap=decision.cap,
+            cap=cap,
             version=self._version,
             minimum_us=minimum_us,
-            holder=decision.holder,
-            why=self._why(decision),
-            members=tuple(self._member_status(task, decision, minimum_us) for task in shown),
+            holder=holder,
+            why=self._why(cap, holder),
+            members=tuple(self._member_status(task, cap, holder, minimum_us) for task in shown),
             members_not_shown=len(self._members) - len(shown),
         )
 
     # -- restart
 
     def encoded(self, task: TaskId | None = None) -> str | None:
-        """The row of the group, or of a member, as JSON; None: no such member."""
+        """The row of the group, or of a member; None: no such member."""
         if task is not None:
             member = self._members.get(task)
             return None if member is None else to_json({"task": task, **fields_of(member)})
@@ -312,8 +297,7 @@ class AlignmentGroup:
         )
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], mark: Mark = nobody_keeps) -> AlignmentGroup:
-        """Make a group from its rows. Raises `KeyError` or `TypeError` if the data is not made of such rows."""
+    def restore(cls, data: Mapping[str, Any], mark: Mark) -> AlignmentGroup:
         group = cls(data["name"], mark)
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
         group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]
@@ -331,7 +315,6 @@ class AlignmentGroup:
     # -- how
 
     def _changed(self, task: TaskId) -> None:
-        """Mark the row of a member."""
         self._mark("member", self._name, *task.parts)
 
     def _take(self, member: Member, report: _Report) -> None:
@@ -341,15 +324,15 @@ class AlignmentGroup:
     def _taking_part(self) -> list[tuple[TaskId, Member]]:
         return [(task, member) for task, member in self._members.items() if member.state is not SplitState.IDLE]
 
-    def _decide(self) -> _Decision:
-        """The cap by its definition: a function of the members' reports."""
+    def _decide(self) -> tuple[Cap, TaskId | None]:
+        """The cap by its definition, a function of the members' reports, and its holder."""
         drift_us = 0 if self._params is None else self._params.max_drift_us
         # Plain values, because comparing caps and tasks makes the announcement to a thousand members 1.7 times as slow.
         allowed = [(*none_first(m.allowed_us(drift_us)), *task.parts, task) for task, m in self._taking_part()]
         if not allowed:
-            return _Decision(Cap.free(), None)
+            return Cap.free(), None
         known, us, *_, holder = min(allowed)
-        return _Decision(Cap.up_to(us) if known else Cap.hold(), holder)
+        return Cap.up_to(us) if known else Cap.hold(), holder
 
     # -- in words
 
@@ -357,44 +340,43 @@ class AlignmentGroup:
         member = self._members[task]
         return need(member.state, member.low_us), task.parts
 
-    def _why(self, decision: _Decision) -> str:
-        if decision.holder is None:
+    def _why(self, cap: Cap, holder: TaskId | None) -> str:
+        if holder is None or self._params is None:
             return "every task is left out, so there is no limit." if self._members else "no task has joined."
-        member, holder = self._members[decision.holder], f"task {decision.holder}"
+        member = self._members[holder]
         if member.state is SplitState.PENDING:
-            return f"{holder} has not reported yet, and the group waits for its first report."
-        if decision.cap.us == member.next_wanted_us:
-            return f"{holder} has no row before the cap, so it may read across the gap."
-        return f"{holder} has the smallest low watermark, and the others may be {self._drift()} ahead of it."
+            return f"task {holder} has not reported yet, and the group waits for its first report."
+        if cap.us == member.next_wanted_us:
+            return f"task {holder} has no row before the cap, so it may read across the gap."
+        drift = format_duration_us(self._params.max_drift_us)
+        return f"task {holder} has the smallest low watermark, and the others may be {drift} ahead of it."
 
-    def _drift(self) -> str:
-        return "" if self._params is None else format_duration_us(self._params.max_drift_us)
-
-    def _member_status(self, task: TaskId, decision: _Decision, minimum_us: int | None) -> MemberStatus:
+    def _member_status(self, task: TaskId, cap: Cap, holder: TaskId | None, minimum_us: int | None) -> MemberStatus:
         member = self._members[task]
         takes_part = member.state is not SplitState.IDLE
-        beyond = takes_part and not decision.cap.allows(member.next_us)
+        beyond = takes_part and not cap.allows(member.next_us)
         return MemberStatus(
             task=task,
             state=member.state,
             low_us=member.low_us,
             next_wanted_us=member.next_wanted_us,
             ahead_us=None if member.low_us is None or minimum_us is None else _within(member.low_us - minimum_us),
-            cap=decision.cap,
+            cap=cap,
             throttled=member.throttled,
             waiting=beyond and member.throttled,
             left_out=not takes_part,
-            why=self._member_why(member, decision, takes_part=takes_part, beyond=beyond),
+            why=_member_why(member, holder, beyond=beyond),
         )
 
-    def _member_why(self, member: Member, decision: _Decision, *, takes_part: bool, beyond: bool) -> str:
-        if not takes_part:
-            return "idle: left out until it reports"
-        if not beyond:
-            return "has not spoken: waited for" if member.state is SplitState.PENDING else "may go on"
-        if not member.throttled:
-            return "beyond the cap, and not stopped, because Spark reads this stream"
-        return f"waits: it is beyond the cap, which task {decision.holder} holds"
+
+def _member_why(member: Member, holder: TaskId | None, *, beyond: bool) -> str:
+    if member.state is SplitState.IDLE:
+        return "idle: left out until it reports"
+    if not beyond:
+        return "has not spoken: waited for" if member.state is SplitState.PENDING else "may go on"
+    if not member.throttled:
+        return "beyond the cap, and not stopped, because Spark reads this stream"
+    return f"waits: it is beyond the cap, which task {holder} holds"
 
 
 def _within(us: int) -> int:

@@ -39,16 +39,12 @@ class Cap:
     >>> min(Cap.free(), Cap.up_to(0), Cap.hold()) == Cap.hold()
     True
 
-    Attributes:
-        kind: whether there is a number.
-        us: the watermark, microseconds of event time; None unless the kind is UP_TO.
-
     Raises:
         InvalidMessage: the number is missing for UP_TO, or given for another kind.
     """
 
     kind: CapKind
-    us: int | None = None
+    us: int | None = None  # of event time; None unless the kind is UP_TO
 
     def __post_init__(self) -> None:
         if (self.us is not None) != (self.kind is CapKind.UP_TO):
@@ -57,17 +53,14 @@ class Cap:
 
     @classmethod
     def hold(cls) -> Cap:
-        """Wait, because a member has not spoken yet."""
         return cls(CapKind.HOLD)
 
     @classmethod
     def up_to(cls, us: int) -> Cap:
-        """Read while the watermark is at most ``us``, microseconds."""
         return cls(CapKind.UP_TO, us)
 
     @classmethod
     def free(cls) -> Cap:
-        """Read without a limit."""
         return cls(CapKind.FREE)
 
     def allows(self, watermark_us: int | None) -> bool:

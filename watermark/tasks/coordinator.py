@@ -65,12 +65,9 @@ class Settings:
 
     Attributes:
         interval_us: a round is begun this often, and the coordinator wants to be called this often.
-        lease_us: how long a task may be silent before it is lost.
+        lease_us: how long a task may be silent before it is lost, at most 7 days.
         quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1. A task that
             has not answered holds with its earlier low watermark.
-
-    Raises:
-        ValueError: a value is out of range.
     """
 
     interval_us: int = 1_000_000
@@ -128,7 +125,6 @@ class LowWatermarkCoordinator:
         """Take one event in.
 
         Args:
-            event: the event.
             now_us: now, microseconds since the epoch, on a clock that does not step. While it is earlier than in an
                 earlier call, time stands still here.
 
@@ -144,7 +140,7 @@ class LowWatermarkCoordinator:
             InvalidMessage: the value of a field is invalid. After any of these errors nothing was changed.
         """
         now_us = self._forward(now_us)
-        effects: list[CoordinatorEffect]
+        effects: list[CoordinatorEffect] = []
         match event:
             case ReplyLowWatermark():
                 effects = self._reply(event, now_us)
@@ -156,9 +152,8 @@ class LowWatermarkCoordinator:
                 effects = self._deregister(event, now_us)
             case TaskForgotten():
                 self._excuse(event)
-                effects = []
             case Tick():
-                effects = []
+                pass
             case _:
                 raise InvalidMessage(type(event).__name__, "type", repr(event)[:80], "an event of this coordinator")
         effects += self._lose(now_us)
@@ -173,7 +168,7 @@ class LowWatermarkCoordinator:
         return min((us for us in moments if us is not None), default=None)
 
     def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
-        """The published low watermark of a source, microseconds since the epoch; None before the first."""
+        """The published low watermark of a source; None before the first."""
         rounds = self._sources.find(job_id, source_id)
         return None if rounds is None else rounds.low_us
 
@@ -190,12 +185,8 @@ class LowWatermarkCoordinator:
         """The status for people. O(n log n); with a limit O(n), without most tasks.
 
         Args:
-            now_us: now, microseconds since the epoch.
             limit: the number of tasks of each source and of members of each group, those that need attention first;
                 None: all tasks and members, sorted.
-
-        Raises:
-            ValueError: the limit is negative.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"status of the coordinator: expected a limit of 0 or more, got {limit}")
@@ -248,7 +239,6 @@ class LowWatermarkCoordinator:
             raise ValueError("a task is not known to its source")
 
     def _encoded(self, key: Key) -> str | None:
-        """The row of a key as JSON; None if it has gone."""
         kind, *parts = key
         match kind:
             case "lost":
@@ -312,7 +302,6 @@ class LowWatermarkCoordinator:
         self._sources.excuse(task)
 
     def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
-        """Tell the published low watermark to one task."""
         rounds = self._sources[task]
         return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
 

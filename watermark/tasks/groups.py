@@ -21,11 +21,7 @@ _ANNOUNCEMENTS = 20  # the largest number for one group in an interval
 
 
 class AlignmentGroups:
-    """The groups of a coordinator, by name. A report is O(1), an announcement of one group O(n).
-
-    Args:
-        interval_us: a group announces its cap at most 20 times in so long.
-        mark: called with the key of each row that changes.
+    """The groups of a coordinator. A group announces its cap at most 20 times in ``interval_us``.
 
     >>> from lowmark.watermark.strategy import AlignmentParams
     >>> groups, task = AlignmentGroups(interval_us=1_000_000), TaskId("job", "orders", "0")
@@ -51,8 +47,7 @@ class AlignmentGroups:
     def join(self, event: TaskRegistered, now_us: int) -> None:
         """Let a task join, change or leave its group, as its registration says.
 
-        Raises:
-            DisagreeingGroup: the group has other parameters; nothing was changed.
+        Raises `DisagreeingGroup` if the group has other parameters; then nothing was changed.
         """
         task, params = event.task, event.alignment
         if params is None:
@@ -70,7 +65,6 @@ class AlignmentGroups:
         self._plan_announcement(params.group)
 
     def leave(self, task: TaskId) -> None:
-        """Let a task leave its group, if it is in one."""
         name = self.group_of.pop(task, None)
         if name is None:
             return
@@ -84,14 +78,12 @@ class AlignmentGroups:
         self._plan_announcement(name)
 
     def hear(self, task: TaskId, rounds: SourceRounds, now_us: int) -> None:
-        """Report a task to its group, if it is in one, with the task's state in its source.
-
-        Each report is dated later than the last, because the newest report counts.
-        """
+        """Report a task to its group, if it is in one, with the task's state in its source."""
         name = self.group_of.get(task)
         if name is None:
             return
         group, before_us = self._groups[name], self._spoke_us.get(task)
+        # Each report is dated later than the last, because the newest report counts.
         at_us = self._spoke_us[task] = now_us if before_us is None else max(now_us, before_us + 1)
         self._mark("spoke_us", *task.parts)
         if rounds.state(task.task_id) is SplitState.IDLE:
@@ -119,7 +111,7 @@ class AlignmentGroups:
         return effects
 
     def _plan_announcement(self, name: str) -> None:
-        """Note when a group announces next: at its own time, but not sooner after the last than the least gap."""
+        """Plan at the group's own time, but not sooner after its last announcement than the least gap."""
         group = self._groups.get(name)
         us = None if group is None else group.wake_at_us
         if us is not None and name in self._announced_us:
@@ -127,13 +119,13 @@ class AlignmentGroups:
         self._announcements.put(name, us)
 
     def status(self, limit: int | None = None) -> tuple[GroupStatus, ...]:
-        """The status of every group, sorted by name; ``limit`` bounds the members of each group."""
+        """Sorted by name; ``limit`` bounds the members of each group."""
         return tuple(self._groups[name].status(limit) for name in sorted(self._groups))
 
     # -- restart
 
     def encoded(self, kind: str, *parts: str) -> str | None:
-        """The row of a group, of a member, or of a member's group or newest report, as JSON; None if it has gone."""
+        """The row of a group, of a member, or of a member's group or newest report; None if it has gone."""
         if kind in ("group", "member"):
             group = self._groups.get(parts[0])
             return None if group is None else group.encoded(TaskId(*parts[1:]) if kind == "member" else None)
@@ -142,11 +134,6 @@ class AlignmentGroups:
         return None if value is None else to_json([*parts, value])
 
     def restore(self, saved: Mapping[str, Any], now_us: int) -> None:
-        """Take in the groups of a state, with the group and the newest report of each task.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state is not made of rows of groups.
-        """
         for group in saved["group"]:
             due_us = group["next_us"]
             if due_us is not None:  # at most an interval from now, even if the clock went back meanwhile

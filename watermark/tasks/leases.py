@@ -41,16 +41,10 @@ class Leases:
 
     Args:
         lease_us: how long a task may be silent.
-        most_gap_us: the longest time between two calls in which silence counts.
-        mark: called with the key of each row that changes.
-
-    Raises:
-        ValueError: the gap is not positive.
+        most_gap_us: the longest time between two calls in which silence counts, more than 0.
     """
 
     def __init__(self, *, lease_us: int, most_gap_us: int, mark: Mark = nobody_keeps) -> None:
-        if most_gap_us <= 0:
-            raise ValueError(f"leases: expected a gap of more than 0 us, got {most_gap_us}")
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
         self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # one for each lease; see `_look`
@@ -71,11 +65,10 @@ class Leases:
         return len(self._leases)
 
     def token(self, task: TaskId) -> str:
-        """The token of the task's run. Raises UnknownTask."""
         return self._find(task).token
 
     def lease_left_us(self, task: TaskId, now_us: int) -> int:
-        """How long the task may still be silent; less than 0: the lease is over. Raises UnknownTask."""
+        """How long the task may still be silent; less than 0: the lease is over."""
         lease = self._find(task)
         return lease.heard_us + self._lease_us - self._listened_until(now_us)
 
@@ -92,32 +85,24 @@ class Leases:
             raise StaleRun(str(task), token, "was replaced by a newer one")
 
     def is_over(self, task: TaskId, token: str) -> bool:
-        """Whether this run of the task was replaced, has left, or expired, as far as the run is remembered."""
+        """Whether this run was replaced, has left, or expired, as far as it is remembered."""
         return (task, token) in self._retired
 
     def check_registration(self, task: TaskId, token: str) -> bool:
-        """Refuse a token whose run is over. Returns whether the run is new, that is, not registered.
-
-        Raises:
-            StaleRun: the run is over.
-        """
+        """Whether the run is new. Raises `StaleRun` if it is over."""
         if self.is_over(task, token):
             raise StaleRun(str(task), token, "is over")
         known = self._leases.get(task)
         return known is None or known.token != token
 
     def register(self, task: TaskId, token: str, *, now_us: int) -> None:
-        """Begin a run that is new (`check_registration`); an earlier run of the task is over."""
+        """Begin a new run; an earlier run of the task is over."""
         self.leave(task)
         self._listen(now_us)
         self._begin(task, token)
 
     def renew(self, task: TaskId, token: str, now_us: int) -> None:
-        """Renew the lease of a task. O(1).
-
-        Raises:
-            UnknownTask, StaleRun: see ``check``; nothing was changed.
-        """
+        """Renew the lease of a task, after ``check``. O(1)."""
         self.check(task, token)
         self._listen(now_us)
         self._leases[task].heard_us = self.listened_us
@@ -157,7 +142,7 @@ class Leases:
     # -- restart
 
     def encoded(self, kind: str, task: TaskId, token: str = "") -> str | None:
-        """The row of a live run, or of an ended run with this token, as JSON; None if there is no such run."""
+        """The row of a live run, or of an ended run with this token; None: no such run."""
         if kind == "run":
             lease = self._leases.get(task)
             return None if lease is None else to_json([*task.parts, lease.token])
@@ -194,7 +179,7 @@ class Leases:
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
 
     def _look(self, task: TaskId, lease: _Lease) -> None:
-        """Plan a look at the end of a lease. A renewal leaves the planned look as it is, so a renewal is O(1)."""
+        """Plan a look at the end of a lease. A renewal leaves the planned look as it is, so it is O(1)."""
         lease.look_us = lease.heard_us + self._lease_us
         self._looks.add((lease.look_us, task.parts))
 

@@ -33,12 +33,10 @@ def check_reply(reply: ReplyLowWatermark) -> None:
     _name(reply, "token", reply.token, least=0)
     _number(reply, "timestamp", reply.timestamp)
     _number(reply, "sequence", reply.sequence, least=0)
-    for field in ("current_low_watermark", "next_wanted_us", "complete_until_us"):
+    least = {"silent_us": 0, "patience_us": 1}
+    for field in ("current_low_watermark", "next_wanted_us", "complete_until_us", *least):
         if getattr(reply, field) is not None:
-            _number(reply, field, getattr(reply, field))
-    for field, least in (("silent_us", 0), ("patience_us", 1)):
-        if getattr(reply, field) is not None:
-            _number(reply, field, getattr(reply, field), least=least)
+            _number(reply, field, getattr(reply, field), least=least.get(field, INT64.start))
     if reply.left_out is not None and not isinstance(reply.left_out, LeftOut):
         raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
 

@@ -69,7 +69,7 @@ class Answer:
 
     Attributes:
         order: sequence and time of the newest reply, and a rule for replies with equal numbers; None before any reply.
-        left_out: why it asked to be left out, by its newest reply.
+        left_out, next_wanted_us, patience_us: of its newest reply.
         counted: whether it is in the minimum or holds the minimum; after it left, as rules 4 and 5 say.
         passed: whether it was left out as idle, and is still left out at the end of the last round.
         heard_us: when it last had rows, by the coordinator's clock; None: unknown.
@@ -97,7 +97,6 @@ class Answer:
 
     @property
     def live(self) -> bool:
-        """Whether the task lives, so that it is asked."""
         return self.away_since_us is None
 
     @property
@@ -114,8 +113,7 @@ class SourceRounds:
 
     Args:
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
-        low_us: a low watermark published before; the low watermark never goes below it.
-        mark: called with the key of each row that changes.
+        low_us: a low watermark published before.
     """
 
     def __init__(
@@ -133,12 +131,11 @@ class SourceRounds:
         self.answers: dict[str, Answer] = {}
         """Every task by its id, in the order of arrival."""
         self._leaving: set[str] = set()  # tasks that are counted for the last time
-        self.live = 0
-        """How many tasks live."""
+        self.live = 0  # how many tasks live
         self.unanswered: set[str] = set()
         """The tasks that the open round still waits for."""
         self.asked_at_us: int | None = None
-        """The timestamp of the open round, larger than the timestamps of earlier rounds; None between rounds."""
+        """The timestamp of the open round; None between rounds."""
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
         self._last_asked_us: int | None = None
@@ -148,11 +145,9 @@ class SourceRounds:
         self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
         self._silence = SourceSilence()
         self.rose_at_us: int | None = None
-        """When the low watermark last rose."""
         self.returned_late = 0
         """How often a task came in below the low watermark."""
         self.history: History[str] = History()
-        """The low watermark of the last hour, and the tasks that held it."""
         self._mark = mark
 
     # -- queries
@@ -207,7 +202,7 @@ class SourceRounds:
 
     @property
     def idles(self) -> bool:
-        """Whether a round would have nothing to do: no task lives, and no task leaves."""
+        """Whether a round would have nothing to do."""
         return not self.live and not self._leaving
 
     @property
@@ -224,7 +219,7 @@ class SourceRounds:
         return self._coalescer.watermark_us(task_id)
 
     def waits_for_flow(self, task_id: str) -> bool:
-        """Whether an idle task still counts, because other tasks have not delivered for long enough meanwhile."""
+        """Whether an idle task still counts (rule 7)."""
         answer = self.answers[task_id]
         idle = answer.live and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
         return idle and answer.counted and not self._silence.runs_out(answer.heard_us)
@@ -248,13 +243,9 @@ class SourceRounds:
     def begin(
         self, task_id: str, low_us: int | None, expected: int = 1, away_limit_us: int | None = None
     ) -> int | None:
-        """Begin a run of a task; drop everything about its earlier run.
+        """Begin a run of a task, in place of its earlier run.
 
-        Args:
-            away_limit_us: how long others wait for the task once it is away; None: until it is back.
-
-        Returns:
-            How far the task comes in below the low watermark; None if it does not.
+        Returns how far the task comes in below the low watermark; None if it does not.
         """
         before = self.answers.get(task_id)
         self._forget(task_id)
@@ -270,8 +261,7 @@ class SourceRounds:
     def take(self, reply: ReplyLowWatermark, now_us: int) -> int | None:
         """Take in any reply, even a late or repeated reply.
 
-        Returns:
-            How far a new task, or a task that was left out, comes in below the low watermark; None if it does not.
+        Returns how far a new task, or a task that was left out, comes in below the low watermark; None if it does not.
         """
         task_id, low_us = reply.task_id, reply.current_low_watermark
         answer, before = self.answers[task_id], self.state(task_id)
@@ -304,7 +294,7 @@ class SourceRounds:
         return self._behind(self.task_low_us(task_id)) if came_in and news else None
 
     def leave(self, task_id: str, now_us: int) -> None:
-        """End the run of a live task that has deregistered or was lost. From now on the task is away (rule 5)."""
+        """End the run of a live task that has deregistered or was lost: from now on it is away (rule 5)."""
         answer = self.answers[task_id]
         self._changed(task_id)
         self.live -= 1
@@ -329,8 +319,7 @@ class SourceRounds:
     def ask(self, now_us: int, deadline_us: int) -> list[RetrieveLowWatermark]:
         """Begin a round, or repeat the questions of the open round to tasks that have not answered.
 
-        All questions of a round have one timestamp: the begin of the round, or a little later if the clock went back
-        over a restart.
+        All questions of a round have one timestamp, larger than those of earlier rounds.
         """
         if self.asked_at_us is None:
             self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
@@ -341,7 +330,7 @@ class SourceRounds:
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self.unanswered)]
 
     def ask_newcomer(self, task_id: str) -> list[RetrieveLowWatermark]:
-        """Let the open round, if any, wait for a new task. Returns the question to the task."""
+        """Let the open round, if any, wait for a new task."""
         if self.asked_at_us is None:
             return []
         self.unanswered.add(task_id)
@@ -351,7 +340,7 @@ class SourceRounds:
         """End the open round: publish the minimum if it rose. Returns the notices to live tasks, sorted by id.
 
         Args:
-            listened_us: now, by the clock of listening (``Leases.listened_us``).
+            listened_us: ``Leases.listened_us``.
         """
         self.asked_at_us = self.deadline_us = None
         self.unanswered = set()
@@ -384,13 +373,12 @@ class SourceRounds:
         return [self.notice(task_id, self.low_us, now_us) for task_id in live]
 
     def notice(self, task_id: str, low_us: int, now_us: int) -> NotifyNewLowWatermark:
-        """Make the message that tells a task the low watermark."""
         return NotifyNewLowWatermark(self.job_id, self.source_id, task_id, now_us, low_us)
 
     # -- restart
 
     def encoded(self, task_id: str | None = None) -> str | None:
-        """The row of the source, or of a task, as JSON, without the open round and the history; None: no such task."""
+        """The row of the source, or of a task; None: no such task."""
         if task_id is None:
             return to_json(
                 {
@@ -409,12 +397,8 @@ class SourceRounds:
         return to_json({"task_id": task_id, "low_us": self.task_low_us(task_id), **saved})
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark = nobody_keeps) -> SourceRounds:
-        """Make the rounds from their rows. No round is open, so the tasks are asked anew.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data is not made of such rows.
-        """
+    def restore(cls, data: Mapping[str, Any], *, quorum: float, mark: Mark) -> SourceRounds:
+        """Make the rounds from their rows. No round is open, so the tasks are asked anew."""
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], mark=mark)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
@@ -442,11 +426,9 @@ class SourceRounds:
     # -- how
 
     def _changed(self, task_id: str) -> None:
-        """Mark the row of a task."""
         self._mark("task", self.job_id, self.source_id, task_id)
 
     def _source_changed(self) -> None:
-        """Mark the row of the source, which has nothing of its tasks."""
         self._mark("source", self.job_id, self.source_id)
 
     def _completeness(self, task_id: str) -> tuple[bool, int, str]:

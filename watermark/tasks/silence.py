@@ -47,7 +47,7 @@ class SourceSilence:
             self._clock.measure(longest_us)
 
     def delivered(self, at_us: int) -> None:
-        """Note that a task had rows at this moment. Old news changes nothing."""
+        """Note that a task had rows at this moment."""
         if self._newest_us is None or at_us > self._newest_us:
             self._newest_us = at_us
             if self._clock is not None:

@@ -39,9 +39,7 @@ class Sources:
     Args:
         interval_us: a round of each source is begun this often.
         deadline_us: a round ends after so long at the latest.
-        quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1.
         leases: its clock of listening tells how long a source has been without tasks.
-        mark: called with the key of each row that changes.
 
     >>> leases, task = Leases(lease_us=30, most_gap_us=20), TaskId("job", "orders", "0")
     >>> sources = Sources(interval_us=10, deadline_us=30, quorum=1.0, leases=leases)
@@ -67,11 +65,9 @@ class Sources:
         self._kept_in: dict[tuple[str, str], int] = {}
         self.kept = 0
         """How many places are kept by tasks that are away; a source that is over keeps at least one."""
-        self.epoch = 0
-        """Grows when a low watermark, a task, its run or its state has changed."""
+        self.epoch = 0  # see `LowWatermarkCoordinator.epoch`
 
     def __getitem__(self, task: TaskId) -> SourceRounds:
-        """The source of a task. Raises KeyError."""
         return self._sources[task.job_id, task.source_id]
 
     def __iter__(self) -> Iterator[SourceRounds]:
@@ -79,7 +75,6 @@ class Sources:
         return iter(sorted(self._sources.values(), key=_KEY))
 
     def find(self, job_id: str, source_id: str) -> SourceRounds | None:
-        """The source with these ids; None: there is no such source."""
         return self._sources.get((job_id, source_id))
 
     def knows(self, task: TaskId) -> bool:
@@ -116,7 +111,6 @@ class Sources:
         return [TaskReturnedLate(reply.task, behind_us, "it had no rows while the others delivered")]
 
     def leave(self, task: TaskId, now_us: int) -> None:
-        """End the run of a live task."""
         rounds = self[task]
         rounds.leave(task.task_id, now_us)
         self._tasks_changed(rounds)
@@ -132,7 +126,7 @@ class Sources:
 
     @property
     def next_us(self) -> int | None:
-        """When to call ``look`` next; None: there is no source to look at."""
+        """When to call ``look`` next."""
         return self._looks.next_us
 
     def look(self, now_us: int) -> list[RetrieveLowWatermark | NotifyNewLowWatermark]:
@@ -205,16 +199,12 @@ class Sources:
     # -- restart
 
     def encoded(self, job_id: str, source_id: str, *task_id: str) -> str | None:
-        """The row of a source, or of one of its tasks, as JSON; None if it has gone."""
+        """The row of a source, or of one of its tasks; None if it has gone."""
         rounds = self.find(job_id, source_id)
         return None if rounds is None else rounds.encoded(*task_id)
 
     def restore(self, saved: Iterable[Mapping[str, Any]], now_us: int) -> None:
-        """Take in the sources of a state. Every source is looked at at once.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state is not made of rows of sources.
-        """
+        """Take in the sources of a state. Every source is looked at at once."""
         for source in saved:
             rounds = SourceRounds.restore(source, quorum=self._quorum, mark=self._mark)
             self._sources[rounds.key] = rounds

@@ -27,15 +27,13 @@ class TaskStatus:
     """One task of a source.
 
     Attributes:
-        task: the task's id.
         mark: a mark of its run, 12 characters; not the token, because a token would let others speak for the task.
         state: PENDING (has not reported a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are,
             and waited for) or FINISHED (is away and excused). A task that is away is PENDING or ACTIVE while it counts.
         low_watermark_us: its largest reported low watermark; also while it is left out.
         lease_left_us: how long it may still be silent; None once it is away.
         waited_for: whether the open round waits for its answer.
-        group: its alignment group, or None.
-        why: the reason for its state, completing "task x is <state>: <why>".
+        why: completes "task x is <state>: <why>".
         away_since_us: when it deregistered or was lost, microseconds since the epoch; None: it lives.
         complete_until_us: the sink of its query has everything up to this time, microseconds; None: not known.
     """
@@ -57,7 +55,6 @@ class SourceStatus:
     """One source.
 
     Attributes:
-        job_id, source_id: the ids of the job and the source.
         low_watermark_us: the published low watermark, microseconds since the epoch.
         holder: the task that keeps the low watermark from rising, or None.
         why: why the low watermark stands, one sentence.
@@ -66,9 +63,7 @@ class SourceStatus:
         returned_late: how often a task came in below the low watermark.
         held: the holders of the last hour, newest first, by task id.
         tasks: all tasks, sorted; with a limit the tasks that need attention first, in that order.
-        tasks_not_shown: number of tasks that the limit left out.
         states: number of tasks by state, counting all tasks; every state is there.
-        expected: the number of tasks expected by its tasks.
         missing: number of expected tasks that never came.
         away: number of tasks that are away and waited for, counting all tasks.
         complete_until_us: the sinks of all its tasks have everything up to this time, microseconds; None: not known for
@@ -97,17 +92,11 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStatus:
-    """The status of all sources and groups.
-
-    Attributes:
-        sources: every source, sorted.
-        groups: every alignment group, sorted by name.
-        lost: number of tasks given up since the first start.
-    """
+    """The status of all sources and groups, sorted."""
 
     sources: tuple[SourceStatus, ...]
     groups: tuple[GroupStatus, ...]
-    lost: int
+    lost: int  # tasks given up since the first start
 
 
 def run_mark(token: str) -> str:
@@ -121,22 +110,10 @@ def run_mark(token: str) -> str:
 
 
 def source_status(
-    rounds: SourceRounds,
-    leases: Leases,
-    group_of: Mapping[TaskId, str],
-    now_us: int,
-    limit: int | None = None,
+    rounds: SourceRounds, leases: Leases, group_of: Mapping[TaskId, str], now_us: int, limit: int | None
 ) -> SourceStatus:
-    """The status of one source. O(n log n), with a limit O(n).
-
-    Args:
-        rounds: its tasks and their answers.
-        leases: the tasks that are alive.
-        group_of: the alignment group of each task in a group.
-        now_us: now; the rest of a lease is counted from this moment.
-        limit: the number of tasks, those that need attention first; None: all.
-    """
-    unanswered, complete = rounds.unanswered, rounds.live >= rounds.expected  # O(n), so not for each task
+    """The status of one source. O(n log n), with a limit O(n)."""
+    complete = rounds.live >= rounds.expected  # O(n), so not for each task
 
     def task_status(task: TaskId) -> TaskStatus:
         alive = task in leases
@@ -146,7 +123,7 @@ def source_status(
             state=rounds.state(task.task_id),
             low_watermark_us=rounds.task_low_us(task.task_id),
             lease_left_us=leases.lease_left_us(task, now_us) if alive else None,
-            waited_for=task.task_id in unanswered,
+            waited_for=task.task_id in rounds.unanswered,
             group=group_of.get(task),
             why=_task_why(rounds, task.task_id, complete=complete),
             away_since_us=rounds.answers[task.task_id].away_since_us,
@@ -154,13 +131,8 @@ def source_status(
         )
 
     states = {task_id: rounds.state(task_id) for task_id in rounds.answers}
-    shown = (
-        sorted(states)
-        if limit is None
-        else heapq.nsmallest(
-            limit, states, key=lambda task_id: (need(states[task_id], rounds.task_low_us(task_id)), task_id)
-        )
-    )
+    needs = ((need(state, rounds.task_low_us(task_id)), task_id) for task_id, state in states.items())
+    shown = sorted(states) if limit is None else [task_id for _, task_id in heapq.nsmallest(limit, needs)]
     tasks = [TaskId(rounds.job_id, rounds.source_id, task_id) for task_id in shown]
     counts = Counter(states.values())
     least = rounds.least_complete

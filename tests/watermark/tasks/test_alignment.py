@@ -14,6 +14,7 @@ from lowmark.watermark import (
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, MemberStatus
 from lowmark.watermark.tasks.cap import Cap, CapKind
+from lowmark.watermark.tasks.snapshot import nobody_keeps
 
 from tests.watermark.tasks.coordinator_world import rows_of
 
@@ -208,7 +209,7 @@ def test_versions_grow_also_when_the_group_comes_back_from_an_old_snapshot() -> 
     group.announce(100)
     old = rows_of(group)
     seen = [each.version for now_us in range(200, 1_000, 100) for each in group.announce(now_us)]
-    again = [each.version for each in AlignmentGroup.restore(old).announce(1_000)]
+    again = [each.version for each in AlignmentGroup.restore(old, nobody_keeps).announce(1_000)]
 
     assert seen == sorted(set(seen))
     assert again[0] > seen[-1]
@@ -275,7 +276,7 @@ def test_a_group_comes_back_whole() -> None:
     group.report(ORDERS, 0, at_us=1, next_wanted_us=3)
     group.idle(CLICKS, at_us=1)
     group.announce(100)
-    again = AlignmentGroup.restore(rows_of(group))
+    again = AlignmentGroup.restore(rows_of(group), nobody_keeps)
 
     assert rows_of(group) == rows_of(again)
     fields, fields_again = dict(vars(group)), dict(vars(again))
@@ -287,6 +288,7 @@ def test_what_is_no_snapshot_is_refused() -> None:
     good = rows_of(group_of(ORDERS))
     for bad in ({}, {**good, "members": [{"task": {}}]}, {**good, "params": {"group": "g"}}, {**good, "members": [7]}):
         with pytest.raises((KeyError, TypeError)):
-            AlignmentGroup.restore(json.loads(json.dumps(bad)))
+            AlignmentGroup.restore(json.loads(json.dumps(bad)), nobody_keeps)
+    params = {"group": "g", "max_drift_us": -1, "update_interval_us": 1}
     with pytest.raises(InvalidStrategy):
-        AlignmentGroup.restore({**good, "params": {"group": "g", "max_drift_us": -1, "update_interval_us": 1}})
+        AlignmentGroup.restore({**good, "params": params}, nobody_keeps)

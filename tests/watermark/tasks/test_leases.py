@@ -126,8 +126,3 @@ def test_a_restart_keeps_tokens_and_begins_leases_anew() -> None:
     assert all(rows(leases, kind) == rows(again, kind) for kind in ("run", "retired"))
     assert again.expired(1_000_030) == []
     assert again.expired(1_000_031) == [A]
-
-
-def test_a_gap_is_positive() -> None:
-    with pytest.raises(ValueError, match="more than 0"):
-        Leases(lease_us=LEASE_US, most_gap_us=0)
