@@ -1,8 +1,7 @@
 """Durations given by users: converts Spark's, ISO's and our own spelling to microseconds.
 
-Every text is converted here, once. The accepted forms are Spark's for ``withWatermark`` and triggers
-(``IntervalUtils.stringToInterval``), ISO-8601 (``java.time.Duration``), ``timedelta``, and the output of
-`format_duration_us`, because users paste that output.
+The accepted forms are Spark's for ``withWatermark`` and triggers (``IntervalUtils.stringToInterval``), ISO-8601
+(``java.time.Duration``), ``timedelta``, and the output of `format_duration_us`, because users paste that output.
 """
 
 from __future__ import annotations
@@ -50,16 +49,13 @@ _HINT = 'write "10 seconds", "1m 30s", "PT10S" or timedelta(seconds=10).'
 
 
 def duration_us(value: str | timedelta, *, what: str) -> int:
-    """A duration as whole microseconds.
+    """A duration as whole microseconds, 0 or more. Parts of a microsecond are cut off, as Spark does.
 
     Args:
         value: a ``timedelta``, a Spark interval ("10 seconds", "interval 1 minute 30 seconds", "1.5 seconds";
             any case, singular or plural, week to microsecond), an ISO-8601 duration ("PT10S", "P1DT2H"), or a printed
             duration ("1m 30s", "200ms"; d, h, m, s, ms or us directly behind the number).
         what: the setting of the duration, for the error.
-
-    Returns:
-        Microseconds, 0 or more. Parts of a microsecond are cut off, as Spark does.
 
     Raises:
         InvalidDuration: the value is no duration, is negative, has months or years (their length varies), or
@@ -129,15 +125,14 @@ def _parse_us(text: str, what: str) -> int:
         return int(-total if sign == "-" else total)
     if _ISO_CALENDAR.match(lower):
         raise InvalidDuration(what, shown(text), "a month or a year has no fixed length", "use weeks or days.")
-    body, total = re.sub(r"^interval\s+", "", lower), Fraction(0)
-    at = 0
+    body, total, at = re.sub(r"^interval\s+", "", lower), Fraction(0), 0
     while part := _PART.match(body, at):
         sign, amount, word, symbol = part.groups()
         word = _SYMBOL_UNIT[symbol] if word is None else word
         total += (-1 if sign == "-" else 1) * _part_us(amount, word, text, what)
         at = part.end()
-    if at == 0 or body[at:].strip():
-        left = body[at:].strip()
+    left = body[at:].strip()
+    if at == 0 or left:
         raise InvalidDuration(what, shown(text), f'cannot read "{left}"' if left else "it is empty", _HINT)
     return int(total)
 
@@ -147,8 +142,7 @@ def _part_us(amount: str, word: str, text: str, what: str) -> Fraction:
     if unit in _CALENDAR_UNITS:
         raise InvalidDuration(what, shown(text), f"a {unit} has no fixed length", "use weeks or days.")
     if unit not in _UNIT_US:
-        reason = f'"{word}" is not a unit; units go from week to microsecond'
-        raise InvalidDuration(what, shown(text), reason, _HINT)
+        raise InvalidDuration(what, shown(text), f'"{word}" is not a unit; units go from week to microsecond', _HINT)
     if "." in amount and unit != "second":
         raise InvalidDuration(what, shown(text), "only seconds may have a fraction", f"use a smaller unit than {unit}.")
     return Fraction(amount) * _UNIT_US[unit]

@@ -128,9 +128,9 @@ def _unpickled(kind: type[LowmarkError], args: tuple[Any, ...]) -> LowmarkError:
 class InvalidDuration(LowmarkError, ValueError):
     """A value that is no length of time."""
 
-    what: str  # the setting of the duration, such as "max drift"
+    what: str  # the setting, such as "max drift"
     got: str  # the value as the caller wrote it (``repr``)
-    reason: str  # the fault of the value
+    reason: str
     hint: str  # a correct value
     _fact = "{what}: {got} is not a duration: {reason}"
 
@@ -138,9 +138,9 @@ class InvalidDuration(LowmarkError, ValueError):
 class InvalidTime(LowmarkError, ValueError):
     """A value that is no time on the time line."""
 
-    what: str  # the setting of the time, such as "--past"
+    what: str  # the setting, such as "--past"
     got: str  # the value as the caller wrote it (``repr``)
-    reason: str  # the fault of the value
+    reason: str
     _fact = "{what}: {got} is not a time: {reason}"
     _hint = 'write the zone behind the time, as "2026-11-23T10:00Z" or "2026-11-23T11:00+01:00".'
 
@@ -150,8 +150,8 @@ class InvalidStrategy(LowmarkError, ValueError):
 
     setting: str  # the method or field concerned
     got: str  # the value as the caller wrote it
-    expected: str  # the accepted values
-    hint: str  # what to do
+    expected: str
+    hint: str
     _fact = "{setting}: expected {expected}, got {got}"
 
 

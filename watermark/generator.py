@@ -43,10 +43,9 @@ def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.N
 
 
 def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
-    """The first event time that brings the watermark beyond ``watermark_us``: a reader that may get as far as that
-    watermark reads the rows before this time, and no later rows.
+    """The inverse of ``bounded_watermark_us``: the first event time that brings the watermark beyond ``watermark_us``.
 
-    The inverse of ``bounded_watermark_us``, including the millisecond and the rounding; the result fits 64 bits.
+    A reader that may get as far as that watermark reads the rows before this time. The result fits 64 bits.
 
     >>> first_time_beyond_us(1_326_000, 10_000)
     1338000
@@ -67,7 +66,6 @@ class WatermarkOutput(Protocol):
 
     def emit_watermark(self, watermark_us: int) -> None:
         """Publish a watermark of this split, microseconds since the epoch."""
-        ...
 
 
 class WatermarkGenerator(Protocol):
@@ -75,18 +73,13 @@ class WatermarkGenerator(Protocol):
 
     def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
         """Take one row. A punctuated generator emits here."""
-        ...
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emit the watermark. Called after each batch."""
-        ...
 
 
 class BoundedOutOfOrderness:
-    """The largest event time so far, less a bound, less 1 ms. Emits nothing before the first row.
-
-    Args:
-        bound_us: how late a row may be, microseconds, 0 or more.
+    """The largest event time so far, less a bound of 0 or more, less 1 ms. Emits nothing before the first row.
 
     Raises:
         ValueError: the bound is negative.
@@ -99,13 +92,11 @@ class BoundedOutOfOrderness:
         self._max_us: int | None = None
 
     def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
-        """Remember the time if it is the largest; the row and the output are not needed."""
         del event, output
         if self._max_us is None or timestamp_us > self._max_us:
             self._max_us = timestamp_us
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit ``max - bound - 1 ms``."""
         if self._max_us is not None:
             output.emit_watermark(bounded_watermark_us(self._max_us, self._bound_us))
 
@@ -113,8 +104,6 @@ class BoundedOutOfOrderness:
 class NoWatermarks:
     """A generator that never emits, for streams without a watermark."""
 
-    def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
-        """Nothing."""
+    def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None: ...
 
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Nothing."""
+    def on_periodic_emit(self, output: WatermarkOutput) -> None: ...

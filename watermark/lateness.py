@@ -18,10 +18,7 @@ _STEPS = 1 << _BITS
 
 
 def buckets_of(values_us: Micros) -> npt.NDArray[np.intp]:
-    """The bucket of each value; shape (n,) in and out.
-
-    Args:
-        values_us: microseconds; a negative value counts as 0.
+    """The bucket of each value, shape (n,) in and out; a negative value counts as 0.
 
     >>> buckets_of(np.array([-5, 0, 1, 31, 32, 1_000_000])).tolist()
     [0, 0, 1, 31, 32, 270]
@@ -34,7 +31,7 @@ def buckets_of(values_us: Micros) -> npt.NDArray[np.intp]:
 
 
 def upper_edges(buckets: npt.NDArray[np.intp]) -> Micros:
-    """The largest value of each bucket, microseconds; shape (n,) in and out.
+    """The largest value of each bucket, shape (n,) in and out.
 
     >>> upper_edges(np.array([0, 31, 32, 270])).tolist()
     [0, 31, 33, 1015807]
@@ -46,7 +43,7 @@ def upper_edges(buckets: npt.NDArray[np.intp]) -> Micros:
 
 
 def lower_edges(buckets: npt.NDArray[np.intp]) -> Micros:
-    """The smallest value of each bucket, microseconds; shape (n,) in and out.
+    """The smallest value of each bucket, shape (n,) in and out.
 
     >>> lower_edges(np.array([0, 31, 32, 270])).tolist()
     [0, 31, 32, 983040]
@@ -113,9 +110,7 @@ class LatenessHistogram:
     def __init__(self) -> None:
         self._counts = np.zeros(0, np.int64)  # as long as the highest bucket in use
         self.rows = 0
-        """Number of counted rows."""
         self.largest_us = 0
-        """The largest lateness, 0 before the first row."""
 
     def add(self, values_us: Micros) -> None:
         """Count rows; a negative lateness counts as none. O(n)."""
@@ -129,11 +124,7 @@ class LatenessHistogram:
         self.largest_us = max(self.largest_us, int(values_us.max()))
 
     def quantile_us(self, share: float) -> int:
-        """A lateness that at least this share of the rows does not exceed, 0 without rows.
-
-        Args:
-            share: 0 to 1.
-        """
+        """A lateness that at least this share of the rows, 0 to 1, does not exceed; 0 without rows."""
         if not self.rows:
             return 0
         needed = min(self.rows, int(np.ceil(self.rows * share - 1e-9)))
@@ -141,12 +132,11 @@ class LatenessHistogram:
         return min(int(upper_edges(np.array([bucket]))[0]), self.largest_us)
 
     def rows_above(self, bound_us: int) -> int:
-        """How many rows are certainly later than the bound: rows in the bucket of the bound are not counted."""
+        """How many rows are certainly later than the bound: not those in its bucket."""
         bucket = int(buckets_of(np.array([bound_us]))[0])
         return int(self._counts[bucket + 1 :].sum())
 
     def merge(self, other: LatenessHistogram) -> None:
-        """Add the counts of another histogram."""
         length = max(len(self._counts), len(other._counts))
         counts = np.zeros(length, np.int64)
         counts[: len(self._counts)] += self._counts

@@ -24,10 +24,7 @@ _ISO = re.compile(
 
 
 def us_of(at: datetime) -> int:
-    """Microseconds of a datetime, exactly.
-
-    Raises:
-        TypeError: it has no time zone.
+    """Microseconds of a datetime with a time zone, exactly.
 
     >>> us_of(datetime(1970, 1, 2, microsecond=7, tzinfo=timezone.utc))
     86400000007
@@ -76,7 +73,7 @@ def datetime_from_iso(text: str) -> datetime:
 
 
 def _in_long_form(text: str) -> str:
-    """A time in the form that Python 3.10 reads; the same text if it is no time.
+    """The form that Python 3.10 reads; the same text if it is no time.
 
     >>> _in_long_form("2026-01-01 10:00:00.123456789+0100")
     '2026-01-01T10:00:00.123456+01:00'
@@ -92,10 +89,7 @@ def _in_long_form(text: str) -> str:
 
 
 def datetime_of(us: int) -> datetime:
-    """The datetime in UTC of microseconds.
-
-    Raises:
-        OverflowError: it is before the year 1 or after the year 9999.
+    """The datetime in UTC. Raises `OverflowError` before the year 1 and after the year 9999.
 
     >>> us_of(datetime_of(-1))
     -1
@@ -122,7 +116,7 @@ def none_first(us: int | None) -> tuple[bool, int]:
 
 
 def utc(us: int | None) -> datetime | None:
-    """Microseconds since the epoch as an aware datetime; None for None, and for years outside of datetime's range."""
+    """Like `datetime_of`; None for None, and for years outside of datetime's range."""
     if us is None:
         return None
     try:

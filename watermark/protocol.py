@@ -28,23 +28,18 @@ class TaskId:
 
     >>> print(TaskId("billing", "orders", "0"))
     billing/orders/0
-
-    Attributes:
-        job_id: the application, or the query.
-        source_id: the stream's name.
-        task_id: the task, unique within the job and the stream.
     """
 
-    job_id: str
-    source_id: str
-    task_id: str
+    job_id: str  # the application, or the query
+    source_id: str  # the stream's name
+    task_id: str  # unique within the job and the stream
 
     def __str__(self) -> str:
         return f"{self.job_id}/{self.source_id}/{self.task_id}"
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The fields as a tuple: a fast sort key, and the form in JSON."""
+        """A fast sort key, and the form in JSON."""
         return self.job_id, self.source_id, self.task_id
 
 
@@ -88,18 +83,18 @@ class ReplyLowWatermark(_RoundMessage):
     ``sequence``, then largest ``timestamp``. So replies may come twice, late, or in any order.
 
     Attributes:
-        timestamp: the timestamp of the answered question; without a question, the time of the report.
-        current_low_watermark: microseconds of event time; None while the task has none (because a split is
-            silent so far, which holds; or because the task has no split, see ``left_out``).
+        timestamp: that of the answered question; without a question, the time of the report.
+        current_low_watermark: None while the task has none (because a split is silent so far, which holds; or because
+            the task has no split, see ``left_out``).
         left_out: why it shall be left out until it replies otherwise; None: it takes part.
         next_wanted_us: its watermark after its next row, for alignment; None if unknown.
         sequence: grows with every reply of one run; a task that only answers questions may leave it 0.
-        silent_us: how long ago it had rows, microseconds, 0 or more; None: it has rows now, or, if it is left out,
-            that time is unknown.
-        patience_us: how long others must deliver after its last rows before it is left out as IDLE, microseconds, more
-            than 0; None: it is left out at once.
-        complete_until_us: the sink of its query has everything up to this time, microseconds of event time; None: not
-            known. The coordinator only keeps the time, for `lowmark wait --job`.
+        silent_us: how long ago it had rows, 0 or more; None: it has rows now, or, if it is left out, that time is
+            unknown.
+        patience_us: how long others must deliver after its last rows before it is left out as IDLE, more than 0; None:
+            it is left out at once.
+        complete_until_us: the sink of its query has everything up to this event time; None: not known. The coordinator
+            only keeps the time, for `lowmark wait --job`.
     """
 
     current_low_watermark: int | None
@@ -114,13 +109,9 @@ class ReplyLowWatermark(_RoundMessage):
 
 @dataclass(frozen=True, slots=True)
 class NotifyNewLowWatermark(_RoundMessage):
-    """The low watermark of the stream rose.
+    """The low watermark of the stream rose."""
 
-    Attributes:
-        new_low_watermark: microseconds of event time; larger than in every earlier message.
-    """
-
-    new_low_watermark: int
+    new_low_watermark: int  # larger than in every earlier message
 
 
 # -- tasks come and go
@@ -175,8 +166,7 @@ class TaskDeregistered:
 class TaskForgotten:
     """An operator declares an absent task gone for good, which ends the wait of the other tasks.
 
-    Attributes:
-        task: the id of the task. If the task comes back all the same, it takes its place.
+    If the task comes back all the same, it takes its place.
     """
 
     task: TaskId
@@ -184,14 +174,10 @@ class TaskForgotten:
 
 @dataclass(frozen=True, slots=True)
 class TaskLost:
-    """A task was given up because its lease ran out. The task is away, and has to register again.
-
-    Attributes:
-        why: completes the sentence "task x was lost: <why>".
-    """
+    """A task was given up because its lease ran out. The task is away, and has to register again."""
 
     task: TaskId
-    why: str
+    why: str  # completes the sentence "task x was lost: <why>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +202,3 @@ class LowWatermarkListener(Protocol):
 
     def on_new_low_watermark(self, message: NotifyNewLowWatermark) -> None:
         """Take a rise. Must not block."""
-        ...

@@ -47,9 +47,9 @@ class AlignmentParams:
     """Splits and streams of one group stay within a drift of each other.
 
     Attributes:
-        group: the group's name; every stream with this name takes part.
-        max_drift_us: how far ahead of the group's minimum a split may be read, microseconds, 0 or more.
-        update_interval_us: how often the cap is announced, microseconds, more than 0.
+        group: every stream with this name takes part.
+        max_drift_us: how far ahead of the group's minimum a split may be read, 0 or more.
+        update_interval_us: how often the cap is announced, more than 0.
 
     Raises:
         InvalidStrategy: a value is out of range.
@@ -70,16 +70,7 @@ class AlignmentParams:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveBound:
-    """A bound that follows the measured lateness of each split.
-
-    Attributes:
-        coverage: the share of rows that shall be in time, more than 0, less than 1.
-        at_least_us: the smallest bound, whole milliseconds.
-        at_most_us: the largest bound, whole milliseconds.
-
-    Raises:
-        InvalidStrategy: a value is out of range, or the smallest bound is more than the largest.
-    """
+    """See `WatermarkStrategy.for_adaptive_out_of_orderness`."""
 
     coverage: float
     at_least_us: int
@@ -93,10 +84,8 @@ class AdaptiveBound:
             raise InvalidStrategy(f"{setting}(coverage=)", repr(given), expected, "0.999 is all but one row in 1,000.")
         for name, us in (("at_least", self.at_least_us), ("at_most", self.at_most_us)):
             if us < 0 or us % MILLISECOND_US:
-                got = format_duration_us(us)
-                raise InvalidStrategy(
-                    f"{setting}({name}=)", got, "whole milliseconds", "Spark's watermark counts them."
-                )
+                where, got = f"{setting}({name}=)", format_duration_us(us)
+                raise InvalidStrategy(where, got, "whole milliseconds", "Spark's watermark counts them.")
         if self.at_least_us > self.at_most_us:
             got = f"at_least={format_duration_us(self.at_least_us)}, at_most={format_duration_us(self.at_most_us)}"
             raise InvalidStrategy(setting, got, "at_least of at_most or less", "bounds stay between the two.")
@@ -106,15 +95,11 @@ class AdaptiveBound:
 class ProgressiveIdleness:
     """An idle timeout that is short when a stream begins and grows evenly with its age.
 
-    Attributes:
-        at_start_us: the timeout of a new stream, microseconds, more than 0.
-        over_us: the age from which on the timeout is the whole timeout; microseconds, more than 0.
-
     Source: Confluent's progressive idleness for Flink.
     """
 
-    at_start_us: int
-    over_us: int
+    at_start_us: int  # the timeout of a new stream
+    over_us: int  # the age from which on the timeout is the whole timeout
 
     def timeout_us(self, whole_us: int, age_us: int) -> int:
         """The timeout of a stream of this age, rounded down.
@@ -145,13 +130,10 @@ class WatermarkStrategy:
         adaptive: how each split's bound is found, with `out_of_orderness_us` as the smallest; None: it is the bound.
         idle_clock: which time counts as silence; None: FLOW while the low watermark holds when all are idle, else TIME.
         future_guard_us: how far ahead of the clock an event time may be and still count, or None for any.
-        alignment: the alignment group, or None for no alignment.
         grace_us: how long a silent new split may hold; None: 1 minute if it is known to be empty, else for ever.
-        all_idle: what the low watermark does while all splits are idle.
         all_idle_delay_us: how far ``advance`` stays behind the time up to which the sources were read.
         quorum: share of the splits that must take part before idle splits are left out, or None for any share.
-        percentile: share of the splits that the low watermark waits for, in per cent, more than 1, or None for all
-            splits.
+        percentile: share of the splits that the low watermark waits for, in per cent, or None for all splits.
 
     Raises:
         InvalidStrategy: a value is out of range, or a setting lacks another setting that it needs.
@@ -180,21 +162,15 @@ class WatermarkStrategy:
         _at_least("with_future_guard", self.future_guard_us, 0)
         _at_least("with_grace", self.grace_us, 1)
         _at_least("with_all_idle(delay=)", self.all_idle_delay_us, 0)
-        for setting, function in (
-            ("for_generator", self.generator),
-            ("timestamp assigner", self.timestamp_assigner),
-        ):
+        for setting, function in (("for_generator", self.generator), ("timestamp assigner", self.timestamp_assigner)):
             if function is not None and not callable(function):
                 raise InvalidStrategy(
                     setting, repr(function), "a function", "pass the function itself, not its result."
                 )
         if (self.all_idle is AllIdle.ADVANCE) != (self.all_idle_delay_us is not None):
-            raise InvalidStrategy(
-                "with_all_idle",
-                f"{self.all_idle.value!r} {'without' if self.all_idle_delay_us is None else 'with'} a delay",
-                'a delay with "advance", and only there',
-                'with_all_idle("advance", delay="1 minute").',
-            )
+            got = f"{self.all_idle.value!r} {'without' if self.all_idle_delay_us is None else 'with'} a delay"
+            expected, hint = 'a delay with "advance", and only there', 'with_all_idle("advance", delay="1 minute").'
+            raise InvalidStrategy("with_all_idle", got, expected, hint)
         if self.idle_clock is IdleClock.FLOW and self.all_idle is not AllIdle.HOLD:
             raise InvalidStrategy(
                 "with_idleness(clock=)",
@@ -234,8 +210,7 @@ class WatermarkStrategy:
 
         Args:
             coverage: the share of rows that shall be in time, more than 0, less than 1.
-            at_least: the smallest bound; whole milliseconds.
-            at_most: the largest bound; whole milliseconds.
+            at_least, at_most: the smallest and the largest bound; whole milliseconds.
 
         Raises:
             InvalidStrategy: a value is out of range.
@@ -396,10 +371,7 @@ class WatermarkStrategy:
         off, and a split that never spoke stops the low watermark.
 
         Args:
-            share: more than 0, at most 1; 1 leaves no idle split out.
-
-        Raises:
-            InvalidStrategy: the share is out of range, or ``with_all_idle`` is not "hold".
+            share: more than 0, at most 1; 1 leaves no idle split out. Only with the ``with_all_idle`` of "hold".
 
         Source: Samza's ``WatermarkStates``.
         """
@@ -416,9 +388,6 @@ class WatermarkStrategy:
             percentile: in per cent, more than 1, at most 100, which is the true minimum; 0.99 is refused, because it
                 would pass nearly all splits.
 
-        Raises:
-            InvalidStrategy: the percentile is out of range.
-
         Source: MillWheel (VLDB 2013), section 7.2, the 99 % low watermark.
         """
         return replace(self, percentile=percentile)
@@ -432,7 +401,7 @@ class WatermarkStrategy:
 
     @property
     def silence_clock(self) -> IdleClock:
-        """The clock for a split's silence, with the default filled in."""
+        """``idle_clock``, with the default filled in."""
         if self.idle_clock is not None:
             return self.idle_clock
         return IdleClock.FLOW if self.all_idle is AllIdle.HOLD else IdleClock.TIME
@@ -449,7 +418,6 @@ class WatermarkStrategy:
         return -(-bound_us // MILLISECOND_US)
 
     def create_generator(self) -> WatermarkGenerator:
-        """Make a generator for one split."""
         return BoundedOutOfOrderness(self.out_of_orderness_us) if self.generator is None else self.generator()
 
     def watermark_of_max(self, max_us: int) -> int:
@@ -461,12 +429,11 @@ class WatermarkStrategy:
         return bounded_watermark_us(max_us, self.out_of_orderness_us)
 
     def watermarks_of_max(self, max_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Do ``watermark_of_max`` for many splits at once; shape (n,) in, shape (n,) out."""
+        """Do ``watermark_of_max`` for many splits at once; shape (n,) in and out."""
         return bounded_watermarks_us(max_us, self.out_of_orderness_us)
 
     def first_time_beyond(self, watermark_us: int) -> int:
-        """The first event time whose watermark is beyond ``watermark_us``: a split that may get as far as that
-        watermark reads the rows before this time.
+        """The first event time whose watermark is beyond ``watermark_us``.
 
         >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").first_time_beyond(49_999_000)
         60001000
