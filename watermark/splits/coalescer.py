@@ -79,14 +79,12 @@ class Coalescer:
         """How many splits are in each state; every state is there."""
 
         self._found = False  # whether the next three are up to date
-        self._idle_least_us: int | None = None  # the smallest watermark of the splits, if all are idle and hold
+        self._all_idle_us: int | None = None  # the smallest watermark if all splits are idle; the largest with ``MAX``
         self._lowest_us = 0  # the smallest watermark that counts, if a row has it
         self._lowest_row: int | None = None
         self._last_splits: bytes | None = None  # splits of the last report in bulk, in its order,
         self._last_rows: Rows = slice(0)  # and their rows
         self._rank: npt.NDArray[np.intp] | None = None  # rank of each row's id in ``split_order``
-        self._idle_top_us: int | None = None  # largest watermark of the splits that went idle
-        self._idle_top_known = True
         self.regressions = 0
         """How many reports were below their split's own watermark; their values are ignored."""
 
@@ -276,10 +274,8 @@ class Coalescer:
             return self._lowest_us
         if not self.all_idle:
             return None
-        if self._policy is AllIdle.MAX:
-            return self._top_us()
-        if self._policy is AllIdle.HOLD:
-            return self._idle_least_us
+        if self._policy is not AllIdle.ADVANCE:
+            return self._all_idle_us
         assert self._delay_us is not None
         return None if now_us is None else (now_us - self._delay_us) // MILLISECOND_US * MILLISECOND_US
 
@@ -292,8 +288,9 @@ class Coalescer:
     def _look(self) -> int | None:
         """Find ``_lowest_us`` and return its row."""
         if self._taking_part == 0 and not self._counts_idle():
-            idle = self._idle_rows() if self._policy is AllIdle.HOLD and self.all_idle else ()
-            self._idle_least_us = min((own_us for _, own_us in idle if own_us is not None), default=None)
+            idle = self._idle_rows() if self._policy is not AllIdle.ADVANCE and self.all_idle else ()
+            choose = max if self._policy is AllIdle.MAX else min
+            self._all_idle_us = choose((own_us for _, own_us in idle if own_us is not None), default=None)
             return None
         counted_us = self._watermarks_us[: len(self._ids)] if self._plain else self._counted_us()
         passed = 0 if self._plain else self._passable() - len(self._silent())
@@ -353,12 +350,6 @@ class Coalescer:
     def _idle_rows(self) -> Iterator[tuple[int, int | None]]:
         return ((row, self._aside_us[row]) for row, state in enumerate(self._state) if state is SplitState.IDLE)
 
-    def _top_us(self) -> int | None:
-        if not self._idle_top_known:
-            self._idle_top_us = max((own_us for _, own_us in self._idle_rows() if own_us is not None), default=None)
-            self._idle_top_known = True
-        return self._idle_top_us
-
     # -- rows
 
     def _rows(self, splits: npt.NDArray[np.uint64]) -> Rows:
@@ -407,11 +398,4 @@ class Coalescer:
             self._holding.discard(split)
         else:
             self._holding.add(split)
-        if state is SplitState.IDLE and own_us is not None:
-            top_us = self._idle_top_us
-            self._idle_top_us = own_us if top_us is None else max(top_us, own_us)
-        elif state is SplitState.FINISHED:
-            # The watermark of an idle split must not count after the split finished (FLINK-38477). A split that wakes
-            # needs no new search: when all splits are idle again, it is idle too, with a watermark that is no smaller.
-            self._idle_top_known = False
         self._found = False
