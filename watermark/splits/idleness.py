@@ -321,24 +321,10 @@ class NeverIdle:
     timeout_us: None = None
     young_since_us: None = None
 
-    def begin(self, at_us: int) -> None:
-        """See `Idleness`, like all methods here."""
+    def _nothing(self, *_: object) -> None: ...
 
-    def read(self, until_us: int) -> None: ...
-
-    def delivered(self, at_us: int) -> None: ...
-
-    def heard(self, split: SplitId, at_us: int) -> None: ...
-
-    def heard_all(self, heard_us: Iterable[tuple[SplitId, int]]) -> None: ...
-
-    def pause(self, split: SplitId, at_us: int) -> None: ...
-
-    def resume(self, split: SplitId, at_us: int) -> None: ...
-
-    def forget(self, split: SplitId) -> None: ...
-
-    def forget_all(self, splits: Collection[SplitId]) -> None: ...
+    begin = read = delivered = heard = heard_all = pause = resume = forget = forget_all = _nothing
+    deadline_us = next_deadline_us = _nothing
 
     def counts_from(self, _split: SplitId, _at_us: int) -> bool:
         return True
@@ -346,14 +332,8 @@ class NeverIdle:
     def runs_out(self, _heard_us: int, _until_us: int) -> bool:
         return False
 
-    def deadline_us(self, _since_us: int) -> None:
-        return None
-
     def quiet(self, _until_us: int, _backlog_rows: Mapping[SplitId, int]) -> list[SplitId]:
         return []
-
-    def next_deadline_us(self) -> None:
-        return None
 
 
 def _few(pauses: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
