@@ -7,8 +7,8 @@ from __future__ import annotations
 _EIGHTHS = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
-class Beats:
-    """The beat of each source that has a task.
+class Beats(dict[tuple[str, str], int]):
+    """When each source that has a task begins its next round.
 
     >>> beats = Beats(interval_us=80)
     >>> beats.begin(("job", "a"), 1_000), beats.begin(("job", "b"), 1_000)
@@ -20,31 +20,20 @@ class Beats:
     """
 
     def __init__(self, *, interval_us: int) -> None:
+        super().__init__()
         self._interval_us = interval_us
-        self._next_us: dict[tuple[str, str], int] = {}
         self._zero_us = 0  # when the first source came
         self._next_eighth = 0
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._next_us
-
-    def __getitem__(self, key: tuple[str, str]) -> int:
-        """When a source begins its next round."""
-        return self._next_us[key]
-
     def begin(self, key: tuple[str, str], now_us: int) -> None:
         """Give a source its moment in the interval. The first source begins a whole interval from now."""
-        if not self._next_us:
+        if not self:
             self._zero_us, self._next_eighth = now_us, 0
         own_us = self._zero_us + _EIGHTHS[self._next_eighth] * self._interval_us // len(_EIGHTHS)
         self._next_eighth = (self._next_eighth + 1) % len(_EIGHTHS)
-        self._next_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
+        self[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
 
     def go_on(self, key: tuple[str, str], now_us: int) -> None:
         """Set the next beat of a source that has begun a round: its first beat after now."""
-        missed = (now_us - self._next_us[key]) // self._interval_us
-        self._next_us[key] += self._interval_us * (missed + 1)
-
-    def end(self, key: tuple[str, str]) -> None:
-        """Remove the beat of a source, if it has one."""
-        self._next_us.pop(key, None)
+        missed = (now_us - self[key]) // self._interval_us
+        self[key] += self._interval_us * (missed + 1)

@@ -151,7 +151,7 @@ class Sources:
                 effects += rounds.ask(now_us, now_us + self._deadline_us)
                 effects += self.end_if_complete(rounds, now_us)  # if all tasks have left, no task is asked
             if rounds.idles:
-                self._beats.end(rounds.key)
+                self._beats.pop(rounds.key, None)
                 return effects
             self._beats.go_on(rounds.key, now_us)
         self._plan_look(rounds)
@@ -178,7 +178,7 @@ class Sources:
             self._mark("source", *key)
             del self._emptied_us[key], self._sources[key]
             self.kept -= self._kept_in.pop(key)
-            self._beats.end(key)
+            self._beats.pop(key, None)
             self._looks.put(key, None)
             self.epoch += 1
 
