@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-if TYPE_CHECKING or sys.version_info >= (3, 11):
+if TYPE_CHECKING:
     from typing import dataclass_transform
 else:
 
     def dataclass_transform(**_: Any) -> Any:
-        """Stand in for the decorator of `typing` before Python 3.11; type checkers read it."""
+        """Stand in for the decorator of `typing`, which Python 3.10 has not."""
         return lambda kind: kind
 
 

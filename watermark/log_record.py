@@ -9,8 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from numbers import Number
-from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from .printable import printable
 
@@ -21,14 +20,6 @@ class Lines(str):
     """A value with several lines on purpose, such as a stack. Each line is escaped by itself and indented."""
 
     __slots__ = ()
-
-
-class _Record(Protocol):
-    """The fields of ``logging.LogRecord`` that are used here."""
-
-    args: Any
-    exc_info: Any
-    exc_text: str | None
 
 
 class _Escaped:
@@ -46,8 +37,8 @@ class _Escaped:
         return printable(repr(self._value))
 
 
-def escape_record(record: _Record) -> Literal[True]:
-    r"""Escape the values of a log line in place, and indent its traceback; the template is ours. Keeps every record.
+def escape_record(record: Any) -> Literal[True]:
+    r"""Escape the values of a ``logging.LogRecord`` in place, and indent its traceback; the template is ours.
 
     >>> import logging
     >>> record = logging.LogRecord("lowmark", logging.INFO, "", 0, "task %s came, %d", ("a\nERROR\x1b[2J", 7), None)
@@ -58,13 +49,12 @@ def escape_record(record: _Record) -> Literal[True]:
         record.args = {name: _escaped(value) for name, value in record.args.items()}
     elif record.args:
         record.args = tuple(map(_escaped, record.args))
-    error: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | None
     error = record.exc_info
     if error and error[1] is not None and record.exc_text is None:
         # Handlers show this text, if any. It is indented, because its lines could look like log lines.
         text = "".join(traceback.format_exception(*error)).rstrip("\n")
         record.exc_text = _INDENT + _shown(text, lines=True)
-    return True
+    return True  # a filter keeps the record
 
 
 def _escaped(value: object) -> object:
