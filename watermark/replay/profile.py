@@ -17,14 +17,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which a split had no row, by the clock of `SplitProfile.add`.
+    """A time in which a split had no row."""
 
-    Attributes:
-        since_us: when the last row before the silence was written, microseconds since the epoch.
-        length_us: time until the next row, microseconds.
-    """
-
-    since_us: int = 0
+    since_us: int = 0  # when the last row before the silence was written
     length_us: int = 0
 
 
@@ -62,10 +57,10 @@ class SplitProfile:
         """Take in rows of the split in the order in which they are read.
 
         Args:
-            times_us: event times, microseconds since the epoch, shape (n,).
-            timed: whether each row has an event time, shape (n,); the caller counts rows without one.
-            latest_us: the guard of each row: a later time comes from a bad clock, shape (n,).
-            written_us: when each row was written, shape (n,), or None.
+            times_us: event times, shape (n,), like all arguments.
+            timed: whether each row has an event time; the caller counts rows without one.
+            latest_us: the guard of each row: a later time comes from a bad clock.
+            written_us: when each row was written, or None.
         """
         self.rows += len(times_us)
         if written_us is not None and len(written_us):

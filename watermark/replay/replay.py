@@ -10,7 +10,7 @@ Rows are held only during a call, and counts are kept by split, delay and bucket
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,7 @@ class Batches:
     """Rows of some batches, one batch after the other.
 
     Attributes:
-        splits: number of the split of each row, shape (n,).
-        times_us: event times, microseconds since the epoch, shape (n,).
-        timed: whether each row has an event time, shape (n,).
+        splits, times_us, timed: of each row its split's number, its event time, and whether it has one, shape (n,).
         ends: the row after each batch, growing, shape (b,); the last is n.
         clock_us: when each batch was planned, growing, shape (b,).
         pauses: how many triggers before each batch found no row, shape (b,).
@@ -68,10 +66,8 @@ class Moment:
 
     Attributes:
         front_us: the largest event time of a good clock.
-        native_us: native Spark's watermark without a delay, None before the first.
-        low_us: lowmark's low watermark without a bound, None before the first.
-        tops_us: largest good event time of each split, by number.
-        spoken: whether each split has a good event time.
+        native_us, low_us: native Spark's watermark without a delay, and lowmark's without a bound.
+        tops_us: largest good event time of each split, by number, if it has ``spoken``.
     """
 
     rows: int
@@ -82,31 +78,25 @@ class Moment:
     spoken: Flags
 
 
-@dataclass(slots=True)
 class Verdict:
     """The judgement of one rule over the rows, for all delays.
 
-    Attributes:
+    Args:
         delays_us: the delays to judge, growing, whole milliseconds.
-        dropped: number of late rows, shape (delays, splits).
-        needed_us: the largest delay at which a row of a split is late, shape (splits,); -1: no row is late.
-        kept_rows: the largest number of rows in state at once, by delay, for the counted delays.
-        before_epoch_rows: rows that end before 1970, late for any delay, shape (splits,).
     """
 
-    delays_us: tuple[int, ...]
-    dropped: Numbers
-    needed_us: Micros
-    kept_rows: dict[int, int] = field(default_factory=dict)
-    before_epoch_rows: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    @classmethod
-    def new(cls, delays_us: tuple[int, ...]) -> Verdict:
-        """A verdict without rows."""
-        return cls(delays_us, np.zeros((len(delays_us), 0), np.int64), np.zeros(0, np.int64))
+    def __init__(self, delays_us: tuple[int, ...]) -> None:
+        self.delays_us = delays_us
+        self.dropped = np.zeros((len(delays_us), 0), np.int64)
+        """Number of late rows, shape (delays, splits)."""
+        self.needed_us = np.zeros(0, np.int64)
+        """The largest delay at which a row of a split is late, shape (splits,); -1: no row is late."""
+        self.kept_rows: dict[int, int] = {}
+        """The largest number of rows in state at once, by delay, for the counted delays."""
+        self.before_epoch_rows = np.zeros(0, np.int64)
+        """Rows that end before 1970, late for any delay, shape (splits,)."""
 
     def grow(self, splits: int) -> None:
-        """Make room for this number of splits."""
         more = splits - len(self.needed_us)
         if more > 0:
             self.dropped = np.pad(self.dropped, ((0, 0), (0, more)))
@@ -125,7 +115,6 @@ class Verdict:
             self.dropped[row] += np.bincount(splits[behind_us >= delay_us], minlength=width)
 
     def keep(self, delays_us: Iterable[int], rows: Numbers) -> None:
-        """Take in the number of rows in state at a moment."""
         for delay_us, kept in zip(delays_us, rows.tolist(), strict=True):
             self.kept_rows[delay_us] = max(kept, self.kept_rows.get(delay_us, 0))
 
@@ -171,7 +160,7 @@ class Replay:
         self._strategy = replace(strategy, out_of_orderness_us=0, generator=None, timestamp_assigner=None)
         self._watermarks = SplitWatermarks(self._strategy, job_id="replay", source_id="replay", task_id="replay")
         delays = tuple(sorted({-(-us // MILLISECOND_US) * MILLISECOND_US for us in delays_us}))
-        self.native, self.lowmark = Verdict.new(delays), Verdict.new(delays)
+        self.native, self.lowmark = Verdict(delays), Verdict(delays)
         self._native, self._lowmark = NativeRule(), HeartbeatRule()
         self._state_delays_us = np.array(sorted({*delays, *_STATE_DELAYS_US}), np.int64)
         self._open = OpenRows(_SECOND_US if window_us is None else window_us)
@@ -185,11 +174,7 @@ class Replay:
         self.discover(splits, empty)
 
     def discover(self, splits: Sequence[str], empty: Iterable[int] = ()) -> None:
-        """Add splits; their numbers continue those of the known splits.
-
-        Args:
-            empty: numbers of the new splits that have no row.
-        """
+        """Add splits; their numbers continue those of the known splits. Those in ``empty`` have no row."""
         if not splits:
             return
         first = len(self.names)
@@ -228,14 +213,15 @@ class Replay:
             self._report(tops[batch], batches.splits[begin:end], clock_us)
             self.rows, self.batches = self.rows + end - begin, self.batches + 1
             self._unsampled.append(ends_us[begin:end][batches.timed[begin:end]])
-            self._sample()
+            if len(self._unsampled) >= _SAMPLE_BATCHES or sum(map(len, self._unsampled)) >= _SAMPLE_ROWS:
+                self._sample()
             begin = end
         self._judge(batches.splits[batches.timed], ends_us[batches.timed], batch_of[batches.timed], late_us)
 
     def finish(self) -> None:
         """End the replay after the last row: count the rows in state and note the progress once more."""
         if self._unsampled:
-            self._look()
+            self._sample()
         if not self.moments or self.moments[-1].rows < self.rows:
             self._remember()
 
@@ -272,11 +258,6 @@ class Replay:
             verdict.judge(splits[judged], of_row[judged] - ends_us[judged])
 
     def _sample(self) -> None:
-        """Note the progress every few thousand rows, or every few dozen batches."""
-        if len(self._unsampled) >= _SAMPLE_BATCHES or sum(map(len, self._unsampled)) >= _SAMPLE_ROWS:
-            self._look()
-
-    def _look(self) -> None:
         self._open.add(np.concatenate(self._unsampled))
         self._unsampled = []
         forgotten = []
@@ -290,12 +271,10 @@ class Replay:
             self._remember()
 
     def _remember(self) -> None:
-        tops_us = self._tops_us[self._spoken]
-        native_us = self._native.used
+        tops_us, low_us = self._tops_us[self._spoken], self._watermarks.low_watermark_us
         front_us = int(tops_us.max()) if len(tops_us) else None
-        low_us = self._watermarks.low_watermark_us
-        here = Moment(self.rows, front_us, native_us, low_us, self._tops_us.copy(), self._spoken.copy())
-        self.moments.append(here)
+        columns = self._tops_us.copy(), self._spoken.copy()
+        self.moments.append(Moment(self.rows, front_us, self._native.used, low_us, *columns))
         if len(self.moments) > _MOST_MOMENTS:
             del self.moments[1::2]
             self._every *= 2

@@ -34,7 +34,6 @@ class SplitReport:
     most_behind_us: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert for `json.dumps`; a name that ends in ``_us`` is in microseconds."""
         profile = self.profile
         disorder = {f"p{100 * share:g}": profile.disorder.quantile_us(share) for share in QUANTILES}
         return {
@@ -57,20 +56,14 @@ class SplitReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one delay, or bound.
-
-    Attributes:
-        splits: late rows by split, without splits that have none.
-        kept_rows: the largest number of rows in state at once, None if it was not counted for this delay.
-    """
+    """The result of one delay, or bound."""
 
     delay_us: int
     rows_dropped: int
-    splits: dict[str, int]
-    kept_rows: int | None
+    splits: dict[str, int]  # late rows by split, without splits that have none
+    kept_rows: int | None  # the largest number of rows in state at once; None: not counted for this delay
 
     def to_json(self) -> dict[str, Any]:
-        """Convert for `json.dumps`."""
         return {
             "delay": format_duration_us(self.delay_us),
             "delay_us": self.delay_us,
@@ -87,8 +80,8 @@ class AuditReport:
     Attributes:
         what: the rows that were read, in words.
         order: the order across splits, and the batches, in words.
+        event_time: the place of the event time, in words.
         complete: whether all wanted rows were read.
-        rows, batches: number of judged rows and batches.
         native, lowmark: the outcome for each delay, growing.
         smallest_delay_us: the smallest delay at which native Spark drops no row from 1970 on.
         smallest_kept_rows: about the largest number of rows in state with that delay; None: unknown.
@@ -150,10 +143,6 @@ def report(
     """Make the report.
 
     Args:
-        what: the rows that were read, in words.
-        order: the order across splits, and the batches, in words.
-        event_time: the place of the event time, in words.
-        complete: whether all wanted rows were read.
         idle_timeout_us: the silence after which a split is worth leaving out.
         appended: whether the times of writing are known; without them a split that is behind would look silent.
     """
