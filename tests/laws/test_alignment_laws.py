@@ -16,6 +16,7 @@ from lowmark.watermark import TaskId
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup
 from lowmark.watermark.tasks.cap import Cap
+from lowmark.watermark.tasks.snapshot import nobody_keeps
 
 from tests.laws.strategies import LAWS, watermarks_us
 from tests.watermark.tasks.coordinator_world import rows_of
@@ -145,7 +146,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.twin = AlignmentGroup.restore(rows_of(self.twin))
+        self.twin = AlignmentGroup.restore(rows_of(self.twin), nobody_keeps)
 
     @invariant()
     def agrees(self) -> None:
