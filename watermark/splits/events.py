@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +164,8 @@ class BatchPlanned:
     planned_at_us: int
     watermarks_us: Mapping[SplitId, int]
     backlog_rows: Mapping[SplitId, int] = field(default_factory=dict)
+    rows: ClassVar[Mapping[SplitId, int]] = {}  # no row was seen yet
+    future_rows: ClassVar[Mapping[SplitId, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)

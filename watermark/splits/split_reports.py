@@ -121,16 +121,11 @@ class SplitReports:
     def note_backlogs(self, event: BatchReported | BatchPlanned) -> None:
         """Note backlogs. A backlog stays until its split reports another, or delivers rows without a backlog."""
         if self.backlog_rows:
-            for split in chain(rows_of(event), future_of(event), event.watermarks_us):
+            for split in chain(event.rows, event.future_rows, event.watermarks_us):
                 self.backlog_rows.pop(split, None)
         self.backlog_rows.update(event.backlog_rows)
 
     # -- of splits that report together
-
-    def reported_by(self, event: BatchReported) -> Cohort | None:
-        """The cohort, if a fresh batch reports exactly its splits; else None."""
-        cohort = self.cohort
-        return cohort if cohort is not None and self.tally.fresh(event.batch_id) and cohort.takes(event) else None
 
     def count_together(
         self, made: BatchReported, event: BatchReported, cohort: Cohort, low_us: int | None, now_us: int
@@ -179,16 +174,6 @@ class SplitReports:
                 self._heard_us[split] = cohort.heard_us(split)
                 self.tally.splits[split] = cohort.tally(split, self.tally.splits.get(split, SplitTally()))
         return cohort
-
-
-def rows_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
-    """``rows``; empty for a plan, because no row was seen yet."""
-    return event.rows if isinstance(event, BatchReported) else {}
-
-
-def future_of(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
-    """``future_rows``, likewise."""
-    return event.future_rows if isinstance(event, BatchReported) else {}
 
 
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:

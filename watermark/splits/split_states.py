@@ -32,7 +32,7 @@ from .events import (
 )
 from .lineage import Lineage
 from .snapshot import StreamSnapshot
-from .split_reports import SplitReports, rows_of
+from .split_reports import SplitReports
 from .timers import SplitRecord, Timers
 
 _NUMBER_RANGE = range(2**64)
@@ -179,7 +179,7 @@ class SplitStates:
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
             if news and before in (SplitState.IDLE, SplitState.PENDING):
-                changes.returned(split, watermark_us, self._coalescer.low_us, rows_of(event).get(split))
+                changes.returned(split, watermark_us, self._coalescer.low_us, event.rows.get(split))
 
     def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:
         """Wake idle splits in which rows wait, so that the splits hold before these rows are read."""

@@ -51,7 +51,7 @@ from .events import (
 )
 from .low_watermark import LowWatermark
 from .snapshot import StreamSnapshot, decode, encode
-from .split_reports import SplitReports, check_range, future_of, rows_of, within_guard
+from .split_reports import SplitReports, check_range, within_guard
 from .split_states import SplitStates
 from .status import StreamStatus
 from .view import View
@@ -307,13 +307,14 @@ class SplitWatermarks:
 
     def _report(self, made: BatchReported, changes: Changes) -> None:
         event = self._reports.bounded(made, self._stands_at_us)
-        if (cohort := self._reports.reported_by(event)) is not None:
+        fresh, cohort = self._reports.tally.fresh(event.batch_id), self._reports.cohort
+        if fresh and cohort is not None and cohort.takes(event):
             self._report_together(made, event, cohort, changes)
             return
         self._states.timers.time_each()
         regressions = self._low.coalescer.regressions
         self._deliver_each(event, "delivered rows", changes)
-        if self._reports.tally.fresh(event.batch_id):
+        if fresh:
             self._reports.count(made, event, self._low.us, changes.now_us)
             self._note_backlogs(event, changes)
         else:
@@ -363,10 +364,10 @@ class SplitWatermarks:
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
         check_range(event.watermarks_us)
-        delivered = [*event.watermarks_us, *(split for split, rows in rows_of(event).items() if rows > 0)]
+        delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
         self._states.discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, changes)
         # A clock that is wrong is no silence; a split that is unknown would hold until its clock is right.
-        delivered += [split for split, rows in future_of(event).items() if rows > 0 and split in self._low.coalescer]
+        delivered += [split for split, rows in event.future_rows.items() if rows > 0 and split in self._low.coalescer]
         self._read(event, delivered=bool(delivered))
         for split in sorted(set(delivered), key=split_order):
             self._states.deliver(split, event, why, changes)
