@@ -1,11 +1,11 @@
-"""The states of a split, with their effects on the minimum and their transitions, as two tables.
+"""The states of a split, with their effects on the minimum and their transitions.
 
     state      what it means                      effect on the minimum
-    PENDING    known, silent so far               ABSORB     the low watermark stays where it is
-    ACTIVE     has a watermark                    TAKE_PART  its watermark is one of the values
-    PAUSED     held back by alignment             TAKE_PART  likewise, and no silence makes it idle
-    IDLE       quiet and caught up                IDENTITY   left out until it reports again
-    FINISHED   will never deliver again           IDENTITY   left out for good
+    PENDING    known, silent so far               absorbs    the low watermark stays where it is
+    ACTIVE     has a watermark                    takes part its watermark is one of the values
+    PAUSED     held back by alignment             takes part likewise, and no silence makes it idle
+    IDLE       quiet and caught up                left out   until it reports again
+    FINISHED   will never deliver again           left out   for good
 
 A split is in exactly one state, so "idle" and "paused" cannot contradict each other (in Flink they are two
 flags, and their combinations were bugs: FLINK-32496, 35886, 39073, 40093). A split that takes part but has no
@@ -32,14 +32,6 @@ class SplitState(Enum):
     FINISHED = "finished"
 
     __hash__ = object.__hash__  # members are compared by identity; Enum's own hash is Python code, and slow
-
-
-class Influence(Enum):
-    """The effect of a state on the minimum over the splits."""
-
-    ABSORB = "absorb"
-    TAKE_PART = "take part"
-    IDENTITY = "identity"
 
 
 class Signal(Enum):
@@ -81,13 +73,8 @@ class IdleClock(Enum):
 
 _PENDING, _ACTIVE, _PAUSED, _IDLE, _FINISHED = SplitState
 
-INFLUENCE = {
-    _PENDING: Influence.ABSORB,
-    _ACTIVE: Influence.TAKE_PART,
-    _PAUSED: Influence.TAKE_PART,
-    _IDLE: Influence.IDENTITY,
-    _FINISHED: Influence.IDENTITY,
-}
+TAKES_PART = frozenset((_ACTIVE, _PAUSED))
+LEFT_OUT = frozenset((_IDLE, _FINISHED))
 
 # The columns are the signals, in their order: REPORT, IDLE, WAKE, PAUSE, RESUME, FINISH. The only forbidden pair is a
 # report of a finished split. A split without a watermark becomes PENDING where the table says ACTIVE. Alignment does

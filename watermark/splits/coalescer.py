@@ -28,7 +28,16 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.errors import InvalidWatermark
 from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
-from lowmark.watermark.state import INFLUENCE, AllIdle, Influence, Signal, SplitId, SplitState, next_state, split_order
+from lowmark.watermark.state import (
+    LEFT_OUT,
+    TAKES_PART,
+    AllIdle,
+    Signal,
+    SplitId,
+    SplitState,
+    next_state,
+    split_order,
+)
 
 _IDENTITY = np.iinfo(np.int64).max
 _FEW = 16  # so many equal watermarks are compared by their ids; beyond, the ids are ranked once
@@ -384,18 +393,18 @@ class Coalescer:
         return True
 
     def _enter(self, row: int, state: SplitState) -> None:
-        """Set the state, and change the columns as ``INFLUENCE`` says."""
-        split, influence, own_us = self._ids[row], INFLUENCE[state], self._own_us(row)
+        """Set the state, and change the columns as the state says."""
+        own_us = self._own_us(row)
         self.states[self._state[row]] -= 1
         self.states[state] += 1
         self._state[row] = state
-        takes_part = influence is Influence.TAKE_PART and own_us is not None
+        takes_part = state in TAKES_PART and own_us is not None
         self._taking_part += takes_part - self._takes_part[row]
         self._takes_part[row] = takes_part
         self._aside_us[row] = None if takes_part else own_us
         self._watermarks_us[row] = own_us if takes_part and own_us is not None else _IDENTITY
-        if takes_part or influence is Influence.IDENTITY:
-            self._holding.discard(split)
+        if takes_part or state in LEFT_OUT:
+            self._holding.discard(self._ids[row])
         else:
-            self._holding.add(split)
+            self._holding.add(self._ids[row])
         self._found = False

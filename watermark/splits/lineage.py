@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
 
 from lowmark.watermark.errors import InvalidReshard
-from lowmark.watermark.state import INFLUENCE, Influence, SplitId, SplitState, split_order
+from lowmark.watermark.state import LEFT_OUT, SplitId, SplitState, split_order
 
 from .coalescer import Coalescer
 
@@ -96,7 +96,7 @@ class Lineage:
     def waits(self, child: SplitId) -> bool:
         """Whether a parent of this silent child may still deliver, so that the child's silence does not count."""
         known = (parent for parent in self._parents.get(child, ()) if parent in self._coalescer)
-        return any(INFLUENCE[self._coalescer.state(parent)] is not Influence.IDENTITY for parent in known)
+        return any(self._coalescer.state(parent) not in LEFT_OUT for parent in known)
 
     # -- changes
 
@@ -186,4 +186,4 @@ class Lineage:
         self._coalescer.assign(child, state=state, watermark_us=at_us)
 
     def _left_out(self) -> set[SplitId]:
-        return {s for s in self._heirs if INFLUENCE[self._coalescer.state(s)] is Influence.IDENTITY}
+        return {split for split in self._heirs if self._coalescer.state(split) in LEFT_OUT}

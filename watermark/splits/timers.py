@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
-from lowmark.watermark.state import IdleClock, SplitId, SplitState
+from lowmark.watermark.state import LEFT_OUT, IdleClock, SplitId, SplitState
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .idleness import Idleness, NeverIdle
@@ -132,8 +132,8 @@ class Timers:
     # -- of one split
 
     def start(self, split: SplitId, at_us: int) -> None:
-        """Time a split from ``at_us`` on, if it is neither idle nor finished."""
-        if self._lineage.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
+        """Time a split from ``at_us`` on, unless it is left out."""
+        if self._lineage.state(split) not in LEFT_OUT:
             self.idle.heard(split, at_us)
             self.limit_grace(split)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowmark.watermark.splits.coalescer import _IDENTITY, Coalescer
-from lowmark.watermark.state import INFLUENCE, Influence, SplitState
+from lowmark.watermark.state import LEFT_OUT, TAKES_PART, SplitState
 
 
 def check(it: Coalescer) -> None:
@@ -13,10 +13,9 @@ def check(it: Coalescer) -> None:
     assert count == len(it._state) == len(it._takes_part) == len(it._aside_us) <= len(it._watermarks_us)
     assert all(it._watermarks_us[count:] == _IDENTITY), "a row beyond the last is in use"
     for row, (split, state) in enumerate(zip(it._ids, it._state, strict=True)):
-        influence = INFLUENCE[state]
-        takes_part = influence is Influence.TAKE_PART and it._own_us(row) is not None
+        takes_part = state in TAKES_PART and it._own_us(row) is not None
         assert it._takes_part[row] == takes_part, split
-        assert (split in it._holding) == (influence is not Influence.IDENTITY and not takes_part), split
+        assert (split in it._holding) == (state not in LEFT_OUT and not takes_part), split
         assert takes_part or it._watermarks_us[row] == _IDENTITY, f"{split!r} takes no part and has a value"
         assert not takes_part or it._aside_us[row] is None, f"{split!r} has two watermarks"
     assert it.states == {state: it._state.count(state) for state in SplitState}
