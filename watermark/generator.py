@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from .moment import LEAST_US, MILLISECOND_US, MOST_US
+from .moment import LEAST_US, MILLISECOND_US
 
 LOWEST_US = LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
 """The smallest watermark: where a bound would lead below it, the watermark stays there."""
@@ -30,31 +27,6 @@ def bounded_watermark_us(max_us: int, bound_us: int) -> int:
     (0, -1000)
     """
     return max((max_us - bound_us - MILLISECOND_US) // MILLISECOND_US * MILLISECOND_US, LOWEST_US)
-
-
-def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.NDArray[np.int64]:
-    """Do ``bounded_watermark_us`` for many splits at once; shape (n,) in, shape (n,) out.
-
-    >>> bounded_watermarks_us(np.array([1_337_000, -(2**63)]), 10_000).tolist()
-    [1326000, -9223372036854775000]
-    """
-    lost_us = bound_us + MILLISECOND_US
-    return (np.maximum(max_us, LOWEST_US + lost_us) - lost_us) // MILLISECOND_US * MILLISECOND_US
-
-
-def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
-    """The inverse of ``bounded_watermark_us``: the first event time that brings the watermark beyond ``watermark_us``.
-
-    A reader that may get as far as that watermark reads the rows before this time. The result fits 64 bits.
-
-    >>> first_time_beyond_us(1_326_000, 10_000)
-    1338000
-    >>> bounded_watermark_us(1_337_999, 10_000), bounded_watermark_us(1_338_000, 10_000)
-    (1326000, 1327000)
-    """
-    if watermark_us < LOWEST_US:
-        return LEAST_US
-    return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, MOST_US)
 
 
 class WatermarkOutput(Protocol):

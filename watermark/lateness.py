@@ -42,15 +42,6 @@ def upper_edges(buckets: npt.NDArray[np.intp]) -> Micros:
     return edges
 
 
-def lower_edges(buckets: npt.NDArray[np.intp]) -> Micros:
-    """The smallest value of each bucket, shape (n,) in and out.
-
-    >>> lower_edges(np.array([0, 31, 32, 270])).tolist()
-    [0, 31, 32, 983040]
-    """
-    return upper_edges(np.asarray(buckets, np.int64) - 1) + 1
-
-
 class SliceLateness:
     """Counts the rows of one split that one task reads, in the order of reading.
 
@@ -85,7 +76,8 @@ class SliceLateness:
         self._top_us = int(tops_us[-1])
         _count(self.behind, buckets_of(tops_us[:-1] - times_us))
         from_us = times_us - self._first_us
-        down_us = np.where(from_us < 0, -upper_edges(buckets_of(-from_us)), lower_edges(buckets_of(from_us)))
+        lower_edges_us = upper_edges(buckets_of(from_us) - 1) + 1
+        down_us = np.where(from_us < 0, -upper_edges(buckets_of(-from_us)), lower_edges_us)
         _count(self.times, self._first_us + down_us)
 
 
@@ -116,12 +108,7 @@ class LatenessHistogram:
         """Count rows; a negative lateness counts as none. O(n)."""
         if not len(values_us):
             return
-        counts = np.bincount(buckets_of(values_us))
-        if len(counts) > len(self._counts):
-            self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
-        self._counts[: len(counts)] += counts
-        self.rows += len(values_us)
-        self.largest_us = max(self.largest_us, int(values_us.max()))
+        self._add(np.bincount(buckets_of(values_us)), len(values_us), int(values_us.max()))
 
     def quantile_us(self, share: float) -> int:
         """A lateness that at least this share of the rows, 0 to 1, does not exceed; 0 without rows."""
@@ -137,9 +124,11 @@ class LatenessHistogram:
         return int(self._counts[bucket + 1 :].sum())
 
     def merge(self, other: LatenessHistogram) -> None:
-        length = max(len(self._counts), len(other._counts))
-        counts = np.zeros(length, np.int64)
-        counts[: len(self._counts)] += self._counts
-        counts[: len(other._counts)] += other._counts
-        self._counts, self.rows = counts, self.rows + other.rows
-        self.largest_us = max(self.largest_us, other.largest_us)
+        self._add(other._counts, other.rows, other.largest_us)
+
+    def _add(self, counts: npt.NDArray[np.int64], rows: int, largest_us: int) -> None:
+        if len(counts) > len(self._counts):
+            self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
+        self._counts[: len(counts)] += counts
+        self.rows += rows
+        self.largest_us = max(self.largest_us, largest_us)

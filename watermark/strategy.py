@@ -19,14 +19,13 @@ import numpy.typing as npt
 from .duration import duration_us, format_duration_us
 from .errors import InvalidStrategy
 from .generator import (
+    LOWEST_US,
     BoundedOutOfOrderness,
     NoWatermarks,
     WatermarkGenerator,
     bounded_watermark_us,
-    bounded_watermarks_us,
-    first_time_beyond_us,
 )
-from .moment import MILLISECOND_US
+from .moment import LEAST_US, MILLISECOND_US, MOST_US
 from .names import unfit_character
 from .state import AllIdle, IdleClock
 
@@ -429,16 +428,23 @@ class WatermarkStrategy:
         return bounded_watermark_us(max_us, self.out_of_orderness_us)
 
     def watermarks_of_max(self, max_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Do ``watermark_of_max`` for many splits at once; shape (n,) in and out."""
-        return bounded_watermarks_us(max_us, self.out_of_orderness_us)
+        """Do ``watermark_of_max`` for many splits at once; shape (n,) in and out.
+
+        >>> WatermarkStrategy(out_of_orderness_us=10_000).watermarks_of_max(np.array([1_337_000, -(2**63)])).tolist()
+        [1326000, -9223372036854775000]
+        """
+        lost_us = self.out_of_orderness_us + MILLISECOND_US
+        return (np.maximum(max_us, LOWEST_US + lost_us) - lost_us) // MILLISECOND_US * MILLISECOND_US
 
     def first_time_beyond(self, watermark_us: int) -> int:
-        """The first event time whose watermark is beyond ``watermark_us``.
+        """The first event time whose watermark is beyond ``watermark_us``: the inverse of ``watermark_of_max``.
 
         >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").first_time_beyond(49_999_000)
         60001000
         """
-        return first_time_beyond_us(watermark_us, self.out_of_orderness_us)
+        if watermark_us < LOWEST_US:
+            return LEAST_US
+        return min(self.out_of_orderness_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, MOST_US)
 
 
 def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
