@@ -71,11 +71,7 @@ _PLACES = {
     ),
     "generator": ("BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput"),
     "moment": ("format_time_us",),
-    "protocol": (
-        "LowWatermarkListener",
-        "NotifyNewLowWatermark",
-        "TaskId",
-    ),
+    "protocol": ("LowWatermarkListener", "NotifyNewLowWatermark", "TaskId"),
     "splits.status": (
         "Cause",
         "HolderSpell",

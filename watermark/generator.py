@@ -51,7 +51,7 @@ class WatermarkGenerator(Protocol):
 
 
 class BoundedOutOfOrderness:
-    """The largest event time so far, less a bound of 0 or more, less 1 ms. Emits nothing before the first row.
+    """The largest event time so far, less a bound, less 1 ms. Emits nothing before the first row.
 
     Raises:
         ValueError: the bound is negative.

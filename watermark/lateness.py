@@ -62,7 +62,7 @@ class SliceLateness:
         self.behind: dict[int, int] = {}
         """Rows by bucket of their distance behind the largest time before them."""
         self.times: dict[int, int] = {}
-        """Rows by event time, microseconds, rounded down by a share of the distance to the first row."""
+        """Rows by event time, rounded down by a share of the distance to the first row."""
         self._first_us: int | None = None
         self._top_us = 0
 

@@ -121,22 +121,18 @@ class NotifyNewLowWatermark(_RoundMessage):
 class TaskRegistered:
     """A task begins a run. Until its first report it counts with its restored low watermark, or holds.
 
-    Attributes:
-        token: a new token for every run of the task; the same token again repeats the registration.
-        low_watermark_us: the low watermark restored from its checkpoint; None: it begins without one, and holds.
-        throttled: whether it obeys the group's cap.
-        expected_tasks: how many tasks its source has in all. While fewer tasks live, the source waits for tasks that
-            are away, and before that number of tasks has come nothing is published.
-        away_limit_us: how long others wait for it when it is away, microseconds, 0 or more; None: until it is back.
-            Time without a waiting task, or without the coordinator, does not count.
+    While fewer than the expected tasks live, the source waits for tasks that are away, and before that number of tasks
+    has come nothing is published.
     """
 
     task: TaskId
-    token: str = ""
-    low_watermark_us: int | None = None
+    token: str = ""  # new for every run of the task; the same token again repeats the registration
+    low_watermark_us: int | None = None  # restored from its checkpoint; None: it begins without one, and holds
     alignment: AlignmentParams | None = None
-    throttled: bool = True
-    expected_tasks: int = 1
+    throttled: bool = True  # whether it obeys the group's cap
+    expected_tasks: int = 1  # how many tasks its source has in all
+    # How long others wait for it when it is away, 0 or more; None: until it is back. Time without a waiting task, or
+    # without the coordinator, does not count.
     away_limit_us: int | None = None
 
 
@@ -144,9 +140,8 @@ class TaskRegistered:
 class LeaseRenewed:
     """A task is alive. Every reply renews the lease too.
 
-    Attributes:
-        heard_low_us: the newest low watermark of which it was notified. If there is a newer low watermark, the
-            coordinator notifies it again, because notifications may be lost.
+    If the task has not heard the newest low watermark, the coordinator notifies it again, because notifications may be
+    lost.
     """
 
     task: TaskId
@@ -182,16 +177,11 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True)
 class TaskReturnedLate:
-    """A new task, or a task that was left out, came in below the low watermark, so that its rows may be late.
-
-    Attributes:
-        behind_us: how far below the low watermark it came in, event time, more than 0.
-        why: why the low watermark went past it, completing "task x came in below the low watermark: <why>".
-    """
+    """A new task, or a task that was left out, came in below the low watermark, so that its rows may be late."""
 
     task: TaskId
-    behind_us: int
-    why: str
+    behind_us: int  # how far below the low watermark, more than 0
+    why: str  # completes "task x came in below the low watermark: <why>"
 
 
 # -- the roles

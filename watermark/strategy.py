@@ -45,18 +45,13 @@ HOUR_US = 3_600_000_000
 class AlignmentParams:
     """Splits and streams of one group stay within a drift of each other.
 
-    Attributes:
-        group: every stream with this name takes part.
-        max_drift_us: how far ahead of the group's minimum a split may be read, 0 or more.
-        update_interval_us: how often the cap is announced, more than 0.
-
     Raises:
         InvalidStrategy: a value is out of range.
     """
 
-    group: str
-    max_drift_us: int
-    update_interval_us: int
+    group: str  # every stream with this name takes part
+    max_drift_us: int  # how far ahead of the group's minimum a split may be read, 0 or more
+    update_interval_us: int  # how often the cap is announced, more than 0
 
     def __post_init__(self) -> None:
         group: object = self.group  # callers may ignore the types
@@ -171,21 +166,15 @@ class WatermarkStrategy:
             expected, hint = 'a delay with "advance", and only there', 'with_all_idle("advance", delay="1 minute").'
             raise InvalidStrategy("with_all_idle", got, expected, hint)
         if self.idle_clock is IdleClock.FLOW and self.all_idle is not AllIdle.HOLD:
-            raise InvalidStrategy(
-                "with_idleness(clock=)",
-                f'"flow" beside with_all_idle({self.all_idle.value!r})',
-                'clock="time", or none',
-                "by the flow no split is idle while all are silent, so nothing would ever follow.",
-            )
+            got = f'"flow" beside with_all_idle({self.all_idle.value!r})'
+            hint = "by the flow no split is idle while all are silent, so nothing would ever follow."
+            raise InvalidStrategy("with_idleness(clock=)", got, 'clock="time", or none', hint)
         _share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
         _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.", above=1)
         if self.quorum is not None and self.all_idle is not AllIdle.HOLD:
-            raise InvalidStrategy(
-                "with_quorum",
-                f"{self.quorum!r} beside with_all_idle({self.all_idle.value!r})",
-                "only one of the two",
-                "one goes on when no split takes part, and the other forbids that.",
-            )
+            got = f"{self.quorum!r} beside with_all_idle({self.all_idle.value!r})"
+            hint = "one goes on when no split takes part, and the other forbids that."
+            raise InvalidStrategy("with_quorum", got, "only one of the two", hint)
 
     # -- the kind of watermark
 
@@ -209,7 +198,8 @@ class WatermarkStrategy:
 
         Args:
             coverage: the share of rows that shall be in time, more than 0, less than 1.
-            at_least, at_most: the smallest and the largest bound; whole milliseconds.
+            at_least: the smallest bound; whole milliseconds.
+            at_most: the largest bound; whole milliseconds.
 
         Raises:
             InvalidStrategy: a value is out of range.
@@ -286,21 +276,16 @@ class WatermarkStrategy:
             counts = None if clock is None else IdleClock(clock)
         except ValueError:
             names = " or ".join(f'"{known.value}"' for known in IdleClock)
-            raise InvalidStrategy(
-                "with_idleness(clock=)", repr(clock), names, '"time" leaves out by the timeout alone, as Flink does.'
-            ) from None
+            hint = '"time" leaves out by the timeout alone, as Flink does.'
+            raise InvalidStrategy("with_idleness(clock=)", repr(clock), names, hint) from None
         timeout_us = duration_us(timeout, what="idleness")
         progressive = None
         if at_start is not None:
             over_us = max(HOUR_US, timeout_us) if over is None else duration_us(over, what="idleness over")
             progressive = ProgressiveIdleness(duration_us(at_start, what="idleness at the start"), over_us)
         elif over is not None:
-            raise InvalidStrategy(
-                "with_idleness(over=)",
-                repr(over),
-                "at_start beside it",
-                'with_idleness("5 minutes", at_start="15 seconds", over="1 hour").',
-            )
+            hint = 'with_idleness("5 minutes", at_start="15 seconds", over="1 hour").'
+            raise InvalidStrategy("with_idleness(over=)", repr(over), "at_start beside it", hint)
         return replace(self, idle_timeout_us=timeout_us, idle_clock=counts, progressive=progressive)
 
     def with_future_guard(self, ahead: Duration | None) -> WatermarkStrategy:
@@ -321,13 +306,9 @@ class WatermarkStrategy:
         Source: FLIP-182, FLIP-217, FLIP-296.
         """
         if group is None or max_drift is None:
-            raise InvalidStrategy(
-                "with_watermark_alignment",
-                f"group={group!r}, max_drift={max_drift!r}",
-                "both group and max_drift",
-                'with_watermark_alignment(group="orders", max_drift="30 seconds"), or '
-                "without_watermark_alignment() for an unlimited drift.",
-            )
+            got, example = f"group={group!r}, max_drift={max_drift!r}", '(group="orders", max_drift="30 seconds")'
+            hint = f"with_watermark_alignment{example}, or without_watermark_alignment() for an unlimited drift."
+            raise InvalidStrategy("with_watermark_alignment", got, "both group and max_drift", hint)
         drift_us = duration_us(max_drift, what="max drift")
         interval_us = duration_us(update_interval, what="update interval")
         aligned = replace(self, alignment=AlignmentParams(group, drift_us, interval_us))

@@ -27,13 +27,6 @@ class Silence:
 class SplitProfile:
     """Counts of one split.
 
-    Attributes:
-        unreadable_rows: rows with a value that is no event time.
-        first_us, last_us: smallest and largest event time of the good rows, None before the first.
-        disorder: how far each good row lies behind the largest time before it.
-        written_us: when the first and the newest row were written, None if unknown.
-        furthest_future_us: how far the furthest future row is ahead of the clock.
-
     >>> profile = SplitProfile()
     >>> times = np.array([10, 30, 20, 999, 40]) * 1_000_000
     >>> profile.add(times, np.array([True] * 5), latest_us=np.full(5, 100_000_000), written_us=times)
@@ -43,15 +36,15 @@ class SplitProfile:
 
     rows: int = 0
     null_rows: int = 0
-    unreadable_rows: int = 0
+    unreadable_rows: int = 0  # with a value that is no event time
     before_epoch_rows: int = 0
     future_rows: int = 0
-    first_us: int | None = None
+    first_us: int | None = None  # smallest and largest event time of the good rows
     last_us: int | None = None
-    disorder: LatenessHistogram = field(default_factory=LatenessHistogram)
-    written_us: tuple[int, int] | None = None
+    disorder: LatenessHistogram = field(default_factory=LatenessHistogram)  # distance behind the largest time before
+    written_us: tuple[int, int] | None = None  # when the first and the newest row were written
     silence: Silence = Silence()
-    furthest_future_us: int = 0
+    furthest_future_us: int = 0  # how far the furthest future row is ahead of the clock
 
     def add(self, times_us: Micros, timed: Flags, *, latest_us: Micros, written_us: Micros | None = None) -> None:
         """Take in rows of the split in the order in which they are read.

@@ -43,39 +43,26 @@ _MOST_MOMENTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Rows of some batches, one batch after the other.
+    """Rows of some batches, one batch after the other: three columns by row, and three by batch."""
 
-    Attributes:
-        splits, times_us, timed: of each row its split's number, its event time, and whether it has one, shape (n,).
-        ends: the row after each batch, growing, shape (b,); the last is n.
-        clock_us: when each batch was planned, growing, shape (b,).
-        pauses: how many triggers before each batch found no row, shape (b,).
-    """
-
-    splits: Numbers
+    splits: Numbers  # by number
     times_us: Micros
-    timed: Flags
-    ends: Numbers
-    clock_us: Micros
-    pauses: Numbers
+    timed: Flags  # whether the row has an event time
+    ends: Numbers  # the row after each batch, growing; the last is the number of rows
+    clock_us: Micros  # when each batch was planned, growing
+    pauses: Numbers  # how many triggers before each batch found no row
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The progress of splits and watermarks at one moment of the replay.
-
-    Attributes:
-        front_us: the largest event time of a good clock.
-        native_us, low_us: native Spark's watermark without a delay, and lowmark's without a bound.
-        tops_us: largest good event time of each split, by number, if it has ``spoken``.
-    """
+    """The progress of splits and watermarks at one moment of the replay."""
 
     rows: int
-    front_us: int | None
-    native_us: int | None
-    low_us: int | None
-    tops_us: Micros
-    spoken: Flags
+    front_us: int | None  # the largest event time of a good clock
+    native_us: int | None  # native Spark's watermark without a delay
+    low_us: int | None  # lowmark's low watermark without a bound
+    tops_us: Micros  # largest good event time of each split, by number
+    spoken: Flags  # whether the split has a good event time
 
 
 class Verdict:
@@ -187,7 +174,6 @@ class Replay:
         self._spoken = np.pad(self._spoken, (0, len(splits)))
 
     def take(self, batches: Batches) -> None:
-        """Judge some batches, in their order."""
         count = len(batches.ends)
         if not count:
             return

@@ -19,19 +19,13 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """One split.
-
-    Attributes:
-        empty_for_us: time from its newest row to the newest row of all splits, as written, microseconds; None: unknown.
-        behind_us: how far it was behind the furthest split in the end, None without a good row.
-        most_behind_us: how far it was behind at most, once it had a row.
-    """
+    """One split."""
 
     name: str
     profile: SplitProfile
-    empty_for_us: int | None
-    behind_us: int | None
-    most_behind_us: int | None
+    empty_for_us: int | None  # time from its newest row to the newest row of all splits, as written; None: unknown
+    behind_us: int | None  # how far it was behind the furthest split in the end; None without a good row
+    most_behind_us: int | None  # how far it was behind at most, once it had a row
 
     def to_json(self) -> dict[str, Any]:
         profile = self.profile
@@ -75,35 +69,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The report of an audit.
+    """The report of an audit."""
 
-    Attributes:
-        what: the rows that were read, in words.
-        order: the order across splits, and the batches, in words.
-        event_time: the place of the event time, in words.
-        complete: whether all wanted rows were read.
-        native, lowmark: the outcome for each delay, growing.
-        smallest_delay_us: the smallest delay at which native Spark drops no row from 1970 on.
-        smallest_kept_rows: about the largest number of rows in state with that delay; None: unknown.
-        moments: the progress during the reading, for pictures.
-    """
-
-    what: str
-    order: str
-    event_time: str
-    complete: bool
+    what: str  # the rows that were read, in words
+    order: str  # the order across splits, and the batches, in words
+    event_time: str  # its place, in words
+    complete: bool  # whether all wanted rows were read
     window_us: int | None
     rows: int
     batches: int
     splits: tuple[SplitReport, ...]
-    native: tuple[Outcome, ...]
+    native: tuple[Outcome, ...]  # for each delay, growing
     lowmark: tuple[Outcome, ...]
-    smallest_delay_us: int
-    smallest_kept_rows: int | None
+    smallest_delay_us: int  # the smallest delay at which native Spark drops no row from 1970 on
+    smallest_kept_rows: int | None  # about the largest number of rows in state with that delay; None: unknown
     before_epoch_rows: int
     advice: Advice
     notes: tuple[str, ...]
-    moments: tuple[Moment, ...]
+    moments: tuple[Moment, ...]  # for pictures
 
     def to_json(self) -> dict[str, Any]:
         """Convert to one JSON object; a name that ends in ``_us`` is in microseconds."""

@@ -44,7 +44,6 @@ class NativeRule:
             self.used = self._next
 
     def begin(self) -> None:
-        """Begin a batch with rows."""
         self.late, self.used = self.used, self._next
 
     def end(self, largest: int | None) -> None:
@@ -79,7 +78,6 @@ class HeartbeatRule:
             self.used, self._next = self._next, self._low
 
     def begin(self) -> None:
-        """Begin a batch with rows."""
         self.late, self.used, self._next = self.used, self._next, self._low
 
     def end(self, low: int | None) -> None:

@@ -29,7 +29,6 @@ class Mark:
     until_us: int | None
 
     def ends_with(self, planned_at_us: int) -> bool:
-        """Whether rows of a batch that was planned at this moment end the mark."""
         return self.until_us is None and planned_at_us > self.since_us
 
     def __str__(self) -> str:

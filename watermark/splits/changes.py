@@ -25,7 +25,6 @@ class Changes:
     material: bool = False  # whether the snapshot changed in a way that a restart must know
 
     def began(self, split: SplitId, state: SplitState) -> None:
-        """Note the state in which a split was before it changed."""
         self.before.setdefault(split, state)
 
     def returned(self, split: SplitId, own_us: int | None, low_us: int | None, rows: int | None) -> None:

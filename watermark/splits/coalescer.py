@@ -141,7 +141,6 @@ class Coalescer:
         return split in self._row_of
 
     def state(self, split: SplitId) -> SplitState:
-        """The state of a split. Raises KeyError."""
         return self._state[self._row_of[split]]
 
     def watermark_us(self, split: SplitId) -> int | None:

@@ -65,7 +65,6 @@ class Cohort:
 
     @property
     def earliest_heard_us(self) -> int:
-        """O(n)."""
         return int(self._heard_us.min())
 
     def heard_us(self, split: SplitId) -> int:

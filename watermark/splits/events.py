@@ -100,8 +100,7 @@ class SplitColumn(Mapping[SplitId, int]):
 class SplitsDiscovered:
     """Splits exist. New splits hold the low watermark until their first report; known splits do not change.
 
-    Attributes:
-        known_empty: the splits among them without a row to read now; these splits hold for the grace at most.
+    The splits known to be empty have no row to read now; they hold for the grace at most.
     """
 
     splits: tuple[SplitId, ...]
@@ -318,16 +317,11 @@ class SplitStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class SplitReturnedLate:
-    """A new split, or a split that was left out, came in below the low watermark; Spark may drop rows of the split.
-
-    Attributes:
-        behind_us: how far its watermark is below the low watermark, event time, more than 0.
-        rows: rows of the split in that batch; None: not known.
-    """
+    """A new split, or a split that was left out, came in below the low watermark; Spark may drop rows of the split."""
 
     split: SplitId
-    behind_us: int
-    rows: int | None
+    behind_us: int  # how far its watermark is below the low watermark, more than 0
+    rows: int | None  # of the split in that batch; None: not known
 
 
 Effect = NotifyNewLowWatermark | SplitStateChanged | SplitReturnedLate

@@ -143,7 +143,6 @@ class Idleness:
             self._began_us = at_us
 
     def read(self, until_us: int) -> None:
-        """Note that the source was read up to this moment."""
         if self._grows is None:
             return
         self.begin(until_us)
@@ -297,7 +296,6 @@ class Idleness:
         return since_us
 
     def _waits(self, split: SplitId, timer: _Timer) -> bool:
-        """For the queue."""
         return timer.bound_us is None and timer.paused_at_us is None and split not in self._overdue
 
     def _entry(self, split: SplitId, timer: _Timer) -> tuple[int, bool, SplitId]:

@@ -55,26 +55,17 @@ _SPOKEN = 0x80  # flag on the state: the watermark column counts
 
 @dataclass(frozen=True, slots=True)
 class StreamSnapshot:
-    """The state of a stream for a restart.
-
-    Attributes:
-        names: names of splits whose ids are numbers; kept, not interpreted.
-        bounds_us: bounds that were found for splits.
-        young_since_us: when the stream began, while its idle timeout grows; else None.
-        lost: the batch whose report was lost, and when the loss was known; None: the stream waits for no lost report.
-        bound_rows: about how many rows each bound was found from; missing: not known.
-        by_hand: the marks of splits that a person left out; these splits are IDLE.
-    """
+    """The state of a stream for a restart."""
 
     low_us: int | None = None
     splits: Mapping[SplitId, tuple[SplitState, int | None]] = field(default_factory=dict)
-    names: Mapping[SplitId, str] = field(default_factory=dict)
+    names: Mapping[SplitId, str] = field(default_factory=dict)  # of splits whose ids are numbers; not interpreted
     ancestry: Ancestry = field(default_factory=dict)
-    bounds_us: Mapping[SplitId, int] = field(default_factory=dict)
-    young_since_us: int | None = None
-    lost: tuple[int, int] | None = None
-    bound_rows: Mapping[SplitId, int] = field(default_factory=dict)
-    by_hand: Mapping[SplitId, Mark] = field(default_factory=dict)
+    bounds_us: Mapping[SplitId, int] = field(default_factory=dict)  # that were found for splits
+    young_since_us: int | None = None  # when the stream began, while its idle timeout grows
+    lost: tuple[int, int] | None = None  # the batch whose report was lost, and when the loss was known
+    bound_rows: Mapping[SplitId, int] = field(default_factory=dict)  # about how many rows each bound was found from
+    by_hand: Mapping[SplitId, Mark] = field(default_factory=dict)  # these splits are IDLE
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:

@@ -3,8 +3,6 @@
 Two timers run for a split. The idle timer measures its silence (``idleness.py``). The grace limits how long a new split
 without a watermark is waited for, if the strategy sets a grace or the split is known to be empty. A child of a
 reshard is not timed while a parent may still deliver.
-
-A silence of all splits is a silence of the stream, which makes no split idle unless time alone does.
 """
 
 from __future__ import annotations

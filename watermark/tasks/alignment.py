@@ -55,53 +55,32 @@ _BY_PARTS = attrgetter("parts")
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One member of a group.
-
-    Attributes:
-        state: PENDING (has not spoken), ACTIVE or IDLE.
-        low_us: its low watermark, microseconds since the epoch; also while it is idle.
-        next_wanted_us: its watermark after the next row, if it reported that.
-        ahead_us: how far its low watermark is ahead of the group's minimum.
-        cap: how far it may read now.
-        throttled: whether it obeys the cap; a stream that Spark reads by itself takes part without obeying.
-        waiting: whether the cap keeps it from going on.
-        left_out: whether the others do not wait for it.
-        why: why it is waiting or left out, or what it is doing.
-    """
+    """One member of a group."""
 
     task: TaskId
-    state: SplitState
-    low_us: int | None
-    next_wanted_us: int | None
-    ahead_us: int | None
+    state: SplitState  # PENDING (has not spoken), ACTIVE or IDLE
+    low_us: int | None  # also while it is idle
+    next_wanted_us: int | None  # its watermark after the next row, if it reported that
+    ahead_us: int | None  # how far its low watermark is ahead of the group's minimum
     cap: Cap
-    throttled: bool
-    waiting: bool
+    throttled: bool  # whether it obeys the cap; a stream that Spark reads by itself takes part without obeying
+    waiting: bool  # whether the cap keeps it from going on
     left_out: bool
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One alignment group.
-
-    Attributes:
-        params: the parameters that its members agreed on; None while it has no members.
-        cap: how far members may read now.
-        version: version of the newest announcement; 0 before the first.
-        minimum_us: smallest low watermark of the members that take part.
-        holder: the member that allows no more than the cap; None if no member takes part.
-        members: all members, sorted; with a limit the members that need attention first, in that order.
-    """
+    """One alignment group."""
 
     group: str
-    params: AlignmentParams | None
+    params: AlignmentParams | None  # None while it has no members
     cap: Cap
-    version: int
-    minimum_us: int | None
-    holder: TaskId | None
+    version: int  # of the newest announcement; 0 before the first
+    minimum_us: int | None  # smallest low watermark of the members that take part
+    holder: TaskId | None  # the member that allows no more than the cap; None if no member takes part
     why: str
-    members: tuple[MemberStatus, ...]
+    members: tuple[MemberStatus, ...]  # sorted; with a limit by need of attention
     members_not_shown: int = 0
 
 
@@ -120,17 +99,12 @@ class _Report:
 
 @dataclass(slots=True)
 class Member:
-    """A member as its group knows it; a row has these fields.
-
-    Attributes:
-        floor_us: the cap of the group when the member joined; None: there was no cap.
-        low_us: from the newest report with a low watermark; other reports keep it (MillWheel).
-    """
+    """A member as its group knows it; a row has these fields."""
 
     throttled: bool
-    floor_us: int | None
+    floor_us: int | None  # the cap of the group when the member joined; None: there was no cap
     report: _Report | None = None
-    low_us: int | None = None
+    low_us: int | None = None  # from the newest report with a low watermark; other reports keep it (MillWheel)
     low_at_us: int | None = None
 
     @property
@@ -173,8 +147,7 @@ class AlignmentGroup:
     def join(self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True) -> None:
         """Add a member; for a present member only ``throttled`` is changed.
 
-        Raises:
-            DisagreeingGroup: another member joined with other parameters; nothing was changed.
+        Raises `DisagreeingGroup` if another member joined with other parameters; then nothing was changed.
         """
         assert params.group == self._name, f"{task} was sent to group {self._name!r} and wants {params.group!r}"
         other = next((member for member in self._members if member != task), None)
@@ -207,14 +180,8 @@ class AlignmentGroup:
     def report(self, task: TaskId, low_us: int | None, *, at_us: int, next_wanted_us: int | None = None) -> None:
         """Take the report of a member; the report also ends a spell of idleness.
 
-        Args:
-            low_us: its low watermark; None if unknown. Then its earlier low watermark keeps counting.
-            at_us: the time of the report: the newest report counts. At equal times the larger values count.
-            next_wanted_us: its watermark after the next row; None if unknown.
-
-        Raises:
-            KeyError: the task is no member.
-            InvalidWatermark: a value does not fit 64 bits; nothing was changed.
+        Without a low watermark its earlier low watermark keeps counting. The newest report counts by ``at_us``; at
+        equal times the larger values count. Raises `InvalidWatermark`; then nothing was changed.
         """
         member = self._members[task]
         for us in (low_us, next_wanted_us):
@@ -237,7 +204,6 @@ class AlignmentGroup:
     # -- caps
 
     def cap(self) -> Cap:
-        """O(n)."""
         return self._decide()[0]
 
     @property

@@ -173,7 +173,6 @@ class LowWatermarkCoordinator:
         return None if rounds is None else rounds.low_us
 
     def lives(self, task: TaskId) -> bool:
-        """Whether a run of the task is registered."""
         return task in self._leases
 
     @property
@@ -184,9 +183,8 @@ class LowWatermarkCoordinator:
     def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
         """The status for people. O(n log n); with a limit O(n), without most tasks.
 
-        Args:
-            limit: the number of tasks of each source and of members of each group, those that need attention first;
-                None: all tasks and members, sorted.
+        With a limit there are so many tasks of each source and members of each group, the neediest first; else all,
+        sorted.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"status of the coordinator: expected a limit of 0 or more, got {limit}")
@@ -208,8 +206,7 @@ class LowWatermarkCoordinator:
     def take_changes(self) -> ChangedRows:
         """The rows that changed since the last call; None for a row that has gone.
 
-        A caller that keeps them in one transaction has the state for ``restore``: without open rounds, remaining times
-        of leases, and the history.
+        Open rounds, remaining times of leases and the history are in no row.
         """
         return self._changes.take()
 

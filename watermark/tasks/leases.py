@@ -37,12 +37,7 @@ class _Lease:
 
 
 class Leases:
-    """The live tasks, with their run tokens and leases. O(log n).
-
-    Args:
-        lease_us: how long a task may be silent.
-        most_gap_us: the longest time between two calls in which silence counts, more than 0.
-    """
+    """The live tasks, with their run tokens and leases. O(log n)."""
 
     def __init__(self, *, lease_us: int, most_gap_us: int, mark: Mark = nobody_keeps) -> None:
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
@@ -75,12 +70,7 @@ class Leases:
     # -- messages
 
     def check(self, task: TaskId, token: str) -> None:
-        """Refuse a message that does not come from the newest run of a live task.
-
-        Raises:
-            UnknownTask: the task has no lease.
-            StaleRun: the task has another token.
-        """
+        """Raises `UnknownTask` or `StaleRun` if a message does not come from the newest run of a live task."""
         if self._find(task).token != token:
             raise StaleRun(str(task), token, "was replaced by a newer one")
 
@@ -108,7 +98,6 @@ class Leases:
         self._leases[task].heard_us = self.listened_us
 
     def leave(self, task: TaskId) -> None:
-        """End the run of a task, if it is alive."""
         lease = self._leases.pop(task, None)
         if lease is not None:
             self._looks.remove((lease.look_us, task.parts))

@@ -65,35 +65,22 @@ _MINUTE_US = 60_000_000
 
 @dataclass(slots=True)
 class Answer:
-    """The facts about one task, beside its low watermark.
+    """The facts about one task, beside its low watermark. Moments are by the coordinator's clock."""
 
-    Attributes:
-        order: sequence and time of the newest reply, and a rule for replies with equal numbers; None before any reply.
-        left_out, next_wanted_us, patience_us: of its newest reply.
-        counted: whether it is in the minimum or holds the minimum; after it left, as rules 4 and 5 say.
-        passed: whether it was left out as idle, and is still left out at the end of the last round.
-        heard_us: when it last had rows, by the coordinator's clock; None: unknown.
-        away_since_us: when it deregistered or was lost, by the coordinator's clock; None: it lives.
-        away_limit_us: how long others wait for it while it is away, by its registration; None: until it is back.
-        waited_us: how long others have waited; only time with a live task in the source counts.
-        excused: whether it is away, holds nothing back, and is not missed.
-        complete_until_us: the sink of its query has everything up to this time; stays when a new run begins, because
-            the sink stays.
-    """
-
+    # Sequence and time of the newest reply, and a rule for replies with equal numbers; None before any reply.
     order: tuple[int | bool, ...] | None = None
-    left_out: LeftOut | None = None
-    next_wanted_us: int | None = None
-    counted: bool = True
-    passed: bool = False
+    left_out: LeftOut | None = None  # by its newest reply
+    next_wanted_us: int | None = None  # likewise
+    counted: bool = True  # whether it is in the minimum or holds it; after it left, as rules 4 and 5 say
+    passed: bool = False  # whether it was left out as idle, and is still left out at the end of the last round
     expected: int = 1
-    heard_us: int | None = None
-    patience_us: int | None = None
-    away_since_us: int | None = None
-    away_limit_us: int | None = None
-    waited_us: int = 0
-    excused: bool = False
-    complete_until_us: int | None = None
+    heard_us: int | None = None  # when it last had rows; None: unknown
+    patience_us: int | None = None  # by its newest reply
+    away_since_us: int | None = None  # when it deregistered or was lost; None: it lives
+    away_limit_us: int | None = None  # how long others wait for it while it is away; None: until it is back
+    waited_us: int = 0  # how long others have waited; only time with a live task in the source counts
+    excused: bool = False  # whether it is away, holds nothing back, and is not missed
+    complete_until_us: int | None = None  # of its sink; stays when a new run begins, because the sink stays
 
     @property
     def live(self) -> bool:
@@ -109,12 +96,7 @@ _SAVED = [each.name for each in fields(Answer) if each.name != "heard_us"]  # a 
 
 
 class SourceRounds:
-    """The tasks of one source. A message costs O(1), a round O(n).
-
-    Args:
-        quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
-        low_us: a low watermark published before.
-    """
+    """The tasks of one source. A message costs O(1), a round O(n)."""
 
     def __init__(
         self,
@@ -139,7 +121,7 @@ class SourceRounds:
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
         self._last_asked_us: int | None = None
-        self._waited_until_us: int | None = None  # up to when waiting for absent tasks was counted, listened time
+        self._waited_until_us: int | None = None  # up to when waiting was counted, by ``Leases.listened_us``
         self._unconfirmed: set[str] = set()  # restored tasks without an answer since the restart (rule 6)
         self._doubtful: set[str] = set()  # unconfirmed tasks that were left out
         self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
@@ -337,11 +319,7 @@ class SourceRounds:
         return [self._question(task_id, self.asked_at_us)]
 
     def end(self, now_us: int, listened_us: int) -> list[NotifyNewLowWatermark]:
-        """End the open round: publish the minimum if it rose. Returns the notices to live tasks, sorted by id.
-
-        Args:
-            listened_us: ``Leases.listened_us``.
-        """
+        """End the open round: publish the minimum if it rose. Returns the notices to live tasks, sorted by id."""
         self.asked_at_us = self.deadline_us = None
         self.unanswered = set()
         self._silence.be_as_patient_as(answer.patience_us for answer in self.answers.values())

@@ -5,8 +5,7 @@ the producers of a job pause together, all its tasks ask to be left out. If they
 rows would move the shared low watermark, and rows of the other tasks would be late. So a silent task counts until other
 tasks delivered for longer than its patience.
 
-Alignment groups follow another rule: a silent member never holds the group. A group holds reading back, so waiting for
-one member would stop the other members, and with them the deliveries that prove silence; and no row is late by a cap.
+In an alignment group, a silent member never holds the group (rule 2 of ``alignment.py``).
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class SourceSilence:
             self._clock.measure(longest_us)
 
     def delivered(self, at_us: int) -> None:
-        """Note that a task had rows at this moment."""
         if self._newest_us is None or at_us > self._newest_us:
             self._newest_us = at_us
             if self._clock is not None:

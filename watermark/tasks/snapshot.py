@@ -39,11 +39,7 @@ to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=
 
 
 class Changes:
-    """The rows that changed since they were taken.
-
-    Args:
-        encoded: gives the state of a key as JSON; None if the part has gone.
-    """
+    """The rows that changed since they were taken; None for a part that has gone."""
 
     def __init__(self, encoded: Callable[[Key], str | None]) -> None:
         self._encoded = encoded
@@ -62,7 +58,6 @@ class Changes:
         return bool(self._marked)
 
     def take(self) -> ChangedRows:
-        """The rows that changed since the last call; None for a part that has gone."""
         self.encode(len(self._marked))
         rows, self._rows = self._rows, {}
         return rows

@@ -36,10 +36,7 @@ _KEY = attrgetter("key")
 class Sources:
     """The sources of a coordinator. A message of a task is O(log n), a round of one source O(n).
 
-    Args:
-        interval_us: a round of each source is begun this often.
-        deadline_us: a round ends after so long at the latest.
-        leases: its clock of listening tells how long a source has been without tasks.
+    A round of each source is begun once in ``interval_us``, and ends after ``deadline_us`` at the latest.
 
     >>> leases, task = Leases(lease_us=30, most_gap_us=20), TaskId("job", "orders", "0")
     >>> sources = Sources(interval_us=10, deadline_us=30, quorum=1.0, leases=leases)
@@ -126,7 +123,6 @@ class Sources:
 
     @property
     def next_us(self) -> int | None:
-        """When to call ``look`` next."""
         return self._looks.next_us
 
     def look(self, now_us: int) -> list[RetrieveLowWatermark | NotifyNewLowWatermark]:
@@ -138,7 +134,6 @@ class Sources:
         return effects
 
     def end_if_complete(self, rounds: SourceRounds, now_us: int) -> list[NotifyNewLowWatermark]:
-        """End the open round of a source if the round has its answers."""
         return self._end(rounds, now_us) if rounds.complete else []
 
     def _look_at(self, rounds: SourceRounds, now_us: int) -> list[RetrieveLowWatermark | NotifyNewLowWatermark]:

@@ -26,68 +26,44 @@ _EXCUSED = {True: "all its splits had ended", False: "nobody waits for it any mo
 class TaskStatus:
     """One task of a source.
 
-    Attributes:
-        mark: a mark of its run, 12 characters; not the token, because a token would let others speak for the task.
-        state: PENDING (has not reported a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are,
-            and waited for) or FINISHED (is away and excused). A task that is away is PENDING or ACTIVE while it counts.
-        low_watermark_us: its largest reported low watermark; also while it is left out.
-        lease_left_us: how long it may still be silent; None once it is away.
-        waited_for: whether the open round waits for its answer.
-        why: completes "task x is <state>: <why>".
-        away_since_us: when it deregistered or was lost, microseconds since the epoch; None: it lives.
-        complete_until_us: the sink of its query has everything up to this time, microseconds; None: not known.
+    The state is PENDING (has not reported a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are,
+    and waited for) or FINISHED (is away and excused). A task that is away is PENDING or ACTIVE while it counts.
     """
 
     task: TaskId
-    mark: str
+    mark: str  # of its run, 12 characters; not the token, because a token would let others speak for the task
     state: SplitState
-    low_watermark_us: int | None
-    lease_left_us: int | None
-    waited_for: bool
+    low_watermark_us: int | None  # the largest that it reported, also while it is left out
+    lease_left_us: int | None  # how long it may still be silent; None once it is away
+    waited_for: bool  # whether the open round waits for its answer
     group: str | None
-    why: str
-    away_since_us: int | None = None
-    complete_until_us: int | None = None
+    why: str  # completes "task x is <state>: <why>"
+    away_since_us: int | None = None  # when it deregistered or was lost; None: it lives
+    complete_until_us: int | None = None  # the sink of its query has everything up to this time; None: not known
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One source.
-
-    Attributes:
-        low_watermark_us: the published low watermark, microseconds since the epoch.
-        holder: the task that keeps the low watermark from rising, or None.
-        why: why the low watermark stands, one sentence.
-        since_us: when the low watermark last rose, microseconds since the epoch; None if it never rose.
-        round_since_us: when the open round began; None between rounds.
-        returned_late: how often a task came in below the low watermark.
-        held: the holders of the last hour, newest first, by task id.
-        tasks: all tasks, sorted; with a limit the tasks that need attention first, in that order.
-        states: number of tasks by state, counting all tasks; every state is there.
-        missing: number of expected tasks that never came.
-        away: number of tasks that are away and waited for, counting all tasks.
-        complete_until_us: the sinks of all its tasks have everything up to this time, microseconds; None: not known for
-            a task, or an expected task never came.
-        least_complete: the task whose sink is complete the least far; None without a task.
-    """
+    """One source."""
 
     job_id: str
     source_id: str
     low_watermark_us: int | None
-    holder: TaskId | None
-    why: str
-    since_us: int | None
-    round_since_us: int | None
-    returned_late: int
-    held: tuple[Held[str], ...]
-    tasks: tuple[TaskStatus, ...]
+    holder: TaskId | None  # the task that keeps the low watermark from rising
+    why: str  # why the low watermark stands, one sentence
+    since_us: int | None  # when the low watermark last rose
+    round_since_us: int | None  # when the open round began; None between rounds
+    returned_late: int  # how often a task came in below the low watermark
+    held: tuple[Held[str], ...]  # the holders of the last hour, newest first, by task id
+    tasks: tuple[TaskStatus, ...]  # sorted; with a limit by need of attention
     tasks_not_shown: int = 0
-    states: dict[str, int] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)  # number of all tasks by state; every state is there
     expected: int = 1
-    missing: int = 0
-    away: int = 0
+    missing: int = 0  # expected tasks that never came
+    away: int = 0  # tasks that are away and waited for
+    # The sinks of all tasks have everything up to this time; None: not known for a task, or an expected one never came.
     complete_until_us: int | None = None
-    least_complete: TaskId | None = None
+    least_complete: TaskId | None = None  # the task whose sink is complete the least far
 
 
 @dataclass(frozen=True, slots=True)
