@@ -50,11 +50,6 @@ class LowWatermark:
             return None
         return now_us if self.us is None else self.us + self._delay_us + ALL_IDLE_STEP_US
 
-    def begin(self, now_us: int) -> None:
-        """Note the moment of an event; with the first event the low watermark begins."""
-        if self.moved_at_us is None:
-            self.moved_at_us = now_us
-
     def follow(self, changes: Changes, *, changed: bool, read_until_us: int | None, held: bool) -> int | None:
         """Take the minimum after all changes of an event. Returns the low watermark if it rose.
 

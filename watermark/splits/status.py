@@ -322,7 +322,8 @@ def _until_it_speaks(hold: Hold, split: str) -> str:
             return f"The first row of {split}{idle}"
         ends = "with_grace() would bound this wait, which has no end now"
     elif hold.grace_clock is IdleClock.TIME:
-        ends = f"its grace ends {_in(hold.grace_left_us)}"
+        when = f"in {rough_duration_us(hold.grace_left_us)}" if hold.grace_left_us > 0 else "now"
+        ends = f"its grace ends {when}"
     else:
         ends = f"its grace ends after {rough_duration_us(hold.grace_left_us)} more in which others deliver"
     rows = f" ({hold.backlog_rows:,} rows are waiting in it)" if hold.backlog_rows and not idle else ""
@@ -353,10 +354,6 @@ def _unless_idle(hold: Hold) -> str:
     return f"or its silence for more than {format_duration_us(hold.idle_timeout_us)}{meanwhile}"
 
 
-def _in(us: int) -> str:
-    return f"in {rough_duration_us(us)}" if us > 0 else "now"
-
-
 def _moment(at: datetime | None) -> str:
     return "an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -366,7 +363,7 @@ def explain(status: StreamStatus) -> str:
     lines = [
         f"Stream {status.name}: low watermark {format_time_us(status.low_watermark_us)}",
         f"  why    {status.why}",
-        f"  since  {format_time_us(_us(status.since))}",
+        f"  since  {format_time_us(None if status.since is None else us_of(status.since))}",
         f"  next   {status.next}",
         *_clock_lines(status),
         *(f"  set    {each}" for each in status.set_by_hand),
@@ -477,7 +474,3 @@ def _split_line(split: SplitStatus) -> str:
         late += f" ({split.beyond_bound:,} came later)" if split.beyond_bound else ""
     lagging = ", lagging" if split.lagging else ""
     return f"{split.state.value}{lagging}, watermark {format_time_us(split.watermark_us)}, {backlog}{late}"
-
-
-def _us(at: datetime | None) -> int | None:
-    return None if at is None else us_of(at)

@@ -106,7 +106,8 @@ class SplitWatermarks:
         """
         changes = Changes(now_us)
         self._states.spend(now_us)
-        self._low.begin(now_us)
+        if self._low.moved_at_us is None:
+            self._low.moved_at_us = now_us
         match event:
             case SplitsDiscovered(splits, known_empty):
                 self._states.discover(splits, known_empty, now_us, changes)

@@ -139,7 +139,9 @@ class LowWatermarkCoordinator:
             TooManyTasks: there is no room for another task.
             InvalidMessage: the value of a field is invalid. After any of these errors nothing was changed.
         """
-        now_us = self._forward(now_us)
+        if now_us not in INT64:
+            raise ValueError(f"coordinator: expected now_us in microseconds since the epoch, got {now_us!r}")
+        now_us = self._now_us = self._time(now_us)
         effects: list[CoordinatorEffect] = []
         match event:
             case ReplyLowWatermark():
@@ -317,12 +319,6 @@ class LowWatermarkCoordinator:
         for rounds in dict.fromkeys(self._sources[task] for task in lost):
             effects += self._sources.end_if_complete(rounds, now_us)
         return effects
-
-    def _forward(self, now_us: int) -> int:
-        if now_us not in INT64:
-            raise ValueError(f"coordinator: expected now_us in microseconds since the epoch, got {now_us!r}")
-        self._now_us = self._time(now_us)
-        return self._now_us
 
     def _time(self, now_us: int) -> int:
         return now_us if self._now_us is None else max(now_us, self._now_us)
