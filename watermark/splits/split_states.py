@@ -70,9 +70,8 @@ class SplitStates:
             mark = saved.by_hand.get(split)
             if mark is not None and mark.since_us > now_us:  # by a clock that was ahead
                 self.by_hand[split] = replace(mark, since_us=now_us)
-            self.records[split] = SplitRecord(
-                now_us, f"{state.value} before the restart" if mark is None else str(mark)
-            )
+            why = f"{state.value} before the restart" if mark is None else str(mark)
+            self.records[split] = SplitRecord(now_us, why)
             self.timers.start(split, now_us)
             if state is SplitState.PAUSED:
                 self.timers.pause(split, now_us)
@@ -95,8 +94,10 @@ class SplitStates:
 
     def steady_us(self, split: SplitId) -> int | None:
         """The watermark of an active split that is timed from its last report; None for every other split."""
-        steady = self.lineage.state(split) is SplitState.ACTIVE and self.timers.steady(split)
-        return self.lineage.watermark_us(split) if steady else None
+        heard_us = self._reports.heard_us(split)
+        if self.lineage.state(split) is not SplitState.ACTIVE or heard_us is None:
+            return None
+        return self.lineage.watermark_us(split) if self.timers.idle.counts_from(split, heard_us) else None
 
     def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
         """The effects of an event's changes: changes of state, then late returns, both sorted by split."""

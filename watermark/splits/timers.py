@@ -84,11 +84,6 @@ class Timers:
         read_us = self._reports.read_until_us
         return self.grace.left_us(split, now_us if read_us is None else read_us)
 
-    def steady(self, split: SplitId) -> bool:
-        """Whether the silence of a split counts from its last report."""
-        heard_us = self._reports.heard_us(split)
-        return heard_us is not None and self.idle.counts_from(split, heard_us)
-
     def next_us(self) -> int | None:
         """The next moment at which a silence may be too long; None: only an event makes one too long."""
         cohort, patience_us, read_us = self._reports.cohort, self.patience_us, self._reports.read_until_us
