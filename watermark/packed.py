@@ -19,8 +19,8 @@ def pack(data: bytes, level: int) -> bytes:
     return zlib.compress(data, level)
 
 
-def unpack(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
-    """Unpack bytes that ``pack`` deflated, to ``most_bytes`` at most.
+def unpack(data: bytes, most_bytes: int | None = None) -> bytes:
+    """Unpack bytes that ``pack`` deflated, to ``most_bytes`` (None: ``MOST_BYTES``) at most.
 
     Raises:
         ValueError: the bytes are damaged, cut off, followed by others, or unpack to more; the text says which.
@@ -28,13 +28,14 @@ def unpack(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
     >>> unpack(pack(b"state", 1))
     b'state'
     """
+    most = MOST_BYTES if most_bytes is None else most_bytes
     unpacker = zlib.decompressobj()
     try:
-        plain = unpacker.decompress(data, most_bytes + 1)
+        plain = unpacker.decompress(data, most + 1)
     except zlib.error as error:
         raise ValueError(f"damaged: {error}") from error
-    if len(plain) > most_bytes:
-        raise ValueError(f"damaged: it unpacks to more than {most_bytes} bytes")
+    if len(plain) > most:
+        raise ValueError(f"damaged: it unpacks to more than {most} bytes")
     if unpacker.unused_data:
         raise ValueError(f"{len(unpacker.unused_data)} trailing bytes")
     if not unpacker.eof:
