@@ -25,24 +25,105 @@ Source: `KafkaSourceEnumerator` (callAsync, two steps), FLIP-288 (late splits), 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Generic
 
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
-from lowmark.sources.serializer import UnreadableState
+from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.watermark import LowmarkError
-
-from .discovered import DiscoveredSerializer, DiscoveredSplits
-from .even_spread import EvenSpread
-
-__all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
+from lowmark.watermark.packed import pack, unpack
 
 log = logging.getLogger("lowmark")
 
 MAX_FAILURES = 3
 """Discoveries that may fail in a row before the enumerator does."""
+
+
+@dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
+class DiscoveredSplits(Generic[SplitT]):
+    """The state of a `DiscoveringEnumerator`.
+
+    Attributes:
+        discovered: whether the first discovery is done; splits found afterwards are late splits.
+        assigned: ids that were given to a reader at some time, sorted.
+        stamps: their stamps, in the same order; empty where the source has none.
+        newest_stamp: the largest ever seen, None if there was none.
+        pending: splits that no reader has yet, in the order in which they were found.
+        oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
+            too, and are forgotten. None: nothing was forgotten by number.
+        forgotten: how many of those there were at most, when splits were listed last.
+        root: what the ids are relative to, for a source whose ids change with it, such as a folder; else "".
+    """
+
+    discovered: bool = False
+    assigned: tuple[str, ...] = ()
+    stamps: tuple[int, ...] = ()
+    newest_stamp: int | None = None
+    pending: tuple[SplitT, ...] = ()
+    oldest_stamp: int | None = None
+    forgotten: int = 0
+    root: str = ""
+
+
+class DiscoveredSerializer(Generic[SplitT]):
+    """The format of `DiscoveredSplits`: msgpack, deflated, because ids resemble each other."""
+
+    def __init__(self, split_type: type[SplitT]) -> None:
+        self._plain = DataclassSerializer(DiscoveredSplits[split_type])  # type: ignore[valid-type]
+
+    @property
+    def version(self) -> int:
+        return self._plain.version
+
+    def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
+        return pack(self._plain.serialize(value), 6)
+
+    def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
+        if version > self.version:
+            return self._plain.deserialize(version, data)  # raises with the reason
+        try:
+            plain = unpack(data)
+        except ValueError as invalid:
+            raise UnreadableState.broken("DiscoveredSplits", version, invalid) from invalid
+        return self._plain.deserialize(version, plain)
+
+
+class EvenSpread:
+    """Gives every split to the reader with the fewest splits, so that readers differ by at most one split.
+
+    If several readers have the fewest, the split's id fixes where the search among them begins: the same splits in the
+    same order go to the same readers in every process, and restarted processes do not all begin with the same reader.
+    The checkpoint keeps the reader of each split, so a restart need not repeat the choices.
+
+    >>> spread = EvenSpread()
+    >>> [spread.owner(f"orders/{n}", 4) for n in range(6)]
+    [2, 0, 3, 1, 3, 1]
+    >>> spread.owner("orders/0", 4)
+    2
+    """
+
+    def __init__(self) -> None:
+        self._given: list[int] = []  # by reader
+        self._waiting: dict[str, int] = {}  # split id -> the chosen reader
+
+    def owner(self, split_id: str, num_subtasks: int) -> int:
+        """Return the reader for a split; the same until the split is `placed`, or the number of readers changes."""
+        if num_subtasks != len(self._given):
+            self._given, self._waiting = [0] * num_subtasks, {}
+        if split_id not in self._waiting:
+            fewest, first = min(self._given), zlib.crc32(split_id.encode()) % num_subtasks
+            turn = (step % num_subtasks for step in range(first, first + num_subtasks))
+            owner = self._waiting[split_id] = next(subtask for subtask in turn if self._given[subtask] == fewest)
+            self._given[owner] += 1
+        return self._waiting[split_id]
+
+    def placed(self, split_id: str) -> None:
+        """Note that the split was given to its reader."""
+        self._waiting.pop(split_id, None)
 
 
 class DiscoveryFailed(LowmarkError, RuntimeError):
