@@ -196,31 +196,31 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
     def __init__(self, source: SimpleSource[SplitT]) -> None:
         self._source, self._name = source, type(source).__name__
         self.metrics = MetricGroup()
-        # The splits to read, the next split first. An OrderedDict, because a dict looks through removed entries.
+        # The splits to read, the present split first. An OrderedDict, because a dict looks through removed entries.
         self._splits: OrderedDict[str, SplitT] = OrderedDict()
-        self._reading: _Reading[SplitT] | None = None
+        self._fetches: Generator[tuple[SplitRows, ...]] | None = None  # of the present split, once it is begun
 
     def fetch(self) -> Fetched:
-        if self._reading is None:
-            split = next(iter(self._splits.values()), None)
-            if split is None:
-                return Fetched()
-            if split.start == split.stop:
-                return self._finished(split.split_id)
-            self._reading = _Reading(self._name, self.read(split), split)
-        parts = self._reading.next()
-        if parts:
+        split = next(iter(self._splits.values()), None)
+        if split is None:
+            return Fetched()
+        if self._fetches is None:
+            self._fetches = self._read(split)
+        parts = next(self._fetches, None)
+        if parts is not None:
             return Fetched(batches=parts)
-        split_id, self._reading = self._reading.split.split_id, None
-        return self._finished(split_id)
+        self._fetches = None
+        del self._splits[split.split_id]
+        return Fetched(finished_splits=frozenset([split.split_id]))
 
     def handle_splits_changes(self, change: SplitChange[SplitT]) -> None:
         if isinstance(change, SplitsAddition):
             self._splits.update((split.split_id, split) for split in change.splits)
             return
         for split in change.splits:
+            if split.split_id == next(iter(self._splits), None):
+                self._stop_reading()
             self._splits.pop(split.split_id, None)
-            self._stop_reading(split.split_id)
 
     def read(self, split: SplitT) -> Iterator[Rows]:
         """Read a split. A reader with counts overrides this and counts in `metrics`."""
@@ -233,55 +233,38 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
         """Do nothing, because a fetch waits only for `SimpleSource.read`."""
 
     def close(self) -> None:
-        if self._reading is not None:
-            self._stop_reading(self._reading.split.split_id)
+        self._stop_reading()
 
-    def _finished(self, split_id: str) -> Fetched:
-        del self._splits[split_id]
-        return Fetched(finished_splits=frozenset([split_id]))
+    def _stop_reading(self) -> None:
+        if self._fetches is not None:
+            self._fetches.close()
+            self._fetches = None
 
-    def _stop_reading(self, split_id: str) -> None:
-        if self._reading is not None and self._reading.split.split_id == split_id:
-            self._reading.close()
-            self._reading = None
-
-
-class _Reading(Generic[SplitT]):
-    """One range of one split while it is read."""
-
-    def __init__(self, source: str, rows: Iterator[Rows], split: SplitT) -> None:
+    def _read(self, split: SplitT) -> Generator[tuple[SplitRows, ...]]:
+        """Read a range, fetch by fetch."""
         assert split.stop is not None, "slices have one"
-        self.split, self._stop = split, split.stop
-        self._source, self._rows = source, iter(rows)
-        self._position, self._dense = split.start, False
-
-    def next(self) -> tuple[SplitRows, ...]:
-        """Read on. Returns an empty tuple at the end."""
-        given = next(self._rows, None)
-        if given is None:
-            self._check_end()
-            return ()
-        before, split_id = self._position, self.split.split_id
-        if isinstance(given, pa.RecordBatch):
-            self._dense, self._position = True, before + given.num_rows
-            return (SplitRows(split_id, given, self._position),)
-        rows, self._position = given
-        if isinstance(rows, pa.RecordBatch):
-            return (SplitRows(split_id, rows, self._position),)
-        batches = rows.to_batches(_BATCH_ROWS) or [pa.RecordBatch.from_pylist([], rows.schema)]
-        # A step has no position inside to go on from, so its batches stay together in one fetch.
-        inside = tuple(SplitRows(split_id, batch, before) for batch in batches[:-1])
-        return (*inside, SplitRows(split_id, batches[-1], self._position))
-
-    def _check_end(self) -> None:
-        if self._dense and self._position < self._stop:
+        if split.start == split.stop:
+            return
+        split_id, position, dense = split.split_id, split.start, False
+        given_rows = self.read(split)
+        try:
+            for given in given_rows:
+                if isinstance(given, pa.RecordBatch):
+                    dense, position = True, position + given.num_rows
+                    yield (SplitRows(split_id, given, position),)
+                    continue
+                before, (rows, position) = position, given
+                batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches(_BATCH_ROWS)
+                *inside, last = batches or [pa.RecordBatch.from_pylist([], rows.schema)]
+                # A step has no position inside to go on from, so its batches stay together in one fetch.
+                yield (*(SplitRows(split_id, batch, before) for batch in inside), SplitRows(split_id, last, position))
+        finally:
+            if isinstance(given_rows, Generator):
+                given_rows.close()
+        if dense and position < split.stop:
             raise BrokenSplitReader(
-                self._source,
-                self.split.split_id,
-                f"ended at position {self._position}",
-                f"rows up to {self._stop}, as no gaps were given (yield rows, position where there are)",
+                self._name,
+                split_id,
+                f"ended at position {position}",
+                f"rows up to {split.stop}, as no gaps were given (yield rows, position where there are)",
             )
-
-    def close(self) -> None:
-        if isinstance(self._rows, Generator):
-            self._rows.close()

@@ -184,7 +184,7 @@ class NeverNothing(Numbered):
         class Reader(SimpleSplitReader[SourceSplit]):
             def fetch(self) -> Fetched:
                 for split_id, split in list(self._splits.items()):
-                    if self._reading is None and split.start == split.stop:
+                    if self._fetches is None and split.start == split.stop:
                         del self._splits[split_id]
                         rows = SplitRows(split_id, source.batch([split.start]), split.start)
                         return Fetched((rows,), frozenset([split_id]))
