@@ -99,10 +99,10 @@ class SourceCoordinatorContext(Generic[SplitT]):
         readers: the registered readers; shared with the coordinator.
         metric_group: the enumerator's metrics; shared by the successive enumerators of the source.
         num_subtasks: number of readers.
-        worker_threads: how many calls of `call_async` may run at once.
 
     Attributes:
         assignments: number of splits given to readers.
+        is_processing_backlog: the last answer of this enumerator, None before any.
     """
 
     def __init__(
@@ -115,22 +115,13 @@ class SourceCoordinatorContext(Generic[SplitT]):
         readers: Mapping[int, ReaderInfo],
         metric_group: MetricGroup,
         num_subtasks: int,
-        worker_threads: int = 2,
     ) -> None:
         self._source, self._queue, self._gateway, self._readers = source, queue, gateway, readers
-        self._metric_group, self._num_subtasks = metric_group, num_subtasks
-        self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock, threads=worker_threads)
-        self._backlog: bool | None = None
+        self.metric_group, self.num_subtasks = metric_group, num_subtasks
+        self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock)
+        self.is_processing_backlog: bool | None = None
         self.assignments = 0
         self._closed = False
-
-    @property
-    def metric_group(self) -> MetricGroup:
-        return self._metric_group
-
-    @property
-    def num_subtasks(self) -> int:
-        return self._num_subtasks
 
     @property
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
@@ -176,22 +167,17 @@ class SourceCoordinatorContext(Generic[SplitT]):
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         self._check_thread("set_is_processing_backlog")
-        self._backlog = is_processing_backlog
+        self.is_processing_backlog = is_processing_backlog
         if not self._closed:
             for subtask in sorted(self._readers):
                 self._gateway.backlog(subtask, is_processing_backlog)
 
     # -- for the coordinator
 
-    @property
-    def is_processing_backlog(self) -> bool | None:
-        """The last answer of this enumerator, None before any."""
-        return self._backlog
-
     def reader_registered(self, subtask: int) -> None:
         """Tell a new reader whether the source reads history, as the other readers know (FLIP-309)."""
-        if self._backlog is not None:
-            self._gateway.backlog(subtask, self._backlog)
+        if self.is_processing_backlog is not None:
+            self._gateway.backlog(subtask, self.is_processing_backlog)
 
     def close(self) -> None:
         """Drop all later work. Raises nothing."""

@@ -67,7 +67,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         num_subtasks: number of readers, 1 or more.
         failover: how often a failed enumerator is restored.
         timeout_seconds: how long `run` and `wait` wait.
-        worker_threads: how many calls of `call_async` may run at once.
         clock: measures pauses, delays and periods.
 
     Attributes:
@@ -85,7 +84,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         num_subtasks: int,
         failover: FailoverPolicy | None = None,
         timeout_seconds: float = 60.0,
-        worker_threads: int = 2,
         clock: WaitingClock | None = None,
     ) -> None:
         if num_subtasks < 1:
@@ -93,7 +91,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self.failure = None
         self._source, self._name, self._gateway, self._num_subtasks = source, name, gateway, num_subtasks
         self._failover = Failover(failover if failover is not None else FailoverPolicy())
-        self._timeout_seconds, self._worker_threads = timeout_seconds, worker_threads
+        self._timeout_seconds = timeout_seconds
         self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
         self._queue = ActionQueue(
             f"lowmark {name} coordinator", clock=self._clock, uncaught=self._fail_action, died=self._die
@@ -121,10 +119,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         """
         action = "start the enumerator"
         with self._lock:
-            if self._closed:
-                raise CoordinatorClosed(self._name, action)
-            if self._started:
-                raise CoordinatorNotStarted(self._name, action, "it was started already")
+            self._check_before_start(action)
             self._started = True
         self._queue.post(action, self._begin)
 
@@ -252,10 +247,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         action = f"go back to checkpoint {checkpoint_id}"
         self._state(checkpoint_id, data)  # raises to the caller here, instead of failing the enumerator later
         with self._lock:
-            if self._closed:
-                raise CoordinatorClosed(self._name, action)
-            if self._started:
-                raise CoordinatorNotStarted(self._name, action, "it was started already")
+            self._check_before_start(action)
             self._snapshot = checkpoint_id, data
 
     # -- asking
@@ -324,6 +316,12 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         if not self._started:
             raise CoordinatorNotStarted(self._name, action, "the coordinator has not started yet")
 
+    def _check_before_start(self, action: str) -> None:
+        if self._closed:
+            raise CoordinatorClosed(self._name, action)
+        if self._started:
+            raise CoordinatorNotStarted(self._name, action, "it was started already")
+
     def _post(self, action: str, work: Callable[[], object]) -> None:
         self._check(action)
         self._queue.post(action, work)
@@ -389,7 +387,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             readers=self._readers,
             metric_group=self._metrics,
             num_subtasks=self._num_subtasks,
-            worker_threads=self._worker_threads,
         )
         if self._snapshot is None:
             self._enumerator = self._source.create_enumerator(context)

@@ -22,7 +22,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -228,16 +227,6 @@ class ActionQueue:
                 del work, item  # an idle thread must keep no object alive
 
 
-@dataclass(eq=False, slots=True)
-class _Call:
-    """A requested call, single or periodic."""
-
-    name: str
-    period_us: int | None
-    started_us: int = 0
-    running: bool = False
-
-
 class ExecutorNotifier:
     """Makes blocking calls on worker threads, and hands the results to the coordinator's thread.
 
@@ -257,7 +246,7 @@ class ExecutorNotifier:
             uncaught=self._lose,
             died=partial(self._lose, "run calls"),
         )
-        self._running: dict[_Call, Callable[[None, BaseException], None]] = {}
+        self._running: dict[object, tuple[str, Callable[[None, BaseException], None]]] = {}  # work -> name, handler
         self._closed = False
 
     def notify_ready_async(
@@ -272,29 +261,27 @@ class ExecutorNotifier:
 
         A periodic call begins again a period after its last begin, but not before its handler has run.
         """
-        one = _Call(getattr(call, "__qualname__", repr(call)).replace("<locals>.", ""), period_us)
+        name = getattr(call, "__qualname__", repr(call)).replace("<locals>.", "")
 
         def work() -> None:
             if self._closed:
                 return
-            self._running[one] = handler
-            result, error = None, None
+            self._running[work] = name, handler
+            result, error, started_us = None, None, self._clock.now_us()
             try:
-                one.started_us = self._clock.now_us()
                 result = call()
             except BaseException as failed:  # noqa: BLE001  # the handler gets the error
                 error = failed
-            self._post(f"handle the result of {one.name}", lambda: handle(result, error))
+            self._post(f"handle the result of {name}", lambda: handle(result, error, started_us))
 
-        def handle(result: ResultT | None, error: BaseException | None) -> None:
-            if self._running.pop(one, None) is None:
+        def handle(result: ResultT | None, error: BaseException | None, started_us: int) -> None:
+            if self._running.pop(work, None) is None:
                 return  # closed meanwhile, and abandoned
             handler(result, error)
-            if one.period_us is not None:
-                self._workers.post(one.name, work, due_us=one.started_us + one.period_us)
+            if period_us is not None:
+                self._workers.post(name, work, due_us=started_us + period_us)
 
-        due_us = self._clock.now_us() + initial_delay_us if initial_delay_us else None
-        self._workers.post(one.name, work, due_us=due_us)
+        self._workers.post(name, work, due_us=self._clock.now_us() + initial_delay_us if initial_delay_us else None)
 
     def _lose(self, action: str, error: BaseException) -> None:
         """Fail on the coordinator's thread, which restores all, because a call ended without result or handler."""
@@ -310,8 +297,8 @@ class ExecutorNotifier:
         self._closed = True
         self._workers.close()
         abandoned, self._running = self._running, {}
-        for one, handler in abandoned.items():
+        for name, handler in abandoned.values():
             try:
-                handler(None, CallAbandoned(one.name))
+                handler(None, CallAbandoned(name))
             except BaseException:  # noqa: BLE001  # after the close no error may spread
-                _log.debug("the handler of %s failed after its enumerator was closed", one.name, exc_info=True)
+                _log.debug("the handler of %s failed after its enumerator was closed", name, exc_info=True)
