@@ -93,16 +93,11 @@ def plan_slices(
             parts.append((split, end, limit))
     table = SliceTable(
         planner,  # type: ignore[arg-type]  # of SplitT; the table returns splits of the planner
-        [split for split, _, _ in parts],
-        [end for _, end, _ in parts],
-        [limit for _, _, limit in parts],
-        row_budget=limits.rows,
-        byte_budget=limits.size_bytes,
-        observed_us=limits.observed_us,
-        believed_until_us=limits.believed_until_us,
+        parts,
+        limits,
     )
     decision = decide(table, limits, previous_time_us)
-    return _plan(planner, splits, ends, table, decision, without_rows, unfinished, limits.believed_until_us)
+    return _plan(splits, ends, table, decision, without_rows, unfinished, limits.believed_until_us)
 
 
 def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
@@ -138,8 +133,7 @@ def _limit(split: SourceSplit, end: SplitEnd, targets: Mapping[str, int] | None)
 
 
 def _plan(
-    planner: SplitPlanner[SplitT],
-    splits: Sequence[SplitT],
+    splits: Sequence[SourceSplit],
     ends: Mapping[str, SplitEnd],
     table: SliceTable,
     decision: Decision,
@@ -148,7 +142,7 @@ def _plan(
     believed_until_us: int | None,
 ) -> SlicePlan:
     """Make the plan from the decision, for every split with a known end."""
-    claim_us = _claims_us(planner, table, decision, believed_until_us)
+    claim_us = _claims_us(table, decision, believed_until_us)
     carried_on = {parent for split in splits for parent in split.parents}
     rows = table.rows_to(decision.stops)
     left_rows = table.rows_to(table.end) - rows
@@ -169,19 +163,19 @@ def _plan(
         else:
             stop, taken, left = split.start, 0, 0
             if split.start < end.position:
-                left = planner.rows_before(split, end.position) if end.rows is None else end.rows
+                left = table.planner.rows_before(split, end.position) if end.rows is None else end.rows
         # A split without rows is finished only after its parents, because its children continue their rows, too.
         finished = end.finished and stop == end.position and not any(parent in unfinished for parent in split.parents)
         # A finished split has passed every time. If children continue it, they begin at its claim, with older rows.
         time_us = decision.time_us if finished and name not in carried_on else claim_us.get(name)
         if time_us is None and not finished:
-            time_us = _passed_us(planner, replace(split, start=stop), decision.time_us, believed_until_us)
+            time_us = _passed_us(table.planner, replace(split, start=stop), decision.time_us, believed_until_us)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
 
 
 def _passed_us(
-    planner: SplitPlanner[SplitT], split: SplitT, time_us: int | None, believed_until_us: int | None
+    planner: SplitPlanner[SourceSplit], split: SourceSplit, time_us: int | None, believed_until_us: int | None
 ) -> int | None:
     """The time that the system promises for following rows, at most the plan's time; not that of a bad clock."""
     passed_us = planner.passed_us(split)
@@ -190,9 +184,7 @@ def _passed_us(
     return passed_us if time_us is None else min(passed_us, time_us)
 
 
-def _claims_us(
-    planner: SplitPlanner[SplitT], table: SliceTable, decision: Decision, believed_until_us: int | None
-) -> dict[str, int]:
+def _claims_us(table: SliceTable, decision: Decision, believed_until_us: int | None) -> dict[str, int]:
     """Ask for the claims of splits that seem to have reached the time; splits that end with the plan need no claim."""
     if decision.time_us is None:
         return {}
@@ -201,5 +193,5 @@ def _claims_us(
     asked = [replace(table.splits[i], start=stops[i]) for i in np.flatnonzero(decision.claimed & ~over).tolist()]
     if not asked:
         return {}
-    said = planner.claims(asked, decision.time_us, believed_until_us)  # type: ignore[arg-type]  # splits of the planner
+    said = table.planner.claims(asked, decision.time_us, believed_until_us)
     return {name: us for name, us in said.items() if us > EARLIEST_US}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.sources.api import SourceSplit, SplitEnd, SplitPlanner
 from lowmark.watermark import LowmarkError
+
+from .plan import SliceLimits
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -44,49 +46,42 @@ class SliceTable:
     def __init__(
         self,
         planner: SplitPlanner[SourceSplit],
-        splits: Sequence[SourceSplit],
-        ends: Sequence[SplitEnd],
-        limits: Sequence[int],
-        *,
-        row_budget: int | None,
-        byte_budget: int | None,
-        observed_us: Mapping[str, int],
-        believed_until_us: int | None,
+        parts: Sequence[tuple[SourceSplit, SplitEnd, int]],
+        limits: SliceLimits,
     ) -> None:
-        self.planner, self.splits, self.ends = planner, splits, ends
-        self.start: Integers = np.array([split.start for split in splits], np.int64)
-        self.end: Integers = np.array([end.position for end in ends], np.int64)
-        self.limit: Integers = np.array(limits, np.int64)
-        self._upper: Integers = np.array([2**62 if end.rows is None else end.rows for end in ends], np.int64)
+        self.planner = planner
+        self.splits = [split for split, _, _ in parts]
+        self.ends = [end for _, end, _ in parts]
+        self.start: Integers = np.array([split.start for split in self.splits], np.int64)
+        self.end: Integers = np.array([end.position for end in self.ends], np.int64)
+        self.limit: Integers = np.array([limit for _, _, limit in parts], np.int64)
+        self._upper: Integers = np.array([2**62 if end.rows is None else end.rows for end in self.ends], np.int64)
         # The default `rows_before` counts positions, which is one subtraction for all splits.
         self._dense = type(planner).rows_before is SplitPlanner.rows_before
         self._counted: dict[tuple[int, int], int] = {}
         self.rows: Integers = self.rows_to(self.limit)
-        self.cost, self.budget = _costs(ends, row_budget, byte_budget)
-        self.observed_us: Floats = np.full(len(splits), -np.inf)
-        for i, split in enumerate(splits) if observed_us else ():
-            us = observed_us.get(split.split_id)
+        self.cost, self.budget = _costs(self.ends, limits.rows, limits.size_bytes)
+        believed_until_us = limits.believed_until_us
+        self.observed_us: Floats = np.full(len(parts), -np.inf)
+        for i, split in enumerate(self.splits) if limits.observed_us else ():
+            us = limits.observed_us.get(split.split_id)
             if us is not None and (believed_until_us is None or us <= believed_until_us):
                 self.observed_us[i] = us
 
     def rows_to(self, stop: Integers) -> Integers:
         """Return the number of rows from each start to each stop, as upper bounds."""
-        rows: Integers = stop - self.start
-        if not self._dense:
-            for i in np.flatnonzero(rows > 0).tolist():
-                rows[i] = self._count(i, int(stop[i]))
-        least: Integers = np.minimum(rows, self._upper)
-        return least
-
-    def _count(self, i: int, stop: int) -> int:
-        key = i, stop
-        if key not in self._counted:
-            self._counted[key] = max(0, self.planner.rows_before(self.splits[i], stop))
-        return self._counted[key]
+        if self._dense:
+            least: Integers = np.minimum(stop - self.start, self._upper)
+            return least
+        return np.array([self.count(i, at) for i, at in enumerate(stop.tolist())], np.int64)
 
     def count(self, i: int, stop: int) -> int:
         """Return the number of rows from the start of one split to a stop, an upper bound."""
-        rows = stop - int(self.start[i]) if self._dense or stop == self.start[i] else self._count(i, stop)
+        rows = stop - int(self.start[i])
+        if rows > 0 and not self._dense:
+            if (i, stop) not in self._counted:
+                self._counted[i, stop] = max(0, self.planner.rows_before(self.splits[i], stop))
+            rows = self._counted[i, stop]
         return min(rows, int(self._upper[i]))
 
     def after_rows(self, i: int, rows: int, limit: int) -> int:

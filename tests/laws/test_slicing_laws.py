@@ -126,16 +126,8 @@ def test_shares_are_fair(needs: list[int], budget: int, excluded: set[int], obse
     log = Log(logs)
     splits = [SourceSplit(split_id=name) for name in logs]
     ends = [log.latest([split])[split.split_id] for split in splits]
-    table = SliceTable(
-        log,
-        splits,
-        ends,
-        needs,
-        row_budget=budget,
-        byte_budget=None,
-        observed_us={f"{i}": us for i, us in observed.items()},
-        believed_until_us=None,
-    )
+    limits = SliceLimits(now_us=0, rows=budget, observed_us={f"{i}": us for i, us in observed.items()})
+    table = SliceTable(log, list(zip(splits, ends, needs, strict=True)), limits)
     among = np.array([i not in excluded for i in range(len(needs))])
 
     given_rows = share_out(table, among, table.budget, table.limit).tolist()
@@ -155,7 +147,6 @@ def test_an_observed_time_counts_up_to_the_moment_until_which_times_are_believed
     splits = [SourceSplit(split_id=name) for name in "abc"]
     ends = [log.latest([split])[split.split_id] for split in splits]
     observed_us = {"a": 99, "b": 100, "c": 101}
-    table = SliceTable(
-        log, splits, ends, [5] * 3, row_budget=None, byte_budget=None, observed_us=observed_us, believed_until_us=100
-    )
+    limits = SliceLimits(now_us=100, observed_us=observed_us, future_guard_us=0)
+    table = SliceTable(log, list(zip(splits, ends, [5] * 3, strict=True)), limits)
     assert table.observed_us.tolist() == [99, 100, -np.inf]
