@@ -43,14 +43,14 @@ class FileIndex:
 
     Attributes:
         rows: number of rows before each step and, last, in the file; int64, shape (steps + 1,).
-        latest_us: largest event time of each step, None without an event-time column; int64, shape (steps,).
-        earliest_us: smallest event time of each step, likewise.
+        latest_us: largest event time of each step, `_NEVER` without one; int64, shape (steps,).
+        earliest_us: smallest event time of each step, `_NO_TIME` without one; int64, shape (steps,).
     """
 
     rows: _Integers
     size_bytes: _Integers
-    latest_us: _Integers | None
-    earliest_us: _Integers | None
+    latest_us: _Integers
+    earliest_us: _Integers
 
     @property
     def steps(self) -> int:
@@ -58,16 +58,13 @@ class FileIndex:
 
     def first_step(self, time_us: int) -> int | None:
         """The first step with a row at or after a time, None if no step has one."""
-        if self.latest_us is None:
-            return None
         later = np.flatnonzero((self.latest_us >= time_us) & (self.latest_us != _NEVER))
         return int(later[0]) if len(later) else None
 
     def earliest_from(self, step: int) -> int | None:
         """The smallest event time in a step and all later steps, None without an event time."""
-        earliest_us = np.empty(0, np.int64) if self.earliest_us is None else self.earliest_us[step:]
-        earliest_us = earliest_us[earliest_us != _NO_TIME]
-        return int(earliest_us.min()) if len(earliest_us) else None
+        earliest_us = int(self.earliest_us[step:].min(initial=_NO_TIME))
+        return None if earliest_us == _NO_TIME else earliest_us
 
 
 class FileFormat(ABC):
@@ -106,8 +103,6 @@ class ParquetFormat(FileFormat):
         with parquet.ParquetFile(path, filesystem=filesystem) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
             rows, sizes = _sums(group.num_rows for group in groups), _sums(group.total_byte_size for group in groups)
-            if event_time is None:
-                return FileIndex(rows, sizes, None, None)
             ends = np.array([_ends_us(file, number, event_time) for number in range(len(groups))], np.int64)
             ends = ends.reshape(len(groups), 2)
             return FileIndex(rows, sizes, ends[:, 1], ends[:, 0])
@@ -132,9 +127,9 @@ def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterat
         yield pa.Table.from_batches([batch])
 
 
-def _ends_us(file: parquet.ParquetFile, group: int, column: str) -> tuple[int, int]:
+def _ends_us(file: parquet.ParquetFile, group: int, column: str | None) -> tuple[int, int]:
     """The smallest and the largest event time of a row group, from the statistics or from the column itself."""
-    if column not in file.schema_arrow.names:
+    if column is None or column not in file.schema_arrow.names:
         return _NO_TIME, _NEVER
     kind = file.schema_arrow.field(column).type
     metadata = file.metadata.row_group(group)
@@ -171,8 +166,10 @@ class TextFormat(FileFormat):
             if event_time is not None:
                 times.append(_utc(rows.column(event_time)).cast(pa.int64()))
         edges = np.append(np.arange(0, count, STEP_ROWS, dtype=np.int64), count)
-        latest_us = _by_step(np.maximum, times, _NEVER, edges) if event_time is not None else None
-        earliest_us = _by_step(np.minimum, times, _NO_TIME, edges) if event_time is not None else None
+        latest_us, earliest_us = (
+            _by_step(np.maximum, times, _NEVER, edges),
+            _by_step(np.minimum, times, _NO_TIME, edges),
+        )
         return FileIndex(edges, edges * size_bytes // max(1, count), latest_us, earliest_us)
 
     def read(
@@ -328,8 +325,8 @@ def _ends(times: Any) -> tuple[int, int]:
 
 def _by_step(fold: np.ufunc, times: list[Any], missing: int, edges: _Integers) -> _Integers:
     """The largest or the smallest time of each step."""
-    if edges[-1] == 0:
-        return np.empty(0, np.int64)
+    if not times or edges[-1] == 0:
+        return np.full(len(edges) - 1, missing, np.int64)
     filled = [pc.fill_null(part, missing).to_numpy(zero_copy_only=False) for part in times]
     folded: _Integers = fold.reduceat(np.concatenate(filled), edges[:-1])
     return folded

@@ -24,6 +24,7 @@ from pyarrow import fs
 from .errors import InvalidFileOption
 
 _WILD = re.compile(r"[*?\[{]")
+_ANY = re.compile(".*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A folder, with a pattern for paths below it, or with all its files."""
+    """A folder, with a pattern for paths below it."""
 
     folder: str
-    pattern: re.Pattern[str] | None
+    pattern: re.Pattern[str]
     deep: bool
 
 
@@ -85,7 +86,7 @@ class FileListing:
         for place in self.places:
             for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
                 below = _below(info.path, place.folder)
-                if info.type == fs.FileType.File and not _hidden(below) and _matches(place, below):
+                if info.type == fs.FileType.File and not _hidden(below) and place.pattern.fullmatch(below):
                     name = _below(info.path, self.root)
                     found[name] = _facts(info, name)
         return sorted(found.values(), key=lambda file: (file.modified_us, file.name))
@@ -119,10 +120,9 @@ def resolve_paths(
     for _, folder, pattern in resolved:
         if pattern is None and system.get_file_info(folder).type == fs.FileType.File:
             folder, _, name = folder.rpartition("/")
-            pattern = re.escape(name)
-            places.append(_Place(folder or "/", re.compile(pattern), deep=False))
+            places.append(_Place(folder or "/", re.compile(re.escape(name)), deep=False))
         elif pattern is None:
-            places.append(_Place(folder, None, deep=recursive))
+            places.append(_Place(folder, _ANY, deep=recursive))
         else:
             inside = "/.*" if recursive else "/[^/]*"
             try:
@@ -184,10 +184,6 @@ def _pieces(pattern: str) -> Iterator[str]:
 def _in_class(characters: str) -> str:
     """The inside of [...] for Python, escaped because Python knows more than ranges there, or warns."""
     return re.sub(r"[\\\[&~|]", r"\\\g<0>", characters).replace("--", "-\\-")
-
-
-def _matches(place: _Place, below: str) -> bool:
-    return place.pattern is None or place.pattern.fullmatch(below) is not None
 
 
 def _hidden(below: str) -> bool:

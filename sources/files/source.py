@@ -51,7 +51,7 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.simple import SimplePlanner, SimpleSource, SimpleSplitReader
+from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import Counter, MetricGroup
 from lowmark.watermark import duration_us
 from lowmark.watermark.errors import shown, without_login
@@ -67,7 +67,7 @@ REMEMBERED_FILES = 4_096
 """The checkpoint has the names of at least this number of files, the newest."""
 _KEPT_INDEXES = 10_000
 _OPEN_AT_ONCE = 16
-_NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), None, None)
+_NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 OnTrouble = Literal["error", "skip"]
 
 
@@ -326,7 +326,7 @@ class FileSource(SimpleSource[FileSplit]):
             period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
             bounded=self.bounded,
             known=None if known is None else _below(self.listing.root, known),
-            stamp_of=_modified_us,
+            stamp_of=lambda split: split.modified_us,
             keep=self._max_age_us,
             remember=REMEMBERED_FILES,
             root=self.listing.root,
@@ -349,16 +349,14 @@ class FileSplitReader(SimpleSplitReader[FileSplit]):
         return self._files.rows(split, self._losses)
 
 
-class FilePlanner(SimplePlanner[FileSplit]):
-    """Plans the steps of files by their indexes, and keeps the indexes used last.
+class FilePlanner(SplitPlanner[FileSplit]):
+    """Plans the steps of files by their indexes, and keeps the newest indexes.
 
     Attributes:
         metrics: counts `data_losses`, skipped files.
-        skipped: ids of files skipped as unreadable or changed, while their indexes are kept.
     """
 
     def __init__(self, source: FileSource) -> None:
-        super().__init__(source)
         self.metrics = MetricGroup()
         self._files, self._losses = source, self.metrics.counter("data_losses")
         self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()
@@ -426,10 +424,6 @@ class FilePlanner(SimplePlanner[FileSplit]):
 
 def _key(split: FileSplit) -> tuple[str, int, int]:
     return split.split_id, split.size_bytes, split.modified_us
-
-
-def _modified_us(split: FileSplit) -> int:
-    return split.modified_us
 
 
 def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[FileSplit]:
