@@ -70,8 +70,7 @@ class Extent(Generic[SplitT]):
         if to_present:
             self._aim(splits)
         if self._induced is not None:
-            rows_before = self.planner.rows_before
-            return self._induced.plan(splits, checkpoint, rows_before=rows_before, targets=self._targets), None
+            return self._induced.plan(splits, checkpoint, targets=self._targets), None
         limits = SliceLimits(
             rows=max_rows,
             size_bytes=self._options.max_bytes,

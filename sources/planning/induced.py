@@ -5,7 +5,7 @@ The reader runs on the driver and reads nothing: it says when a checkpoint is du
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
@@ -19,7 +19,7 @@ class InducedBatches(Generic[SplitT]):
     def __init__(
         self, source: Source[SplitT, Any], name: str, live: Sequence[SplitT], planner: SplitPlanner[SplitT]
     ) -> None:
-        self._name = name
+        self._name, self._planner = name, planner
         self._due: dict[int, int] = {}  # checkpoint -> the reader's id for it, until it is committed
         reader = source.create_reader(_DriverContext())
         if not isinstance(reader, ExternallyInducedSourceReader):
@@ -33,14 +33,7 @@ class InducedBatches(Generic[SplitT]):
         self._given = {split.split_id for split in live}  # given to the reader, and not finished
         reader.start()
 
-    def plan(
-        self,
-        splits: Sequence[SplitT],
-        checkpoint: int,
-        *,
-        rows_before: Callable[[SplitT, int], int],
-        targets: Mapping[str, int] | None = None,
-    ) -> SlicePlan:
+    def plan(self, splits: Sequence[SplitT], checkpoint: int, *, targets: Mapping[str, int] | None) -> SlicePlan:
         """Return a batch that ends at the reader's snapshot; an empty batch until the reader says that one is due.
 
         Args:
@@ -72,7 +65,7 @@ class InducedBatches(Generic[SplitT]):
                     "reader, so it is finished, but it has no stop. Expected a snapshot of every split that goes on, "
                     "and of one whose end became known, with its stop."
                 )
-            rows = rows_before(split, stop) if stop > split.start else 0
+            rows = self._planner.rows_before(split, stop) if stop > split.start else 0
             slices[split.split_id] = PlannedSlice(split.start, stop, rows, None, 0, finished)
         return SlicePlan(slices, None, {}, 0)
 
