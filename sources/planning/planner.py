@@ -87,8 +87,8 @@ class BatchPlanner(Generic[SplitT]):
         source: the source to read.
         name: name of the stream, for logs, errors and offsets.
         options: how to cut batches.
-        now_us: the wall clock, microseconds since the epoch, for event times and for people.
         peer: the peer to ask and to tell; None: no peer.
+        now_us: the wall clock, microseconds since the epoch, for event times and for people.
         steady_us: a clock that never steps, microseconds, for waits and the rate.
 
     Raises (from every call):
@@ -101,8 +101,8 @@ class BatchPlanner(Generic[SplitT]):
         *,
         name: str,
         options: PlanOptions,
-        now_us: Callable[[], int],
         peer: PlanPeer | None = None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
         steady_us: Callable[[], int] = lambda: time.monotonic_ns() // 1_000,
     ) -> None:
         self._source, self._name, self._options = source, name, options

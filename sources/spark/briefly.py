@@ -7,17 +7,12 @@ environment variable of the process); then the error's text is in the first line
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
 
 from lowmark.watermark import LowmarkError
-
-P = ParamSpec("P")
-ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("lowmark")
 
@@ -31,8 +26,8 @@ def hide_traceback() -> None:
 def saying_briefly() -> Iterator[None]:
     """Let Spark pass on only the text of our own errors; their tracebacks go to this process's log.
 
-    For calls of Spark in a process that ends with the error: a data source's planner, or a task. Other errors keep
-    their tracebacks, because their texts are not written for users.
+    A decorator for calls of Spark in a process that ends with the error, such as a data source's planner; a task, whose
+    reader is a generator, enters it. Other errors keep their tracebacks, because their texts are not written for users.
     """
     try:
         yield
@@ -40,14 +35,3 @@ def saying_briefly() -> Iterator[None]:
         _log.error("%s", type(error).__name__, exc_info=error)
         hide_traceback()
         raise
-
-
-def briefly(method: Callable[P, ResultT]) -> Callable[P, ResultT]:
-    """Wrap a method that is no generator in `saying_briefly`."""
-
-    @functools.wraps(method)
-    def said(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-        with saying_briefly():
-            return method(*args, **kwargs)
-
-    return said

@@ -80,7 +80,7 @@ class FormatOptions:
         >>> FormatOptions.read("lowmark_kafka", given).batches.max_rows
         1000
         """
-        given = _Given(format_name, {name.lower(): value for name, value in options.items()})
+        given = _Given(format_name, {name.lower(): value for name, value in options.items()}, schema)
         if format_name == "lowmark_kafka" and (most := given.take("maxOffsetsPerTrigger")) is not None:
             given.options.setdefault("maxrowsperbatch", most)
         batches = PlanOptions(
@@ -92,16 +92,17 @@ class FormatOptions:
         )
         split_column, name = given.take("splitColumn"), given.take("name")
         if schema is not None and split_column in schema.names:
-            schema = schema.remove(schema.get_field_index(split_column))  # not a column of the source
-        return cls(FORMATS[format_name](given, schema), name or format_name, batches, split_column)
+            given.schema = schema.remove(schema.get_field_index(split_column))  # not a column of the source
+        return cls(FORMATS[format_name](given), name or format_name, batches, split_column)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Given:
     """Given options that were not read yet, by their names in lower case; reading an option removes it."""
 
     format_name: str
     options: dict[str, str]
+    schema: pa.Schema | None  # the columns of the source; None: not known yet
 
     def take(self, option: str) -> str | None:
         return self.options.pop(option.lower(), None)
@@ -148,21 +149,19 @@ class _Given:
             raise InvalidOption(self.format_name, option, shown(value), f"one of {known}")
 
 
-def _kafka(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+def _kafka(given: _Given) -> Source[Any, Any]:
     from lowmark.sources.kafka import KafkaSource
 
-    del schema  # Kafka's own
     return KafkaSource.from_options(given.options)
 
 
-def _kinesis(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+def _kinesis(given: _Given) -> Source[Any, Any]:
     from lowmark.sources.kinesis import KinesisSource
 
-    del schema  # Kinesis's own
     return KinesisSource.from_options(given.options)
 
 
-def _files(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+def _files(given: _Given) -> Source[Any, Any]:
     from lowmark.sources.files import FileSource
 
     settings: dict[str, Any] = {name: given.flag(name, default=False) for name in ("recursive", "bounded")}
@@ -170,13 +169,12 @@ def _files(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     settings |= {ours: value for ours, name in texts.items() if (value := given.take(name)) is not None}
     path, kind, event_time = given.need("path"), given.take("fileFormat"), given.take("eventTime")
     given.end("path, fileFormat, eventTime, recursive, bounded, discoverEvery, onUnreadable, onVanished")
-    return FileSource(path, format=kind or "parquet", schema=schema, event_time=event_time, **settings)
+    return FileSource(path, format=kind or "parquet", schema=given.schema, event_time=event_time, **settings)
 
 
-def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+def _generator(given: _Given) -> Source[Any, Any]:
     from lowmark.sources.generator import GeneratorSource, StreamScript
 
-    del schema  # the generator's own
     text, seed = given.need("script"), given.seed("seed")
     try:
         script = StreamScript.from_plain(json.loads(text))
@@ -188,14 +186,13 @@ def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     return GeneratorSource(script, seed=seed, bounded=bounded, ticks_per_batch=ticks_per_batch)
 
 
-def _pravega(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+def _pravega(given: _Given) -> Source[Any, Any]:
     from lowmark.sources.pravega import PravegaSource
 
-    del schema  # Pravega's own
     return PravegaSource.from_options(given.options)
 
 
-FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = {
+FORMATS: Mapping[str, Callable[[_Given], Source[Any, Any]]] = {
     "lowmark_kafka": _kafka,
     "lowmark_kinesis": _kinesis,
     "lowmark_files": _files,

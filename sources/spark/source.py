@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -45,7 +46,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from . import startup
-from .briefly import briefly, saying_briefly
+from .briefly import saying_briefly
 from .naming import named_reader
 from .options import FORMATS, FormatOptions
 
@@ -141,19 +142,24 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
 
     Each call makes a new class, which is pickled together with the binding.
     """
+    return _data_source(format_name, lambda _options, _schema: binding)
 
-    class BoundSource(DataSource):
+
+def _data_source(format_name: str, bind: Callable[[Mapping[str, str], StructType | None], Binding]) -> type[DataSource]:
+    """Return the class of a format. `bind` gets the user's options and the user's schema, None before it is known."""
+
+    class OurSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return format_name
 
         def schema(self) -> StructType:
-            return from_arrow_schema(binding.arrow_schema())
+            return from_arrow_schema(bind(self.options, None).arrow_schema())
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return SourceStreamReader(binding, schema)
+            return SourceStreamReader(bind(self.options, schema), schema)
 
-    return BoundSource
+    return OurSource
 
 
 def prefer_own_python(spark: SparkSession) -> None:
@@ -201,27 +207,12 @@ def register(spark: SparkSession) -> None:
     """
     prefer_own_python(spark)
     for format_name in FORMATS:
-        register_class(spark, _format_source(format_name))
+        register_class(spark, _data_source(format_name, partial(_bound_by_options, format_name)))
 
 
-def _format_source(format_name: str) -> type[DataSource]:
-    class FormatSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return format_name
-
-        def schema(self) -> StructType:
-            return from_arrow_schema(self._binding(None).arrow_schema())
-
-        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return SourceStreamReader(self._binding(schema), schema)
-
-        def _binding(self, schema: StructType | None) -> Binding:
-            arrow = None if schema is None else arrow_schema(schema)
-            read = FormatOptions.read(format_name, self.options, arrow)
-            return Binding(read.source, read.name, read.batches, read.split_column)
-
-    return FormatSource
+def _bound_by_options(format_name: str, options: Mapping[str, str], schema: StructType | None) -> Binding:
+    read = FormatOptions.read(format_name, options, None if schema is None else arrow_schema(schema))
+    return Binding(read.source, read.name, read.batches, read.split_column)
 
 
 def load(spark: SparkSession, binding: Binding) -> DataFrame:
@@ -257,7 +248,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: BatchPlanner[Any] | None = None
         self._planned: dict[str, Any] | None = None  # the end of the last batch, for Spark versions that do not tell it
 
-    @briefly
+    @saying_briefly()
     def initialOffset(self) -> dict[str, Any]:
         return self._batches().initial().to_json()
 
@@ -265,7 +256,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._binding.options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
-    @briefly
+    @saying_briefly()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         if start is None or limit is None:  # before 4.2, Spark runs a batch for each new offset
             start = self.initialOffset() if self._planned is None else self._planned
@@ -274,17 +265,17 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = self._batches().plan(self._offset(start), max_rows).to_json()
         return self._planned
 
-    @briefly
+    @saying_briefly()
     def prepareForTriggerAvailableNow(self) -> None:
         self._batches().stop_at_present()
 
-    @briefly
+    @saying_briefly()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if self._planned is None:
             self._planned = end  # a restart begins with the last planned batch, even if it was committed
         return [SlotInput(task) for task in self._batches().tasks(self._offset(start), self._offset(end))]
 
-    @briefly
+    @saying_briefly()
     def commit(self, end: dict[str, Any]) -> None:
         self._batches().committed(self._offset(end))
 
@@ -296,20 +287,17 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning('source "%s": its planner could not be closed', self._binding.name, exc_info=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with saying_briefly():
-            yield from self._read(partition)
-
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotInput), "Spark hands back what partitions() gave"
         binding, task = self._binding, partition.task
-        recording = None if binding.recorder is None else binding.recorder.begin(task)
-        for rows in _rows_of(binding, task, recording):
+        with saying_briefly():
+            recording = None if binding.recorder is None else binding.recorder.begin(task)
+            for rows in _rows_of(binding, task, recording):
+                if recording is not None:
+                    recording.see(rows)
+                if len(rows.rows):
+                    yield self._shaped(rows)
             if recording is not None:
-                recording.see(rows)
-            if len(rows.rows):
-                yield self._shaped(rows)
-        if recording is not None:
-            recording.end()
+                recording.end()
 
     def _shaped(self, rows: SplitRows) -> pa.RecordBatch:
         columns = rows.rows.columns
@@ -320,9 +308,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _batches(self) -> BatchPlanner[Any]:
         if self._planner is None:
             binding = self._binding
-            self._planner = BatchPlanner(
-                binding.source, name=binding.name, options=binding.options, now_us=_wall_clock_us, peer=binding.peer
-            )
+            self._planner = BatchPlanner(binding.source, name=binding.name, options=binding.options, peer=binding.peer)
         return self._planner
 
     def _offset(self, offset: dict[str, Any]) -> BatchOffset:
@@ -330,10 +316,6 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None:
             raise UnreadableOffset(self._binding.name, f"expected one of lowmark's, got {offset!r:.200}")
         return found
-
-
-def _wall_clock_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def _rows_of(binding: Binding, task: SlotWork[Any], recording: Recording | None) -> Iterator[SplitRows]:
