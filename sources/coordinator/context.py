@@ -6,7 +6,6 @@ old enumerator reaches neither the new enumerator nor a reader.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
@@ -18,7 +17,6 @@ from lowmark.watermark import LowmarkError
 
 from .notifier import ActionQueue, ExecutorNotifier, WaitingClock
 
-_log = logging.getLogger("lowmark")
 _SECOND_US = 1_000_000
 
 

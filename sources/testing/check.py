@@ -42,7 +42,6 @@ from lowmark.sources.api import (
     Source,
     SourceSplit,
     SplitEnd,
-    SplitPlanner,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
@@ -120,7 +119,11 @@ def check_source(
     >>> check_source(GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 5, 1_000_000, 1), seed=7))
     CheckedSource(splits=('a',), rows=11, found_by_time=8)
     """
-    return _Check(source, rows, most_rows, most_splits, seed, stalled_seconds).run(other_process=other_process)
+    check = _Check(source, rows, most_rows, most_splits, seed, stalled_seconds)
+    try:
+        return check.run(other_process=other_process)
+    finally:
+        check.planner.close()
 
 
 @dataclass(slots=True)
@@ -135,43 +138,37 @@ class _Known(Generic[SplitT]):
     end: SplitEnd
     whole: pa.Table
     cuts: list[int]
-    planner: SplitPlanner[SplitT]
     steps: list[pa.Table] = field(default_factory=list)
 
     @property
     def split_id(self) -> str:
         return self.split.split_id
 
-    def part(self, start: int, stop: int) -> SplitT:
-        return _part(self.planner, self.split, start, stop)
 
-
+@dataclass
 class _Check(Generic[SplitT, StateT]):
-    def __init__(
-        self,
-        source: Source[SplitT, StateT],
-        rows: int,
-        most_rows: int,
-        most_splits: int,
-        seed: int,
-        stalled_seconds: float,
-    ) -> None:
-        self.source, self.rows, self.most_rows, self.most_splits = source, rows, most_rows, most_splits
-        self.seed, self.random, self.stalled_seconds = seed, random.Random(seed), stalled_seconds
+    """A check with the arguments of `check_source`."""
+
+    source: Source[SplitT, StateT]
+    rows: int
+    most_rows: int
+    most_splits: int
+    seed: int
+    stalled_seconds: float
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.planner = self.source.create_planner()
 
     def run(self, *, other_process: bool) -> CheckedSource:
         copy = self.copied()
         splits = self.discovery()[: self.most_splits]
         for split in splits:
             self.serializer("splits", lambda: self.source.split_serializer, split)
-        planner = self.source.create_planner()
-        try:
-            known = self.progress(planner, splits)
-            self.replay(known, copy, other_process=other_process)
-            self.concatenation(known, planner)
-            searched = self.time(known, planner)
-        finally:
-            planner.close()
+        known = self.progress(splits)
+        self.replay(known, copy, other_process=other_process)
+        self.concatenation(known)
+        searched = self.time(known)
         self.removal(known)
         self.requires()
         return CheckedSource(
@@ -259,6 +256,14 @@ class _Check(Generic[SplitT, StateT]):
 
     # -- ranges
 
+    def rest(self, split: SplitT, position: int) -> SplitT:
+        """The rest of a split after a plan that ends at a position."""
+        return split if position == split.start else self.planner.cut([(replace(split, stop=None), position)])[0][1]
+
+    def part(self, each: _Known[SplitT], start: int, stop: int) -> SplitT:
+        """The slice between two positions, as two plans would cut it."""
+        return self.planner.cut([(self.rest(each.split, start), stop)])[0][0]
+
     def read(self, splits: Sequence[SplitT], source: Source[SplitT, StateT] | None = None) -> dict[str, pa.Table]:
         """Read bounded splits together with a new reader."""
         try:
@@ -271,39 +276,34 @@ class _Check(Generic[SplitT, StateT]):
         except SplitReadFailed as failed:
             raise self.broken("reading", f"{failed}; asked for {_ranges(splits)}") from failed
 
-    def progress(self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT]) -> list[_Known[SplitT]]:
-        ends = planner.latest(splits)
+    def progress(self, splits: Sequence[SplitT]) -> list[_Known[SplitT]]:
+        ends = self.planner.latest(splits)
         if strangers := sorted(ends.keys() - {split.split_id for split in splits}):
             raise self.broken("progress", f"latest names split {strangers[0]!r}, which it was not asked about")
-        cuts = {
-            split.split_id: self.cuts(planner, split, ends[split.split_id])
-            for split in splits
-            if split.split_id in ends
-        }
-        readable = [
-            _part(planner, split, split.start, cuts[split.split_id][-1]) for split in splits if split.split_id in ends
-        ]
+        there = [split for split in splits if split.split_id in ends]
+        cuts = {_id(split): self.cuts(split, ends[_id(split)]) for split in there}
+        readable = [part for part, _ in self.planner.cut([(split, cuts[_id(split)][-1]) for split in there])]
         whole = self.read(readable)
         if not any(table.num_rows for table in whole.values()):
             raise self.broken(
                 "progress", f"none of its {len(splits)} splits has a row now, so there is no row to check"
             )
-        return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)], planner) for each in readable]
+        return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)]) for each in readable]
 
-    def cuts(self, planner: SplitPlanner[SplitT], split: SplitT, end: SplitEnd) -> list[int]:
+    def cuts(self, split: SplitT, end: SplitEnd) -> list[int]:
         name, position = split.split_id, split.start
         if end.position < split.start:
             raise self.broken("progress", f"split {name!r} ends at {end.position}, before its start at {split.start}")
         cuts = [position]
         while position < end.position and (len(cuts) - 1) * self.rows < self.most_rows:
-            after = planner.after_rows(_rest(planner, split, position), self.rows, end)
+            after = self.planner.after_rows(self.rest(split, position), self.rows, end)
             if not position < after <= end.position:
                 raise self.broken(
                     "progress", f"split {name!r}: {self.rows} rows after {position} is {after}; expected a position in "
                     f"({position}, {end.position}]"
                 )  # fmt: skip
             cuts.append(position := after)
-        bounded = planner.latest([replace(split, stop=position)]).get(name)
+        bounded = self.planner.latest([replace(split, stop=position)]).get(name)
         if bounded is not None and (
             bounded.position > position or (bounded.position == position and not bounded.finished)
         ):
@@ -323,15 +323,15 @@ class _Check(Generic[SplitT, StateT]):
                 if each.split_id in tables:
                     self.same("replay", each.split, each.whole, tables[each.split_id], f"read again {how}")
 
-    def concatenation(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT]) -> None:
+    def concatenation(self, known: Sequence[_Known[SplitT]]) -> None:
         for each in known:
             pairs = list(pairwise(each.cuts))
             order = self.random.sample(range(len(pairs)), len(pairs))
-            read = {index: self.read([each.part(*pairs[index])])[each.split_id] for index in order}
+            read = {index: self.read([self.part(each, *pairs[index])])[each.split_id] for index in order}
             each.steps = [read[index] for index in range(len(pairs))]
             self.same("concatenation", each.split, each.whole, _joined(each.steps, each.whole), f"cut at {each.cuts}")
-            self.budget(each, planner)
-            nothing = self.read([each.part(cut := self.random.choice(each.cuts), cut)])[each.split_id]
+            self.budget(each)
+            nothing = self.read([self.part(each, cut := self.random.choice(each.cuts), cut)])[each.split_id]
             if nothing.num_rows:
                 raise self.broken(
                     "concatenation",
@@ -349,7 +349,9 @@ class _Check(Generic[SplitT, StateT]):
         pieces: dict[str, list[pa.Table]] = {name: [] for name in cuts}
         for back in range(1, max(map(len, cuts.values()))):
             splits = [
-                each.part(*cuts[each.split_id][-back - 1 :][:2]) for each in known if back < len(cuts[each.split_id])
+                self.part(each, *cuts[each.split_id][-back - 1 :][:2])
+                for each in known
+                if back < len(cuts[each.split_id])
             ]
             for name, table in self.read(splits).items():
                 pieces[name].insert(0, table)
@@ -357,17 +359,20 @@ class _Check(Generic[SplitT, StateT]):
             joined = _joined(pieces[each.split_id], each.whole)
             self.same("concatenation", each.split, each.whole, joined, f"cut at {cuts[each.split_id]}")
 
-    def budget(self, each: _Known[SplitT], planner: SplitPlanner[SplitT]) -> None:
+    def budget(self, each: _Known[SplitT]) -> None:
         before = 0
         for (start, stop), table in zip(pairwise(each.cuts), each.steps, strict=True):
-            if table.num_rows > self.rows and planner.after_rows(each.part(start, stop), 1, each.end) != stop:
+            if (
+                table.num_rows > self.rows
+                and self.planner.after_rows(self.part(each, start, stop), 1, each.end) != stop
+            ):
                 raise self.broken(
                     "progress", f"split {each.split_id!r}: the step of {self.rows} rows from {start} to {stop} holds "
                     f"{table.num_rows} rows, and a smaller step is possible"
                 )  # fmt: skip
             before += table.num_rows
             for first, came in ((each.cuts[0], before), (start, table.num_rows)):
-                said = planner.rows_before(each.part(first, stop), stop)
+                said = self.planner.rows_before(self.part(each, first, stop), stop)
                 if said < came:
                     raise self.broken(
                         "rows",
@@ -390,11 +395,11 @@ class _Check(Generic[SplitT, StateT]):
 
     # -- time
 
-    def time(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT]) -> int:
+    def time(self, known: Sequence[_Known[SplitT]]) -> int:
         column, splits = self.source.event_time, [each.split for each in known]
         if column is not None:
             self.time_column(column)
-        if planner.find_time(splits, 0) is None:
+        if self.planner.find_time(splits, 0) is None:
             return 0
         if column is None:
             raise self.broken("time", "find_time is supported, and there is no event_time column that it could search")
@@ -405,7 +410,7 @@ class _Check(Generic[SplitT, StateT]):
             {times[0] - 1, times[0], times[-1], times[-1] + 1, *(self.random.choice(times) for _ in range(4))}
         )
         for time_us in tried:
-            self.search(known, planner, column, time_us)
+            self.search(known, column, time_us)
         return len(tried)
 
     def time_column(self, column: str) -> None:
@@ -414,12 +419,12 @@ class _Check(Generic[SplitT, StateT]):
         if kind != _TIME:
             raise self.broken("schema", f"event_time {column!r} is {kind or 'no column'}; expected {_TIME}")
 
-    def search(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT], column: str, time_us: int) -> None:
-        answers = planner.find_time([each.split for each in known], time_us) or {}
-        later = planner.find_time([each.part(each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
+    def search(self, known: Sequence[_Known[SplitT]], column: str, time_us: int) -> None:
+        answers = self.planner.find_time([each.split for each in known], time_us) or {}
+        later = self.planner.find_time([self.part(each, each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
         at = {each.split_id: answers.get(each.split_id) for each in known}
         asked = [replace(each.split, start=position) for each in known if (position := at[each.split_id]) is not None]
-        claimed = {name: us for name, us in planner.claims(asked, time_us).items() if us > EARLIEST_US}
+        claimed = {name: us for name, us in self.planner.claims(asked, time_us).items() if us > EARLIEST_US}
         if strangers := sorted(claimed.keys() - {split.split_id for split in asked}):
             raise self.broken("time", f"claims names split {strangers[0]!r}, which it was not asked about")
         for each in known:
@@ -432,20 +437,20 @@ class _Check(Generic[SplitT, StateT]):
                     "time", f"split {name!r}: {time_us} is at {found} from {start}, at {later.get(name)} from {stop}"
                 )
             edge = stop if found is None else min(max(found, start), stop)
-            before = self.read([each.part(start, edge)])[name]
+            before = self.read([self.part(each, start, edge)])[name]
             if missed := [time for time in _times_us(before, column) if time >= time_us]:
                 raise self.broken(
                     "time", f"split {name!r}: find_time({time_us}) is {found}, and a row of {missed[0]} is before it"
                 )
             if found is not None and start <= found < stop:
-                after, there = self.first_rows(each, planner, column, found)
+                after, there = self.first_rows(each, column, found)
                 looked = bool(there) or stop >= each.end.position
                 if name in claimed and looked and not any(time >= time_us for time in there):
                     raise self.broken(
                         "time", f"split {name!r}: find_time({time_us}) is {found}, and the rows there, up to {after}, "
                         f"are of {there[:5]}, all before it"
                     )  # fmt: skip
-                alone_us = planner.claim_us(each.part(found, stop), found, time_us)
+                alone_us = self.planner.claim_us(self.part(each, found, stop), found, time_us)
                 for said, us in (("claim_us says", alone_us), ("claims says", claimed.get(name, EARLIEST_US))):
                     if us > time_us or any(time < us for time in there):
                         raise self.broken(
@@ -453,14 +458,12 @@ class _Check(Generic[SplitT, StateT]):
                             f"there, up to {after}, are of {min(there, default=None)} and later"
                         )  # fmt: skip
 
-    def first_rows(
-        self, each: _Known[SplitT], planner: SplitPlanner[SplitT], column: str, position: int
-    ) -> tuple[int, list[int]]:
+    def first_rows(self, each: _Known[SplitT], column: str, position: int) -> tuple[int, list[int]]:
         """Return the times of the rows in the first step with rows from a position on, and the end of that step."""
         stop, there = each.cuts[-1], list[int]()
         while not there and position < stop:
-            after = planner.after_rows(each.part(position, stop), 1, each.end)
-            there = _times_us(self.read([each.part(position, after)])[each.split_id], column)
+            after = self.planner.after_rows(self.part(each, position, stop), 1, each.end)
+            there = _times_us(self.read([self.part(each, position, after)])[each.split_id], column)
             position = after
         return position, there
 
@@ -524,16 +527,6 @@ class _Enumeration(Generic[SplitT, StateT]):
                 return
 
 
-def _rest(planner: SplitPlanner[SplitT], split: SplitT, position: int) -> SplitT:
-    """The rest of a split after a plan that ends at a position."""
-    return split if position == split.start else planner.cut([(replace(split, stop=None), position)])[0][1]
-
-
-def _part(planner: SplitPlanner[SplitT], split: SplitT, start: int, stop: int) -> SplitT:
-    """The slice between two positions, as two plans would cut it."""
-    return planner.cut([(_rest(planner, split, start), stop)])[0][0]
-
-
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:
     """Read bounded splits. Another process can run this function."""
     parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in splits}
@@ -560,10 +553,6 @@ def _times_us(table: pa.Table, column: str) -> list[int]:
 
 def _id(split: SourceSplit) -> str:
     return split.split_id
-
-
-def _named(splits: Sequence[SourceSplit]) -> str:
-    return f"splits {sorted(map(_id, splits))}" if splits else "none"
 
 
 def _ranges(splits: Sequence[SourceSplit]) -> str:
