@@ -1,11 +1,11 @@
 """The coordinator of one source: runs the enumerator on one thread, and keeps it alive.
 
 Every call of the enumerator and every handler of `call_async` is an *action* with a name, which stands in each log line
-and error. Actions run in turn, in the order in which they were handed over.
+and error. Actions run in the order in which they were handed over.
 
-An enumerator that raises is restored from its last snapshot, after a growing pause. In Flink the readers go back
-with the enumerator. Here readers are rows of a plan on the driver, so they never fail and never go back. The
-coordinator therefore brings readers and enumerator together:
+An enumerator that raises is restored from its last snapshot, after a growing pause. In Flink the readers go back with
+the enumerator. Here readers are rows of a plan on the driver, which never go back, so the coordinator brings both
+together:
 
     splits assigned before the snapshot     stay with the reader
     splits assigned since                   the gateway forgets them (`restored`), the snapshot still has them
@@ -61,11 +61,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     Methods that return None hand an action over and do not wait for its end.
 
     Args:
-        source: the source of the enumerator.
         name: name of the source, for logs and errors.
-        gateway: sends to the readers.
         num_subtasks: number of readers, 1 or more.
-        failover: how often a failed enumerator is restored.
         timeout_seconds: how long `run` and `wait` wait.
         clock: measures pauses, delays and periods.
 
@@ -112,11 +109,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- life
 
     def start(self) -> None:
-        """Make or restore the enumerator and start it.
-
-        Raises:
-            CoordinatorNotStarted: it was started already.
-        """
+        """Make or restore the enumerator and start it, once."""
         action = "start the enumerator"
         with self._lock:
             self._check_before_start(action)
@@ -126,8 +119,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Close the enumerator, started or not. Waiting actions are dropped; a second call does nothing.
 
-        Raises:
-            CoordinatorHangs: the thread is stuck in an action; the enumerator was closed on another thread.
+        Raises `CoordinatorHangs` if the thread is stuck in an action; another thread has closed the enumerator then.
         """
         with self._lock:
             if self._closed:
@@ -154,15 +146,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- readers
 
     def register_reader(self, subtask: int, location: str = "") -> None:
-        """Register a reader. Does nothing if the reader is registered already.
-
-        Args:
-            subtask: its number, from 0.
-            location: its host, "" if unknown.
-
-        Raises:
-            ValueError: there is no reader of that number.
-        """
+        """Register a reader by its number, from 0, and its host. Does nothing if it is registered already."""
         if not 0 <= subtask < self._num_subtasks:
             raise ValueError(
                 f"source {self._name!r}: reader {subtask} cannot register, expected 0 to {self._num_subtasks - 1}"
@@ -175,10 +159,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     def request_splits(self) -> Future[None]:
         """Let every registered reader ask for splits, until no reader gets a split any more.
 
-        The request is not remembered: ask a restored enumerator again.
-
-        Returns:
-            A future that is done at the end, also if the enumerator failed; use `wait` on it.
+        The request is not remembered: ask a restored enumerator again. The future, for `wait`, is done at the end, also
+        if the enumerator failed.
         """
         action, done = "hand out the splits that readers ask for", Future[None]()
 
@@ -213,15 +195,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- checkpoints
 
     def checkpoint(self, checkpoint_id: int) -> Future[bytes]:
-        """Take the enumerator's state. If taking it fails, the restored enumerator is asked again.
+        """Take the enumerator's state: a future, for `wait`, with the bytes for `reset_to_checkpoint`.
 
-        The state has neither the assigned splits nor the registered readers.
-
-        Args:
-            checkpoint_id: at least the id of the last checkpoint.
-
-        Returns:
-            A future with the bytes for `reset_to_checkpoint`; use `wait` on it.
+        The state has neither the assigned splits nor the registered readers. If taking it fails, the restored
+        enumerator is asked again. Ids of checkpoints never go back.
         """
         action = f"snapshot for checkpoint {checkpoint_id}"
         return self._ask(action, lambda: self._checkpoint(action, checkpoint_id))
@@ -234,15 +211,9 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         )
 
     def reset_to_checkpoint(self, checkpoint_id: int, data: bytes) -> None:
-        """Begin at a checkpoint instead of the beginning. Call this before `start`; no reader is registered then.
+        """Begin at a checkpoint, by the bytes of `checkpoint`, instead of the beginning. Call this before `start`.
 
-        Args:
-            checkpoint_id: id of the checkpoint.
-            data: the bytes of `checkpoint`.
-
-        Raises:
-            InvalidCheckpoint: the bytes cannot be restored; nothing was changed.
-            CoordinatorNotStarted: it was started already.
+        Raises `InvalidCheckpoint`, and changes nothing, if the bytes cannot be restored.
         """
         action = f"go back to checkpoint {checkpoint_id}"
         self._state(checkpoint_id, data)  # raises to the caller here, instead of failing the enumerator later
@@ -255,17 +226,13 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     def run(self, action: str, work: Callable[[], ResultT]) -> ResultT:
         """Run work on the coordinator's thread, after the queued actions, and return its result.
 
-        Args:
-            action: the purpose, completing "cannot ...".
-            work: the work; its errors are raised here, and do not fail the enumerator.
-
-        Raises:
-            CoordinatorHangs: the thread did not get to the work within `timeout_seconds`; the work will not run.
+        Errors of the work are raised here, and do not fail the enumerator. `action`, the purpose, completes "cannot
+        ...". Raises `CoordinatorHangs` if the thread does not get to the work in time; the work will not run then.
         """
         return work() if self._queue.on_thread else self.wait(self._ask(action, work), action)
 
     def wait(self, asked: Future[ResultT], action: str) -> ResultT:
-        """Wait for a future of this coordinator, at most `timeout_seconds`; see `run`."""
+        """Wait for a future of this coordinator; see `run`."""
         try:
             return self._queue.wait(asked, action, seconds=self._timeout_seconds)
         except WorkerDied:
@@ -277,16 +244,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             hangs = self._hangs(action, self._timeout_seconds)
             asked.cancel()
             raise hangs from None
-
-    @property
-    def enumerator(self) -> SplitEnumerator[SplitT, StateT] | None:
-        """The running enumerator, None before it is made. For `run` and for tests."""
-        return self._enumerator
-
-    @property
-    def context(self) -> SourceCoordinatorContext[SplitT] | None:
-        """The context of the enumerator. For `run` and for tests."""
-        return self._context
 
     def metric_values(self) -> dict[str, float]:
         """Return the enumerator's metrics and the coordinator's own, by name. Never waits for the enumerator."""

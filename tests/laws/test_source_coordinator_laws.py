@@ -82,8 +82,8 @@ class Simulation:
 
     @property
     def enumerator(self) -> ListEnumerator:
-        assert isinstance(self.coordinator.enumerator, ListEnumerator)
-        return self.coordinator.enumerator
+        assert isinstance(self.coordinator._enumerator, ListEnumerator)
+        return self.coordinator._enumerator
 
     # -- possible events
 
@@ -119,7 +119,7 @@ class Simulation:
         # A restart may forget splits found since the last checkpoint; discovery finds them again.
         missing = [n for n in range(self.found + 1) if str(n) not in self.enumerator.known]
         self.found = max([self.found, *(n + 1 for n in missing)])
-        context = self.coordinator.context
+        context = self.coordinator._context
         assert context is not None
         enumerator = self.enumerator
         context.run_in_coordinator_thread(lambda: enumerator.discover(*missing))

@@ -140,7 +140,7 @@ def test_the_context_is_for_the_coordinators_thread_only() -> None:
             with pytest.raises(WrongThread, match="on another thread than the coordinator's"):
                 use()
         ran = threading.Event()
-        context.run_in_coordinator_thread(lambda: ran.set() if coordinator.context is context else None)
+        context.run_in_coordinator_thread(lambda: ran.set() if coordinator._context is context else None)
 
         assert ran.wait(DEADLINE_SECONDS)
 

@@ -513,7 +513,7 @@ def test_a_failover_in_the_middle_of_a_source_loses_no_finish() -> None:
     await_ids(coordinator, gateway, ["0:a0", "0:a4"])
     coordinator.wait(coordinator.checkpoint(1), "take it")
     coordinator.handle_splits_finished(0, ["0:a0"])
-    context = coordinator.context
+    context = coordinator._context
     assert context is not None
     context.run_in_coordinator_thread(lambda: strike("finish"))
     coordinator.handle_splits_finished(0, ["0:a4"])
@@ -526,8 +526,8 @@ def test_a_failover_in_the_middle_of_a_source_loses_no_finish() -> None:
 
 
 def index_of(coordinator: SourceCoordinator[Any, Any]) -> int:
-    assert isinstance(coordinator.enumerator, HybridEnumerator)
-    return coordinator.enumerator._index
+    assert isinstance(coordinator._enumerator, HybridEnumerator)
+    return coordinator._enumerator._index
 
 
 def await_ids(coordinator: SourceCoordinator[Any, Any], gateway: Gateway, expected: list[str]) -> None:

@@ -82,7 +82,7 @@ class Run:
     def fail(self) -> None:
         """Let the enumerator fail, and wait until it is restored. It finds nothing before it may."""
         self.source.finds.clear()
-        context = self.coordinator.context
+        context = self.coordinator._context
         assert context is not None
         context.run_in_coordinator_thread(lambda: exec("1 / 0"))
         wait_until(lambda: self.coordinator.metric_values()["enumerator_restores"] == 1, "the enumerator restored")
