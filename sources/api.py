@@ -7,14 +7,13 @@
     SplitReader        gives rows to a reader; most connectors write no `SourceReader`
 
 Flink reads a split until it is told to stop and then asks the reader for its position. Spark first asks how far a batch
-shall go, writes the answer down, and reads afterwards, perhaps twice. So a **split** here is a range: it has the
-position to go on from (`start`) and its end (`stop`), and a batch reads the split with a `stop`, a *slice*.
-The planner chooses the slices; the rest of FLIP-27 is unchanged. One law governs sources: the offset fixes the rows.
-A slice gives the same rows in any process, at any time, and two adjacent slices give the same rows as the joined slice.
-`check_source` tests this law.
+shall go, writes the answer down, and reads afterwards, perhaps twice. So a **split** here is a range, from `start` to
+`stop`, and a batch reads a split with a `stop`, a *slice*, which the planner chooses. The rest of FLIP-27 is unchanged.
+One law governs sources: the offset fixes the rows. A slice gives the same rows in any process, at any time, and two
+adjacent slices give the same rows as the joined slice. `check_source` tests this law.
 
-Nothing in this file knows Spark, a clock or a thread. Names are Flink's, in Python's spelling; a "checkpoint" is the
-entry of Spark's offset log for a batch, and checkpoint ids grow by one with each batch.
+Names are Flink's, in Python's spelling; a "checkpoint" is the entry of Spark's offset log for a batch, and checkpoint
+ids grow by one with each batch.
 
 Source: FLIP-27, FLIP-182, FLIP-217, FLIP-309; FLINK-20270, FLINK-22133; `org.apache.flink.api.connector.source`.
 
@@ -89,12 +88,7 @@ class SourceEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReaderInfo:
-    """A registered reader.
-
-    Attributes:
-        subtask: its number, from 0.
-        location: its host, "" if unknown.
-    """
+    """A registered reader: its number, from 0, and its host, "" if unknown."""
 
     subtask: int
     location: str = ""
@@ -102,11 +96,7 @@ class ReaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class SplitsAssignment(Generic[SplitT]):
-    """The splits to give to readers.
-
-    Attributes:
-        assignment: subtask -> its new splits, in order.
-    """
+    """The splits to give to readers: subtask -> its new splits, in order."""
 
     assignment: Mapping[int, Sequence[SplitT]]
 
@@ -130,13 +120,7 @@ SplitChange = SplitsAddition[SplitT] | SplitsRemoval[SplitT]
 
 @dataclass(frozen=True, slots=True)
 class SplitRows:
-    """Rows of one split, in order.
-
-    Attributes:
-        split_id: id of the split.
-        rows: the rows, in the source's schema; may be empty.
-        position: the position after the rows.
-    """
+    """Rows of one split, in order, in the source's schema, and the position after them. There may be no row."""
 
     split_id: str
     rows: pa.RecordBatch
@@ -145,12 +129,7 @@ class SplitRows:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of one `SplitReader.fetch` (Flink's `RecordsWithSplitIds`).
-
-    Attributes:
-        batches: rows by split, in order within each split.
-        finished_splits: splits that were read up to their stop.
-    """
+    """The result of one `SplitReader.fetch` (Flink's `RecordsWithSplitIds`); finished splits were read to the end."""
 
     batches: tuple[SplitRows, ...] = ()
     finished_splits: frozenset[str] = frozenset()
@@ -187,11 +166,7 @@ class VersionedSerializer(Protocol[StateT]):
         ...
 
     def deserialize(self, version: int, data: bytes) -> StateT:
-        """Return the value.
-
-        Raises:
-            ValueError: the data is of a later version than `version`, or invalid.
-        """
+        """Return the value. Raises ValueError if the data are of a later version than `version`, or invalid."""
         ...
 
 
@@ -213,31 +188,22 @@ class SplitEnumeratorContext(Protocol[SplitT]):
 
     @property
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """The registered readers, by subtask."""
+        """By subtask."""
         ...
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
-        """Send an event; the future is done when the event was handed over.
-
-        Raises:
-            ValueError: the reader is not registered.
-        """
+        """Send an event; the future is done when the event was handed over. Raises ValueError without such a reader."""
         ...
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
         """Give splits to readers. From the next checkpoint on the splits are state of the readers.
 
-        Raises:
-            ValueError: a reader is not registered; nothing was assigned.
+        Raises ValueError, and assigns nothing, if a reader is not registered.
         """
         ...
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it will get no more splits; the reader is finished with its last split.
-
-        Raises:
-            ValueError: the reader is not registered.
-        """
+        """Tell a reader that it is finished with its last split. Raises ValueError without such a reader."""
         ...
 
     def call_async(
@@ -296,11 +262,7 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
         """Return the state for `Source.restore_enumerator`, without assigned splits."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Take an event that a reader sent.
-
-        Raises:
-            NotImplementedError: the enumerator expects no events.
-        """
+        """Take an event that a reader sent."""
         raise NotImplementedError(
             f"{type(self).__name__} got {event!r} from reader {subtask} and handles no events. "
             "Hint: implement handle_source_event, or send none."
@@ -350,14 +312,12 @@ class SplitPlanner(ABC, Generic[SplitT]):
     def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
         """Find the position in each split where a time begins, by the time in the source's `event_time` column.
 
-        Args:
-            splits: the splits; the whole split is searched, including rows before its start.
-            time_us: event time, microseconds since the epoch.
+        The whole split is searched, including rows before its start.
 
         Returns:
-            split id -> the position of its first row at or after `time_us`, perhaps before the split's start;
-            None if there is no such row yet. None instead of a mapping: this source cannot search by time, and
-            slices follow observed times.
+            split id -> the position of its first row at or after `time_us` (microseconds since the epoch); None if
+            there is no such row yet. None instead of a mapping: this source cannot search by time, and slices follow
+            observed times.
         """
         del splits, time_us
         return None
@@ -367,11 +327,6 @@ class SplitPlanner(ABC, Generic[SplitT]):
 
         By default that time. A source with several rows at one position has to claim an earlier time, because unread
         rows before `time_us` may lie at the found position.
-
-        Args:
-            split: the split.
-            position: the position where it goes on.
-            time_us: the time that was searched for.
 
         Returns:
             The event time, at most `time_us`, such that no row from `position` on is earlier, except for the
@@ -391,7 +346,6 @@ class SplitPlanner(ABC, Generic[SplitT]):
         Args:
             splits: the splits, each with the `start` where it goes on: a position that `find_time` found for `time_us`,
                 or a later position.
-            time_us: the searched time, microseconds since the epoch.
             until_us: rows after this event time are not trusted, and prove nothing; None: all rows are trusted.
 
         Returns:
@@ -401,10 +355,9 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
 
     def passed_us(self, split: SplitT) -> int | None:
-        """Return the event time before which no row from a split's start on lies, by a promise of the system.
+        """Return the event time before which no row from a split's start on lies, because the system promises it.
 
         Unlike a claim this needs no later row, so it also holds at the end of a split: if writers note the time.
-        None, as by default: the system promises nothing.
         """
         del split
         return None
@@ -421,19 +374,14 @@ class SplitPlanner(ABC, Generic[SplitT]):
                 `start`), each split once.
 
         Returns:
-            In the same order: (the slice up to the stop, the split from the stop on). Their `start` and `stop` are as
-            asked.
+            In the same order: (the slice up to the stop, the split from the stop on), with `start` and `stop` as asked.
         """
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
-        """Note that a batch was committed: rows before these splits are not read again.
+        """Note that a batch was committed: rows before the `start` of these splits, the unfinished, are not read again.
 
-        For systems that keep unread rows. A batch may be told twice, or never. Enumerators and readers have a method of
-        this name, too, and get the id of the checkpoint instead of splits.
-
-        Args:
-            splits: the unfinished splits; `start` is where the next batch begins.
+        For systems that keep unread rows. A batch may be told twice, or never.
         """
 
     def metric_values(self) -> Mapping[str, float]:
@@ -441,14 +389,11 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return {}
 
     def trouble(self) -> str | None:
-        """Say in words which splits the last `latest` left out, since when and why; None: no split.
-
-        The status of the stream shows this text, so that people see the waiting. It has no secrets.
-        """
+        """Say, without secrets, which splits the last `latest` left out, since when and why; None: no split."""
         return None
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 # -- on an executor -----------------------------------------------------------------------------------------------
@@ -463,9 +408,6 @@ class Fetching:
             rows come in the order of the slices in any case.
         splits_at_once: how many slices a split reader has at once; None: all slices.
         ahead_bytes: the largest size that a task reads ahead, beside one fetch, bytes.
-
-    Raises:
-        ValueError: a number is too small.
 
     >>> Fetching.side_by_side(8)
     Fetching(threads=8, splits_at_once=1, ahead_bytes=67108864)
@@ -496,9 +438,7 @@ class Fetching:
 
     @classmethod
     def side_by_side(cls, threads: int) -> Fetching:
-        """Read each slice by itself, some at a time, for systems with slow answers and a limit for each split, such as
-        shards with five requests a second.
-        """
+        """Read each slice by itself, some at a time, for systems with slow answers and a limit for each split."""
         return cls(threads=threads, splits_at_once=1)
 
 
@@ -521,14 +461,11 @@ class SplitReader(ABC, Generic[SplitT]):
         """Make a blocking `fetch` return soon, with the rows that it has. Called from another thread."""
 
     def metric_values(self) -> Mapping[str, float]:
-        """Return the reader's counts by name. Called once, after its last fetch.
-
-        The counts of all readers are added to the planner's counts of the same names.
-        """
+        """Return the reader's counts by name, once, after its last fetch: they add to the planner's of these names."""
         return {}
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class InputStatus(Enum):
@@ -556,12 +493,12 @@ class SourceReaderContext(Protocol):
 
     @property
     def subtask(self) -> int:
-        """The reader's number, from 0."""
+        """From 0."""
         ...
 
     @property
     def metric_group(self) -> MetricGroup:
-        """The metrics of the reader."""
+        """The reader's metrics."""
         ...
 
     def send_split_request(self) -> None:
@@ -604,11 +541,7 @@ class SourceReader(ABC, Generic[SplitT]):
         """Note that the checkpoint was committed."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """Take an event that the enumerator sent.
-
-        Raises:
-            NotImplementedError: the reader expects no events.
-        """
+        """Take an event that the enumerator sent."""
         raise NotImplementedError(f"{type(self).__name__} got {event!r} and handles no events.")
 
     @abstractmethod
@@ -707,9 +640,6 @@ class Source(ABC, Generic[SplitT, StateT]):
         """Make a split reader, on an executor."""
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT] | None:
-        """Make a reader of one slot, if the source has its own: a reader with events, or one that decides checkpoints.
-
-        None, as by default: the slot's slices are read by `create_split_reader` and `fetching`.
-        """
+        """Make a reader of one slot: one with events, or one that decides checkpoints. None: `SplitReader`s read."""
         del context
         return None

@@ -14,7 +14,6 @@ class Counter:
         self.count = 0
 
     def inc(self, by: int = 1) -> None:
-        """Add `by`, which is 0 or more."""
         if by < 0:
             raise ValueError(f"a counter only grows, got {by}")
         self.count += by

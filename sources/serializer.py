@@ -39,13 +39,10 @@ def described(error: Exception) -> str:
 
 
 class DataclassSerializer(Generic[ValueT]):
-    """Serializes values of one type, usually a frozen dataclass of plain fields.
+    """Serializes values of a type that `msgspec` knows, usually a frozen dataclass of plain fields.
 
-    A new field with a default needs no new version, because older data are read with the default.
-
-    Args:
-        kind: the type, as `msgspec` understands it.
-        version: the version that is written, 1 or more.
+    `version`, 1 or more, is written. A new field with a default needs no new version, because older data are read with
+    the default.
 
     >>> from lowmark.sources import SourceSplit
     >>> serializer = DataclassSerializer(SourceSplit)

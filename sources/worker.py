@@ -47,11 +47,9 @@ class WorkerDied(LowmarkError, RuntimeError):
 
 
 class Worker:
-    """One thread that runs one function.
+    """One thread that runs one function; when the function returns, the thread ends in good order.
 
-    Args:
-        run: the function of the thread; when it returns, the thread ends in good order.
-        died: called on the thread with the error that ended `run`, after the error is visible to callers.
+    `died` is called on the thread with the error that ended `run`, after the error is visible to callers.
     """
 
     def __init__(
@@ -92,9 +90,7 @@ class Worker:
     def wait(self, done: Future[Result], action: str, *, seconds: float) -> Result:
         """Wait for a result of this thread, and return it.
 
-        Raises:
-            WorkerDied: the thread has ended, so there will be no result.
-            TimeoutError: of `concurrent.futures`, if there is no result in time.
+        Raises `WorkerDied` if the thread has ended, so that no result will come, and `FutureTimeout` after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:

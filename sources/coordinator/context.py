@@ -26,8 +26,7 @@ SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
 class ReaderGateway(Protocol[SplitT_contra]):
     """Sends from a coordinator to its readers. Called on the coordinator's thread; must not block.
 
-    The gateway keeps the assigned splits of each reader.
-    `checkpointed` and `restored` let it go back together with the enumerator.
+    It keeps the assigned splits of each reader. `checkpointed` and `restored` let it go back with the enumerator.
     """
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT_contra]) -> None:
@@ -39,7 +38,7 @@ class ReaderGateway(Protocol[SplitT_contra]):
         ...
 
     def source_event(self, subtask: int, event: SourceEvent) -> Future[None]:
-        """Send an event; the future is done when the event was handed over."""
+        """Hand an event over; the future is done then."""
         ...
 
     def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # the flag is the message
@@ -54,7 +53,6 @@ class ReaderGateway(Protocol[SplitT_contra]):
         """Go back with the enumerator to this checkpoint; None: to the beginning.
 
         Forget splits assigned, ends signalled and events sent since its `checkpointed`, because they will come again.
-        The readers stay registered, and the coordinator repeats the messages that they sent since.
         """
         ...
 
@@ -90,13 +88,8 @@ class SourceCoordinatorContext(Generic[SplitT]):
     """The `SplitEnumeratorContext` of one enumerator.
 
     Args:
-        source: name of the source, for errors.
-        queue: the coordinator's thread.
-        clock: measures delays.
-        gateway: sends to the readers.
         readers: the registered readers; shared with the coordinator.
-        metric_group: the enumerator's metrics; shared by the successive enumerators of the source.
-        num_subtasks: number of readers.
+        metric_group: shared by the successive enumerators of the source.
 
     Attributes:
         assignments: number of splits given to readers.

@@ -33,14 +33,9 @@ class FailoverPolicy:
         most: number of failures within the window after which the enumerator is restored; 0: the first failure fails
             the source.
         window: how long a failure counts.
-        backoff: the first pause; it doubles with each failure.
-        max_backoff: the longest pause.
-        reset_after: the time without a failure after which pauses begin with `backoff` again.
-
-    Raises:
-        InvalidStrategy: `most` is negative, or `max_backoff` is shorter than `backoff`, or `reset_after` is not
-            longer than `max_backoff`.
-        InvalidDuration: one of the other values is no duration.
+        backoff: the first pause; it doubles with each failure, up to `max_backoff`.
+        reset_after: the time without a failure after which pauses begin with `backoff` again; longer than
+            `max_backoff`.
 
     Source: Flink's failure-rate and exponential-delay restart strategies.
 
@@ -86,15 +81,11 @@ class Failover:
 
     @property
     def failures(self) -> int:
-        """How many failures count now."""
+        """Those that count now."""
         return len(self._failures_us)
 
     def failed(self, now_us: int) -> int | None:
-        """Count a failure.
-
-        Returns:
-            Microseconds to pause before the enumerator is restored; None: the enumerator has failed too often.
-        """
+        """Count a failure; return the pause before a restore, microseconds; None: the enumerator failed too often."""
         calm = not self._failures_us or now_us - self._failures_us[-1] >= self._reset_us
         self._failures_us.append(now_us)
         while now_us - self._failures_us[0] >= self._window_us and len(self._failures_us) > 1:

@@ -1,8 +1,7 @@
 """Named actions on threads of their own, and the way from a worker thread back to the coordinator's thread.
 
-An `ActionQueue` runs each given action when it is due. The coordinator's queue has one thread, so its actions
-have the enumerator to themselves. The workers' queue has several threads, where calls may block. The `ExecutorNotifier`
-connects the two: it runs the callable on a worker, and the handler on the coordinator's thread.
+The coordinator's `ActionQueue` has one thread, so its actions have the enumerator to themselves. The workers' queue has
+several threads, where calls may block. The `ExecutorNotifier` connects the two.
 
 All threads are daemons, because Python cannot interrupt a thread, and a hanging thread must not keep the process alive.
 So a call that still runs when its enumerator is closed is given up: its handler gets `CallAbandoned`, and its result is
@@ -41,7 +40,7 @@ class WaitingClock(Protocol):
     """A clock that threads can wait on; tests use a clock that they move themselves."""
 
     def now_us(self) -> int:
-        """The time now, microseconds; never goes back."""
+        """In microseconds; never goes back."""
         ...
 
     def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
@@ -115,7 +114,7 @@ class ActionQueue:
 
     @property
     def on_thread(self) -> bool:
-        """Whether the caller runs on a thread of this queue."""
+        """Whether the caller is a thread of this queue."""
         return threading.get_ident() in self._running
 
     @property
@@ -128,11 +127,7 @@ class ActionQueue:
         self._running[threading.get_ident()] = action
 
     def pause_until(self, due_us: int) -> bool:
-        """Let time pass on the calling thread, a thread of this queue.
-
-        Returns:
-            False if the queue was closed meanwhile.
-        """
+        """Let time pass on the calling thread, a thread of this queue; return False if the queue was closed."""
         with self._condition:
             while not self._closed and self._clock.now_us() < due_us:
                 self._clock.wait_until(self._condition, due_us)
@@ -228,12 +223,7 @@ class ActionQueue:
 
 
 class ExecutorNotifier:
-    """Makes blocking calls on worker threads, and hands the results to the coordinator's thread.
-
-    Args:
-        post: runs (action, work) on the coordinator's thread, and catches errors of the work.
-        threads: how many calls may run at once.
-    """
+    """Makes blocking calls on worker threads, and hands the results to the coordinator's thread, by `post`."""
 
     def __init__(
         self, name: str, post: Callable[[str, Callable[[], None]], None], *, clock: WaitingClock, threads: int = 2
@@ -284,7 +274,7 @@ class ExecutorNotifier:
         self._workers.post(name, work, due_us=self._clock.now_us() + initial_delay_us if initial_delay_us else None)
 
     def _lose(self, action: str, error: BaseException) -> None:
-        """Fail on the coordinator's thread, which restores all, because a call ended without result or handler."""
+        """Fail on the coordinator's thread, which restores all, because a call ended without a result."""
 
         def fail() -> None:
             raise error

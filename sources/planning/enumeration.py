@@ -36,22 +36,16 @@ class NoSplits(LowmarkError, TimeoutError):
 
 
 class Enumeration(Generic[SplitT]):
-    """Runs the enumerator of a source on a thread of its own.
+    """Runs the enumerator of a source on a thread of its own. Every call may raise `SourceFailed`.
 
     Args:
-        source: the source.
         name: name of the stream, for logs and errors.
-        options: number of slots, limits of time and failures.
         checkpoint: the checkpoint id to go on from; 0: from the beginning.
         state: the coordinator's checkpoint; empty at the beginning.
         live: the splits that go on from the checkpoint.
 
     Attributes:
-        coordinator: runs the enumerator.
         slots: what the enumerator has given, and no batch has taken.
-
-    Raises (from every call):
-        SourceFailed: the enumerator failed too often, with the cause.
     """
 
     def __init__(
@@ -83,12 +77,8 @@ class Enumeration(Generic[SplitT]):
     def start(self, telling: Telling, *, ends: bool) -> None:
         """Start the enumerator, and wait for first splits, because Spark does not wait for rows of the first batch.
 
-        Args:
-            telling: hears of a search in vain.
-            ends: whether the run ends where nothing is to be read.
-
-        Raises:
-            NoSplits: the run ends, and the enumerator has not said whether there is a split.
+        `telling` hears of a search in vain. If the run ends where nothing is to be read, raises `NoSplits` where the
+        enumerator has not said whether there is a split.
         """
         self.coordinator.start()
         for subtask in range(self._options.slots):
@@ -100,13 +90,7 @@ class Enumeration(Generic[SplitT]):
     def wait_for_all(self, telling: Telling) -> None:
         """Wait until the enumerator has looked for splits, because a run that ends reads no splits that come later.
 
-        An enumerator that was restored since looks again, because it may have forgotten splits.
-
-        Args:
-            telling: hears of a search in vain.
-
-        Raises:
-            NoSplits: the enumerator has not looked in time.
+        An enumerator that was restored since looks again, because it may have forgotten splits. Raises `NoSplits`.
         """
         while (restores := self._restores()) != self._has_all_of:
             self._wait(telling, ends=True)
@@ -159,19 +143,14 @@ class Enumeration(Generic[SplitT]):
         return self._requested
 
     def pass_on(self, events: Sequence[tuple[int, int, bytes]]) -> None:
-        """Pass on the events of readers: subtask, version and bytes of each."""
+        """Pass on the events of readers, each with its subtask and the version of its bytes."""
         serializer = self._source.event_serializer
         if serializer is not None:
             for subtask, version, data in events:
                 self.coordinator.handle_source_event(subtask, serializer.deserialize(version, data))
 
     def checkpoint(self, checkpoint: int, finished: Sequence[Placed[SplitT]]) -> bytes:
-        """Return the coordinator's checkpoint for a batch.
-
-        Args:
-            checkpoint: the checkpoint id.
-            finished: the splits that end in the batch.
-        """
+        """Return the coordinator's checkpoint for a batch in which some splits end."""
         # Before the snapshot, which has to agree with the positions, because a hybrid source switches here.
         for placed in finished:
             self.coordinator.handle_splits_finished(placed.subtask, [placed.split.split_id])
@@ -179,5 +158,4 @@ class Enumeration(Generic[SplitT]):
         return self.coordinator.wait(self.coordinator.checkpoint(checkpoint), action)
 
     def close(self) -> None:
-        """End the enumerator and its thread."""
         self.coordinator.close(min(_CLOSE_SECONDS, self._options.timeout_seconds))

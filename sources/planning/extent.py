@@ -26,14 +26,9 @@ class Extent(Generic[SplitT]):
     """Plans the slices of batches, one batch after the other.
 
     Args:
-        source: the source.
         name: name of the stream, for errors.
-        options: how to cut batches.
         live: the splits that go on from the offset.
         time_us: the event time up to which the batch before takes every split; None: it is not cut by time.
-
-    Attributes:
-        planner: the source's planner.
     """
 
     def __init__(
@@ -60,9 +55,6 @@ class Extent(Generic[SplitT]):
         """Return the plan, and the event time of the next row if only alignment keeps that row from being read.
 
         Args:
-            splits: the splits to read, each from its start.
-            guidance: how far alignment lets the source read.
-            checkpoint: checkpoint id of the batch.
             max_rows: the rough largest number of rows; None: all rows.
             now_us: the wall clock, microseconds since the epoch.
             to_present: whether to take only rows that were present at the first plan that says so.
@@ -109,7 +101,6 @@ class Extent(Generic[SplitT]):
             self._previous_span_us = None if before_us is None else max(0, time_us - before_us)
 
     def committed(self, end: BatchOffset) -> None:
-        """Note that the batch that ends at an offset was committed."""
         if self._induced is not None:
             self._induced.committed(end.checkpoint)
         if type(self.planner).notify_checkpoint_complete is not _TELLS_NOBODY:  # else nobody needs the splits
@@ -121,7 +112,6 @@ class Extent(Generic[SplitT]):
         return self.planner.trouble() or (None if self._induced is None else self._induced.trouble())
 
     def close(self) -> None:
-        """Close connections."""
         if self._induced is not None:
             self._induced.close()
         self.planner.close()

@@ -36,11 +36,7 @@ class InducedBatches(Generic[SplitT]):
     def plan(self, splits: Sequence[SplitT], checkpoint: int, *, targets: Mapping[str, int] | None) -> SlicePlan:
         """Return a batch that ends at the reader's snapshot; an empty batch until the reader says that one is due.
 
-        Args:
-            targets: id -> the position up to which this run reads a split at least; None: the run does not end.
-
-        Raises:
-            ValueError: a split without an end is missing in the snapshot.
+        `targets` has the position of each split up to which this run reads at least; None: the run does not end.
         """
         fresh = [split for split in splits if split.split_id not in self._given]
         if fresh:
@@ -70,13 +66,11 @@ class InducedBatches(Generic[SplitT]):
         return SlicePlan(slices, None, {}, 0)
 
     def committed(self, checkpoint: int) -> None:
-        """Tell the reader that the batch of a checkpoint was committed."""
         if checkpoint in self._due:
             self._reader.notify_checkpoint_complete(self._due[checkpoint])
             self._due = {each: due for each, due in self._due.items() if each > checkpoint}
 
     def trouble(self) -> str | None:
-        """Say what delays a checkpoint; None: no delay."""
         return self._reader.trouble()
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class BatchState(Generic[SplitT]):
 
     Attributes:
         live: unfinished splits, each with `start` where it goes on after the batch.
-        time_us: the event time up to which the batch takes every split; None if it is not cut by time.
+        time_us: the event time up to which the batch takes every split; None: it is not cut by time.
     """
 
     coordinator: bytes
@@ -105,7 +105,6 @@ class BatchOffset:
         state: BatchState[SplitT],
         serializer: VersionedSerializer[SplitT],
     ) -> BatchOffset:
-        """Write a state."""
         wire = _Wire(
             _FORMAT,
             serializer.version,
@@ -119,7 +118,7 @@ class BatchOffset:
         return cls(source, checkpoint, token, dict(sorted(positions.items())), packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
-        """Read the state back. Raises `UnreadableOffset` if the bytes are not ours, or of a later version."""
+        """Raises `UnreadableOffset` if the bytes are not ours, or of a later version."""
         if not self.state:
             return BatchState(b"")
         try:
@@ -155,8 +154,7 @@ class BatchOffset:
     def find(cls, offset: object) -> BatchOffset | None:
         """Read a source's offset, as a mapping or as JSON text; None if it is not ours.
 
-        Raises:
-            UnreadableOffset: the offset is ours, but a field is missing or invalid.
+        Raises `UnreadableOffset` if the offset is ours, but a field is missing or invalid.
         """
         if isinstance(offset, str) and '"lowmark_source"' in offset:
             try:

@@ -1,4 +1,4 @@
-"""The peer of a planner: it is asked before a batch is planned, and told the plan afterwards."""
+"""The peer of a planner, and what the two say to each other."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Planned:
 
 
 class PlanPeer(Protocol):
-    """The other end of a planner: alignment, and the measurement of read rows."""
+    """The other end of a planner: alignment, and the measurement of read rows. `token` names the planner."""
 
     def ask(self, token: str) -> Guidance:
-        """Return the guidance for the next batch of the planner with this token."""
+        """Guide the planner's next batch."""
         ...
 
     def tell(self, token: str, planned: Planned) -> None:

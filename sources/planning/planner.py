@@ -10,8 +10,7 @@
 A planner may be asked from any offset at any time. If the offset is not its present offset, it restores everything from
 the given offset. So a new process, a batch that is planned twice, and a restart are one case.
 
-A batch may be planned with a peer: the peer says how far alignment lets the source read, and is told the plan.
-Knows nothing of Spark.
+A peer says before a batch how far alignment lets the source read, and is told the plan.
 """
 
 from __future__ import annotations
@@ -64,8 +63,6 @@ class _Present(Generic[SplitT]):
     Attributes:
         at: the offset of the newest plan.
         live: the splits that go on from that offset, by id.
-        enumeration: finds splits.
-        extent: decides how far a batch takes them.
     """
 
     at: BatchOffset
@@ -83,16 +80,12 @@ class _Present(Generic[SplitT]):
 class BatchPlanner(Generic[SplitT]):
     """Plans one source's batches. One caller at a time; the enumerator has a thread of its own.
 
+    Every call may raise `SourceFailed` and `PlanningFailed`.
+
     Args:
-        source: the source to read.
         name: name of the stream, for logs, errors and offsets.
-        options: how to cut batches.
-        peer: the peer to ask and to tell; None: no peer.
         now_us: the wall clock, microseconds since the epoch, for event times and for people.
         steady_us: a clock that never steps, microseconds, for waits and the rate.
-
-    Raises (from every call):
-        SourceFailed: the enumerator failed too often, with the cause; or an error of the source's planner.
     """
 
     def __init__(
@@ -126,10 +119,9 @@ class BatchPlanner(Generic[SplitT]):
         self._available_now = True
 
     def plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
-        """Plan the next batch.
+        """Plan the next batch, from an offset of this process or an earlier process.
 
         Args:
-            start: the offset where it begins, of this process or an earlier process.
             max_rows: its rough largest number of rows; None: all rows.
 
         Returns:
@@ -247,13 +239,11 @@ class BatchPlanner(Generic[SplitT]):
         ]
 
     def committed(self, end: BatchOffset) -> None:
-        """Note that the batch that ends at an offset was committed."""
         if self._present is not None:
             self._present.enumeration.coordinator.notify_checkpoint_complete(end.checkpoint)
             self._present.extent.committed(end)
 
     def close(self) -> None:
-        """End threads and close connections."""
         self._telling.planning()
         present, self._present = self._present, None
         if present is not None:

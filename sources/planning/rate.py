@@ -43,22 +43,14 @@ class RateLimiterStrategy:
 
     @classmethod
     def per_second(cls, rows: float) -> RateLimiterStrategy:
-        """Allow at most `rows` rows in a second, by all readers together, for any trigger; see `RateBudget`.
-
-        Raises:
-            InvalidRate: `rows` is 0 or less.
-        """
+        """Allow at most `rows` rows in a second, by all readers together, for any trigger; see `RateBudget`."""
         if not 0 < rows < float("inf"):
             raise InvalidRate("rows per second", rows, "a number more than 0", "no_op() does not limit.")
         return cls(second_rows=rows)
 
     @classmethod
     def per_checkpoint(cls, rows: int) -> RateLimiterStrategy:
-        """Allow at most `rows` rows from one checkpoint to the next, by all readers together.
-
-        Raises:
-            InvalidRate: `rows` is less than 1.
-        """
+        """Allow at most `rows` rows from one checkpoint to the next, by all readers together."""
         if rows < 1:
             raise InvalidRate("rows per checkpoint", rows, "1 or more", "no_op() does not limit.")
         return cls(checkpoint_rows=rows)
@@ -106,8 +98,7 @@ class RateBudget:
     def grant(self, now_us: int) -> int | None:
         """Return how many rows a batch planned now may have; 0: no row yet; None: any number.
 
-        Args:
-            now_us: the time, microseconds. If it goes back, no tokens come in.
+        If the time goes back, no tokens come in.
         """
         if self._per_us is None:
             return self._checkpoint_rows
@@ -123,12 +114,7 @@ class RateBudget:
         return max(0, self._parts // self._row)
 
     def take(self, rows: int, *, more: bool) -> None:
-        """Take the rows of a batch from the budget.
-
-        Args:
-            rows: number of its rows; 0 for no batch.
-            more: whether more rows could have been read.
-        """
+        """Take the rows of a batch from the budget, 0 for no batch; `more`: more rows could have been read."""
         if self._per_us is None:
             return
         self._parts -= rows * self._row

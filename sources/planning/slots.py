@@ -28,11 +28,7 @@ class SlotWork(Generic[SplitT]):
 
 
 class Slots(Generic[SplitT]):
-    """The reader slots, as readers for the coordinator: keeps splits and events until a batch takes them.
-
-    Args:
-        count: number of slots.
-    """
+    """The reader slots, as readers for the coordinator: keeps splits and events until a batch takes them."""
 
     def __init__(self, count: int) -> None:
         self._count = count

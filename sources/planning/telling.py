@@ -22,11 +22,7 @@ _SAY_FIRST_SECONDS = 1.0
 
 
 class Telling:
-    """Tells the peer of one planner.
-
-    Args:
-        peer: the peer to tell; None: no peer.
-    """
+    """Tells the peer of one planner, if it has a peer."""
 
     def __init__(self, peer: PlanPeer | None, token: str, now_us: Callable[[], int]) -> None:
         self._peer, self._token, self._now_us = peer, token, now_us
@@ -39,15 +35,10 @@ class Telling:
         self._searched_us = self._now_us()
 
     def found(self) -> None:
-        """Note that splits were found."""
         self._searched_us = None
 
     def why_no_splits(self, *, looked: bool) -> str | None:
-        """Say since when splits are searched in vain; None: no search goes on.
-
-        Args:
-            looked: whether the enumerator says that it has looked.
-        """
+        """Say since when splits are searched in vain; None: no search goes on. `looked`: the enumerator has looked."""
         if self._searched_us is None:
             return None
         found = "the enumerator found none" if looked else "the enumerator has not said what there is"
@@ -60,7 +51,6 @@ class Telling:
             self._told = replace(planned, metrics={})
 
     def tell_missing(self, why: str) -> None:
-        """Tell why there is no plan."""
         if self._peer is not None:
             self._peer.tell(self._token, Planned(0, {}, missing=why))
 
