@@ -24,13 +24,9 @@ class KnownLosses:
         self._amount = None if amount is None else metrics.counter(amount)
 
     def take(self, lost: LowmarkError, key: object) -> None:
-        """Handle a loss of an unknown amount.
+        """Handle a loss of an unknown amount: raise it, unless reading goes on.
 
-        Args:
-            key: the split, and the position from which on rows are lost; a loss with the same key is the same loss.
-
-        Raises:
-            LowmarkError: `lost`, unless reading goes on.
+        A loss with the same key, the split and the position from which on rows are lost, is the same loss.
         """
         if not self._go_on:
             raise lost
@@ -44,9 +40,6 @@ class KnownLosses:
         Args:
             until: None: all later rows, so the amount is unknown.
             told_to: the position up to which another process has told the losses of the split.
-
-        Raises:
-            LowmarkError: `lost`, unless reading goes on.
         """
         if until is None:
             self.take(lost, (split_id, start))

@@ -1,16 +1,16 @@
 """An enumerator that looks for splits from time to time, and gives each to a reader by its id.
 
-Sources whose splits are read where they are found (Kafka's partitions, files, shards) need no other:
+Sources whose splits are read where they are found (Kafka's partitions, files, shards) need no other enumerator:
 
     discover()  -> new ids  -> prepare(new splits)  -> pending  -> assigned
     worker         here        worker                  here        the reader's, from the next checkpoint on
 
-`discover` lists every split there is; what is new is decided here, by id, on the coordinator's thread. `prepare` may
-complete new splits with facts that take time to find, such as the offset where a partition begins. It runs once for
-each split, before any checkpoint has the split; the split keeps the facts.
+`discover` lists every split there is; what is new is decided here, by id. `prepare` may complete new splits with facts
+that take time to find, such as the offset where a partition begins. It runs once for each split, before any checkpoint
+has the split; the split keeps the facts.
 
-The state has every id that was ever assigned, so that nothing is read twice, and the pending splits as they are. Where
-splits have a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
+The state has every id that was ever assigned, so that nothing is read twice, and the pending splits. Where splits have
+a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
 
     keep        splits that are so much older than the newest are never new, and are not remembered
     remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. A
@@ -51,7 +51,6 @@ class DiscoveredSplits(Generic[SplitT]):
         discovered: whether the first discovery is done; splits found afterwards are late splits.
         assigned: ids that were given to a reader at some time, sorted.
         stamps: their stamps, in the same order; empty where the source has none.
-        newest_stamp: the largest ever seen, None if there was none.
         pending: splits that no reader has yet, in the order in which they were found.
         oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
             too, and are forgotten. None: nothing was forgotten by number.
@@ -93,11 +92,10 @@ class DiscoveredSerializer(Generic[SplitT]):
 
 
 class EvenSpread:
-    """Gives every split to the reader with the fewest splits, so that readers differ by at most one split.
+    """Chooses for every split the reader with the fewest splits, so that readers differ by at most one split.
 
-    If several readers have the fewest, the split's id fixes where the search among them begins: the same splits in the
-    same order go to the same readers in every process, and restarted processes do not all begin with the same reader.
-    The checkpoint keeps the reader of each split, so a restart need not repeat the choices.
+    If several readers have the fewest, the split's id fixes where the search among them begins, so that sources do not
+    all begin with the same reader. The checkpoint keeps the reader of each split: a restart repeats no choice.
 
     >>> spread = EvenSpread()
     >>> [spread.owner(f"orders/{n}", 4) for n in range(6)]
@@ -147,35 +145,29 @@ class DiscoveryFailed(LowmarkError, RuntimeError):
 class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     """Looks for splits, assigns the new ones, and says when there will be none.
 
-    The first discovery runs in `start`, like every later one by `call_async`; the gauge `discoveries` says how many
-    succeeded (a restored bounded source, which does not look again, counts the one before). A discovery that fails is
-    repeated at the next period. It fails the enumerator when none has succeeded yet (a wrong address, a missing right:
-    nothing could be read), after `max_failures` in a row, and at once without a period.
-
-    Further metrics: `discovery_failures`, `known_splits`, `unassigned_splits`.
+    Every discovery runs by `call_async`; the gauge `discoveries` says how many succeeded (a restored bounded source,
+    which does not look again, counts the one before). A discovery that fails is repeated at the next period. It fails
+    the enumerator when none has succeeded yet (a wrong address, a missing right: nothing could be read), after
+    `max_failures` in a row, and at once without a period.
 
     Args:
-        context: the coordinator's.
         discover: lists all splits there are; runs on a worker thread.
         period_seconds: from one discovery to the next; None: only one.
         bounded: no splits are looked for after the first discovery that succeeded, also not after a restart, and
             readers are told that there will be none.
         assign: (split id, number of readers) -> reader; by default they are spread evenly. A split waits until its
             reader has registered.
-        known: the state to go on from.
+        known: the state to go on from. If `stamp_of` is given, it needs stamps.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
             completed; runs on a worker thread. The next look finds splits that appear meanwhile.
         on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
-        stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
+        stamp_of: split -> a number that grows with the age of the source, such as a file's modification time. Needs
+            `keep` or `remember`, and they need it.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
         remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
         root: what the ids are relative to, for the state.
         max_failures: failures in a row that fail the enumerator, 1 or more.
         source: name for errors.
-
-    Raises:
-        ValueError: `stamp_of` is given without `keep` and `remember`, or one of these without `stamp_of`.
-        UnreadableState: `known` has no stamps, and `stamp_of` is given.
     """
 
     def __init__(
@@ -341,7 +333,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         if self._remember is None or len(self._assigned) <= self._forget_from or self._preparing:
             return
         oldest = nlargest(self._remember, self._assigned.values())[-1]
-        # What waits unassigned must not be taken for read, should it be found anew.
+        # A split that waits unassigned must not be taken for read when it is found anew.
         oldest = min([oldest, *(self._stamp_of(split) for split in self._pending.values() if self._stamp_of)])
         gone = [name for name, stamp in self._assigned.items() if stamp < oldest]
         for name in gone:

@@ -27,7 +27,6 @@ class Patience:
         longest_pause_seconds: pauses begin at 0.1 seconds and double up to this one.
         jitter: whether a pause has a random length up to its full one, so that clients which were refused together do
             not come back together.
-        now_seconds: a clock that never goes back.
         pause: waits a number of seconds; returns True to give up at once.
 
     >>> clock, pauses = [0.0], []
@@ -76,8 +75,7 @@ class Patience:
     def goes_on(self, cause: str) -> bool:
         """Pause after an attempt without an answer, or return False if the question is given up.
 
-        Args:
-            cause: why there is no answer, without secrets.
+        `cause` says, without secrets, why there is no answer.
         """
         spent = self.spent_seconds
         if spent >= self._seconds:

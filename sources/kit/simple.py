@@ -82,7 +82,7 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     def discover(self) -> Sequence[SplitT]:
         """List the present splits, each with the `start` for its first row.
 
-        Runs on the driver, on a thread of its own: another thread may call `latest` and `find_time` at the same time.
+        Runs on the driver, while another thread may call `latest` and `find_time`.
         """
 
     @abstractmethod

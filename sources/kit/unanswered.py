@@ -23,7 +23,7 @@ LONGEST_GAP_SECONDS = 10.0
 class SourceUnavailable(SuppressRestarts, RuntimeError):
     """The system of a source did not answer in time; catch this one for all connectors."""
 
-    place: str  # where it should be
+    place: str  # address of the system
     action: str  # what was asked
     after_seconds: float  # for how long it was tried
     cause: str  # the last error
@@ -38,9 +38,7 @@ class SourceUnavailable(SuppressRestarts, RuntimeError):
 class Unanswered:
     """Counts splits that are not answered for, tells them in the log now and then, and since when in `text`.
 
-    Args:
-        splits: what its splits are called; the counter is called after them.
-        metrics: where they are counted.
+    `splits` is what the system's splits are called; the counter is called after them.
 
     Attributes:
         text: what `SplitPlanner.trouble` says; None: nothing is amiss.
@@ -65,13 +63,7 @@ class Unanswered:
         self.all_silent_seconds = 0.0
 
     def see(self, silent: int, asked: int, example: str = "", cause: str = "") -> None:
-        """Take the outcome of a question about all splits.
-
-        Args:
-            silent: how many splits got no answer.
-            asked: how many splits the question was about.
-            cause: why, without secrets.
-        """
+        """Take the outcome of a question about all splits; the cause has no secrets."""
         before, self._all_silent_at = self._all_silent_at, None
         if asked and silent == asked:
             self._all_silent_at = self._now_seconds()
@@ -91,7 +83,7 @@ class Unanswered:
         self.tell(silent, example, cause)
 
     def tell(self, silent: int, example: str, cause: str) -> None:
-        """Count and log the silent splits of a question about some splits; arguments as in `see`."""
+        """Count and log the silent splits of a question about some splits."""
         if not silent:
             return
         self._counter.inc(silent)

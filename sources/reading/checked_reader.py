@@ -41,7 +41,6 @@ class SplitReadFailed(LowmarkError, RuntimeError):
 
     @classmethod
     def of(cls, source: str, splits: Collection[str], action: str, cause: BaseException) -> SplitReadFailed:
-        """Make the error for a raised cause."""
         return cls(source, tuple(splits), action, f"{type(cause).__name__}: {cause}")
 
     _fact = "{source}: cannot {action}{_of}: {cause}"
@@ -64,11 +63,8 @@ def count_nothing(counted: Mapping[str, float]) -> None:
 class CheckedReader(Generic[SplitT]):
     """Reads bounded splits by one split reader, group after group. One thread makes all calls except `stop`.
 
-    As a context manager it closes the split reader; an error of closing never hides an earlier error.
-
-    Args:
-        source: makes the split reader when the first group is read, and has the schema of its rows.
-        stalled_seconds: how long fetches may bring neither rows nor the end of a split.
+    As a context manager it closes the split reader; an error of closing never hides an earlier error. Fetches may bring
+    neither rows nor the end of a split for `stalled_seconds`.
     """
 
     def __init__(

@@ -39,15 +39,10 @@ def read_ahead(
     *,
     close_seconds: float = CLOSE_SECONDS,
 ) -> Iterator[SplitRows]:
-    """Read groups of slices by threads; yield group after group.
+    """Read groups of slices by threads, a group by one reader; yield group after group.
 
-    Args:
-        groups: the groups of slices; one reader has one group at once.
-        fetching: number of threads, and the limit of reading ahead.
-        close_seconds: how long to wait for threads at the end.
-
-    Raises:
-        Exception: the error of a reader, at once, because the rows of a failed batch are useless.
+    An error of a reader is raised at once, because the rows of a failed batch are useless. The end waits for the
+    threads, at most `close_seconds`.
     """
     if not groups:
         return
@@ -93,7 +88,6 @@ class _Ahead(Generic[SplitT]):
                 yield part
 
     def check(self) -> None:
-        """Raise the error of a thread, if any."""
         if self._failure is not None:
             raise self._failure
 

@@ -3,9 +3,8 @@
     threads = 0     in the task's own thread, group after group of slices
     threads > 0     groups are read ahead side by side (`side_by_side.py`), and come out in their order
 
-In both cases a split reader is checked against its contract: rows belong to an added split, positions never go back and
-never pass the split's stop, and a split finishes once. A breach is an error with source, split and position, because
-reading on from a wrong position would lose rows.
+A split reader is checked against its contract: rows belong to an added split, positions never go back and never pass
+the split's stop, and a split finishes once. A breach is an error, because reading on could lose rows.
 
 Source: FLIP-27; `org.apache.flink.connector.base.source.reader.SourceReaderBase`.
 """
@@ -37,10 +36,8 @@ def read_slices(
     Split readers are closed after the last row, when the caller stops asking, and after an error.
 
     Args:
-        source: makes split readers, and has the schema and the `Fetching`.
-        splits: the splits, each with a `stop`; each id once. Without splits nothing is read.
+        splits: each with a `stop`, each id once.
         stalled_seconds: how long fetches may bring neither rows nor the end of a split.
-        now_seconds: a clock that never goes back.
         count: gets the counts of each split reader by name, in the thread of that reader.
 
     Returns:
@@ -49,7 +46,7 @@ def read_slices(
 
     Raises:
         ValueError: a split has no stop, or an id comes twice; nothing was read.
-        BrokenSplitReader: a reader broke its contract (see the module), or its rows are not of `source.schema`.
+        BrokenSplitReader: a reader broke its contract, or its rows are not of `source.schema`.
         SplitReadFailed: a reader raised an error (its cause), or stalled. A `LowmarkError` is passed on unchanged.
 
     >>> from lowmark.sources.generator import GeneratorSource
