@@ -36,11 +36,9 @@ class NextRow:
 def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us: int, until_us: int) -> NextRow:
     """Find the event time of the first unread row of all splits.
 
-    Args:
-        planner: asked where times begin, some 20 times for a row near `near_us`, 50 times for a row years away.
-        splits: the splits, each with the `start` where it goes on.
-        near_us: the time where the search begins, microseconds. The found time is whole milliseconds away from it.
-        until_us: rows from this time on come from bad clocks and are not trusted.
+    The planner is asked where times begin some 20 times for a row near `near_us`, 50 times for a row years away. The
+    found time is whole milliseconds away from `near_us`. Rows from `until_us` on come from bad clocks, which are not
+    trusted.
 
     >>> from lowmark.sources import SourceSplit, SplitEnd
     >>> class OneRow(SplitPlanner):

@@ -1,4 +1,4 @@
-"""The limits of a batch and its slices: input and result of `plan_slices`."""
+"""The limits of a batch and its slices: input and result of `plan_slices`. Times are microseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -33,26 +33,21 @@ class NoRowsReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """The limits of one batch. Times are microseconds since the epoch.
+    """The limits of one batch; None: no limit.
 
     Attributes:
-        now_us: the time.
-        rows: the largest number of rows, 1 or more; None: all rows.
-        size_bytes: the rough largest size, bytes, 1 or more; None: any size. Ignored if no split knows its size.
-        read_before_us: rows at or after this event time are not read; None: no cap.
+        rows: the largest number of rows, 1 or more.
+        size_bytes: the rough largest size, bytes, 1 or more. Ignored if no split knows its size.
+        read_before_us: rows at or after this event time are not read.
         paused: ids of splits that alignment holds back for their observed times.
         observed_us: id -> largest event time observed of the split so far; may be incomplete. When a far-future row
             spoils time lookups, this shows which splits are really ahead.
-        future_guard_us: rows further ahead of `now_us` than this are not trusted; None: all rows are trusted.
-        targets: id -> the position where this run ends (AvailableNow). Splits without a target are no part of the
-            run. None: the run does not end.
+        future_guard_us: rows further ahead of `now_us` than this are not trusted.
+        targets: id -> the position where this run ends (AvailableNow). Splits without a target are no part of the run.
         by_time: False: shares of rows instead of slices of time.
-        max_slice_us: the longest span of event time of a batch, 1 millisecond or more; None: any span. A gap in the
-            data may make a batch longer.
+        max_slice_us: the longest span of event time of a batch, 1 millisecond or more. A gap in the data may make a
+            batch longer.
         previous_span_us: the distance between the times of the last two slices; saves lookups.
-
-    Raises:
-        InvalidSliceLimits: a limit that is out of range.
     """
 
     now_us: int
@@ -88,11 +83,10 @@ class SliceLimits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """The slice of one split in a batch.
+    """The slice of one split in a batch: positions from `start` up to and without `stop`, equal without rows.
 
     Attributes:
-        start, stop: positions, stop not included; equal if the split gets no rows.
-        rows: number of rows from start to stop, an upper bound.
+        rows: number of rows in it, an upper bound.
         claim_us: a time, at most the plan's time: every row from `stop` on is at or after it, except for the
             out-of-orderness that the strategy allows. None: unknown.
         backlog_rows: number of unread rows after the slice, an upper bound.
@@ -125,7 +119,7 @@ class SlicePlan:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the batch, an upper bound."""
+        """An upper bound."""
         return sum(planned.rows for planned in self.slices.values())
 
     @property

@@ -1,8 +1,8 @@
 """Finds the largest event time whose rows fit a budget, in few lookups.
 
-Every lookup asks all splits at once where a time begins, and costs a round trip. Two lookups enclose the wanted time.
-The first two need no round trip: `EARLIEST_US`, before all rows, and `LATEST_US`, after all rows. The next time to look
-up comes from, in this order:
+Every lookup asks all splits at once where a time begins, and costs a round trip. Two lookups enclose the wanted time,
+at first `EARLIEST_US`, before all rows, and `LATEST_US`, after all rows. The next time to look up comes from, in this
+order:
 
     hints      the caller's expectation: the time of the last slice, moved on
     a model    every split's rows grow evenly between two lookups; if a split has no rows at the lower time, they
@@ -43,7 +43,7 @@ class Lookup:
         there: whether the split has a row at or after the time.
         position: position of the first such row; the split's limit without such a row.
         stop: the stop of a slice up to the time: the position, between start and limit.
-        cost: the cost of the rows from the start to the stop, in units of the budget.
+        cost: the cost of the rows up to the stop, in units of the budget.
     """
 
     time_us: int
@@ -58,10 +58,7 @@ class NotSearchable(LowmarkError):
 
 
 class TimeSearch:
-    """The lookups of one plan.
-
-    Args:
-        now_us: the time; guesses of times are based on their ages.
+    """The lookups of one plan. Guesses of times are based on their ages at `now_us`.
 
     Attributes:
         lookups: how often the planner was asked.
@@ -81,12 +78,7 @@ class TimeSearch:
         }
 
     def look_up(self, time_us: int) -> Lookup:
-        """Return where a time begins.
-
-        Raises:
-            InvalidPosition: the planner answered a position below 0.
-            NotSearchable: the source cannot search by time.
-        """
+        """Return where a time begins. Raises `NotSearchable` if the source cannot search by time."""
         if time_us in self._known:
             return self._known[time_us]
         table = self._table

@@ -2,9 +2,7 @@
 
 Water filling: every split gets the same share, small backlogs are taken whole, and the rest of their shares goes to the
 other splits. If rows are left over, the split that was read least far comes first, and now and then the first split
-of a shuffle, because a split whose rows have no times, or only old times, would otherwise be first for ever. The
-shuffle depends only on the splits' starts, so it changes whenever a row was read, and a restarted process shuffles the
-same.
+of a shuffle, because a split whose rows have no times, or only old times, would otherwise be first for ever.
 """
 
 from __future__ import annotations
@@ -19,16 +17,12 @@ from .table import Booleans, Integers, SliceTable
 def share_out(
     table: SliceTable, among: Booleans, budget: float, limit: Integers, *, at_least_one: bool = True
 ) -> Integers:
-    """Return the stop of each split when a budget is shared.
+    """Return the stop of each split, at most its limit, when a budget is shared.
 
     Args:
         among: the splits that take part; the others stop at their start.
         budget: the largest cost of all rows together. One step of one split is taken even if it costs more.
-        limit: the last possible stop of each split.
         at_least_one: whether a split gets a row even if the budget is too small for a row.
-
-    Returns:
-        The stops, at least the starts, at most the limits.
     """
     stops = table.start.copy()
     need = np.where(among, table.rows_to(limit), 0)

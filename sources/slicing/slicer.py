@@ -41,16 +41,9 @@ from .time_slice import Decision, decide
 def plan_slices(
     planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, *, previous_time_us: int | None
 ) -> SlicePlan:
-    """Choose the slices of the next batch.
+    """Choose the slices of the next batch, with at least one row if the limits allow a row.
 
-    Args:
-        planner: asked once for the ends of the splits, and as seldom as possible where times begin.
-        splits: the splits, each with the `start` where it goes on.
-        limits: the limits of the batch.
-        previous_time_us: `time_us` of the previous plan, None if unknown.
-
-    Returns:
-        The plan. It reads at least one row if the limits allow a row.
+    The planner is asked once for the ends of the splits, and as seldom as possible where times begin.
 
     Raises:
         InvalidPosition: the planner answered an impossible position, such as an end before a start.
@@ -141,7 +134,6 @@ def _plan(
     unfinished: Collection[str],
     believed_until_us: int | None,
 ) -> SlicePlan:
-    """Make the plan from the decision, for every split with a known end."""
     claim_us = _claims_us(table, decision, believed_until_us)
     carried_on = {parent for split in splits for parent in split.parents}
     rows = table.rows_to(decision.stops)

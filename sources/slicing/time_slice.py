@@ -49,8 +49,6 @@ def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None)
 
 
 class _TimeSlice:
-    """One plan by time."""
-
     def __init__(self, table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> None:
         self._table, self._limits, self._previous_us = table, limits, previous_time_us
         self.search = TimeSearch(table, now_us=limits.now_us)
