@@ -39,10 +39,10 @@ _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """The index of a file's steps.
+    """The rows, sizes and event times of a file's steps.
 
     Attributes:
-        rows: number of rows before each step and, last, in the file; int64, shape (steps + 1,).
+        rows, size_bytes: what lies before each step and, last, in the file; int64, shape (steps + 1,).
         latest_us: largest event time of each step, `_NEVER` without one; int64, shape (steps,).
         earliest_us: smallest event time of each step, `_NO_TIME` without one; int64, shape (steps,).
     """
@@ -57,12 +57,12 @@ class FileIndex:
         return len(self.rows) - 1
 
     def first_step(self, time_us: int) -> int | None:
-        """The first step with a row at or after a time, None if no step has one."""
+        """The first step with a row at or after a time."""
         later = np.flatnonzero((self.latest_us >= time_us) & (self.latest_us != _NEVER))
         return int(later[0]) if len(later) else None
 
     def earliest_from(self, step: int) -> int | None:
-        """The smallest event time in a step and all later steps, None without an event time."""
+        """The smallest event time in a step and all later steps."""
         earliest_us = int(self.earliest_us[step:].min(initial=_NO_TIME))
         return None if earliest_us == _NO_TIME else earliest_us
 
@@ -72,7 +72,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """Return the columns of a file, in the file's own types."""
+        """Return the columns in the file's own types."""
 
     @abstractmethod
     def index(
@@ -242,7 +242,7 @@ FORMATS: dict[str, FileFormat] = {"parquet": ParquetFormat(), "csv": CsvFormat()
 def spark_schema(schema: pa.Schema, *, event_time: str | None) -> pa.Schema:
     """Return a file's columns in types of Spark: times in UTC microseconds, no dictionaries, no views.
 
-    The event-time column may be text in the file: it becomes a time.
+    If the event-time column is text in the file, it becomes a time.
 
     >>> spark_schema(pa.schema([("t", pa.timestamp("ns")), ("s", pa.large_string())]), event_time="t")
     t: timestamp[us, tz=UTC]
@@ -324,7 +324,6 @@ def _ends(times: Any) -> tuple[int, int]:
 
 
 def _by_step(fold: np.ufunc, times: list[Any], missing: int, edges: _Integers) -> _Integers:
-    """The largest or the smallest time of each step."""
     if not times or edges[-1] == 0:
         return np.full(len(edges) - 1, missing, np.int64)
     filled = [pc.fill_null(part, missing).to_numpy(zero_copy_only=False) for part in times]

@@ -29,16 +29,11 @@ _ANY = re.compile(".*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """The facts about a file in a listing.
-
-    Attributes:
-        name: its path below the listing's root.
-        modified_us: when it was last modified, microseconds since the epoch; 0 if the file system has no such time.
-    """
+    """The facts about a file in a listing; its name is its path below the listing's root."""
 
     name: str
     size_bytes: int
-    modified_us: int
+    modified_us: int  # when it was last modified, since the epoch; 0 if the file system has no such time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +47,22 @@ class _Place:
 
 @dataclass(frozen=True)
 class FileListing:
-    """Lists files below one root.
-
-    Attributes:
-        root: the folder that names are relative to.
-        places: the folders to look into.
-    """
+    """Lists files; their names are relative to one root. A file system that cannot be asked raises an `OSError`."""
 
     filesystem: fs.FileSystem
     root: str
     places: tuple[_Place, ...]
 
     def path(self, name: str) -> str:
-        """Return the file system's path of a name."""
         return f"{self.root.rstrip('/')}/{name}"
 
     def find(self, name: str) -> FileFacts | None:
-        """Return the facts of one file, None for a missing file.
-
-        Raises:
-            OSError: the file system cannot be asked.
-        """
+        """Return the facts of one file, None for a missing file."""
         info = self.filesystem.get_file_info(self.path(name))
         return _facts(info, name) if info.type == fs.FileType.File else None
 
     def files(self) -> list[FileFacts]:
-        """Return all files, the oldest first, each once.
-
-        Raises:
-            OSError: a folder is missing or cannot be listed.
-        """
+        """Return all files, the oldest first, each once."""
         found: dict[str, FileFacts] = {}
         for place in self.places:
             for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
@@ -95,16 +76,11 @@ class FileListing:
 def resolve_paths(
     paths: Sequence[str], *, recursive: bool = False, filesystem: fs.FileSystem | None = None
 ) -> FileListing:
-    """Return the listing for `paths`.
+    """Return the listing for folders, patterns and files, at least one, all on one file system.
 
     Args:
-        paths: folders, patterns and files, at least one, all on one file system.
         recursive: whether a folder stands for the folders below it too.
-        filesystem: the file system; by default taken from the paths: a URI, or else this machine.
-
-    Raises:
-        InvalidFileOption: no path, an invalid pattern, or paths of several file systems.
-        OSError: the file system cannot be reached.
+        filesystem: by default taken from the paths: a URI, or else this machine.
     """
     if not paths:
         raise InvalidFileOption("paths", "none", "at least one folder, pattern or file", "say what to read.")
@@ -163,7 +139,6 @@ def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _expression(pattern: str) -> str:
-    """The regular expression of a pattern of paths."""
     return "".join(_pieces(pattern))
 
 

@@ -10,9 +10,8 @@ that has changed since is an error, because its rows could not be read again. So
 (beginning with "." or "_") or in another folder, and rename the complete file.
 
 What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
-quarter more, and one time for all older files, so a checkpoint is as small after a million files as after ten thousand.
-While a query runs, every path it has seen is known: files that come with an old time of modification are read. Three
-things follow:
+quarter more, and one time for all older files. While a query runs, every path it has seen is known: files that come
+with an old time of modification are read. Three things follow:
 
 - a file is missed if it is added while the query is stopped, with a time of modification before those of the newest
   4,096 files that were read. A warning says how many there are at least (a deleted old file hides one of them);
@@ -20,8 +19,7 @@ things follow:
 - a file system that knows no times of modification has all files at one time, so all their paths are remembered;
 - a path that is used again, or touched, is not read again as long as it is among the newest, or its query runs on.
 
-With `max_age` files older than this, by the newest file and not by any clock, are not taken as new at any time. It is
-Spark's `maxFileAge`, which is 7 days in Spark unless it is set; lowmark has no such limit by default.
+`max_age` is Spark's `maxFileAge`, which is 7 days in Spark unless it is set; lowmark has no such limit by default.
 
 Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
 
@@ -73,15 +71,10 @@ OnTrouble = Literal["error", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSplit(SourceSplit):
-    """A file as it was found.
-
-    Attributes:
-        size_bytes: its size.
-        modified_us: when it was last modified, microseconds since the epoch.
-    """
+    """A file as it was found."""
 
     size_bytes: int = 0
-    modified_us: int = 0
+    modified_us: int = 0  # since the epoch
 
 
 def _clock_us() -> int:
@@ -117,10 +110,8 @@ class FileSource(SimpleSource[FileSplit]):
         now_us: the wall clock, for `min_age`; picklable.
         steady_us: a clock that never steps, for `min_age`; picklable.
 
-    Raises:
-        InvalidFileOption: an invalid option.
-
-    `schema` raises `NoSchema`; planning and reading raise `FileUnreadable` and `FileChanged`.
+    An invalid option raises `InvalidFileOption`, `schema` raises `NoSchema`, planning and reading raise
+    `FileUnreadable` and `FileChanged`.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -179,7 +170,6 @@ class FileSource(SimpleSource[FileSplit]):
 
     @cached_property
     def listing(self) -> FileListing:
-        """Where the files are."""
         return resolve_paths(self.paths, recursive=self._recursive, filesystem=self._filesystem)
 
     @cached_property
@@ -240,12 +230,7 @@ class FileSource(SimpleSource[FileSplit]):
             self._unchanged(split, read=True)
 
     def index(self, split: FileSplit) -> FileIndex | None:
-        """Return the index of a file, None if it is skipped.
-
-        Raises:
-            FileChanged: the file was deleted or changed, and such files are not skipped.
-            FileUnreadable: the file cannot be read, and such files are not skipped.
-        """
+        """Return the index of a file, None if the file is skipped."""
         try:
             self._unchanged(split)
             return FORMATS[self._format].index(
@@ -335,11 +320,7 @@ class FileSource(SimpleSource[FileSplit]):
 
 
 class FileSplitReader(SimpleSplitReader[FileSplit]):
-    """Reads files.
-
-    Attributes:
-        metrics: counts `data_losses`, files with skipped rows.
-    """
+    """Reads files, and counts those with skipped rows as `data_losses`."""
 
     def __init__(self, source: FileSource) -> None:
         super().__init__(source)
@@ -350,11 +331,7 @@ class FileSplitReader(SimpleSplitReader[FileSplit]):
 
 
 class FilePlanner(SplitPlanner[FileSplit]):
-    """Plans the steps of files by their indexes, and keeps the newest indexes.
-
-    Attributes:
-        metrics: counts `data_losses`, skipped files.
-    """
+    """Plans the steps of files by their indexes, and counts skipped files as `data_losses`."""
 
     def __init__(self, source: FileSource) -> None:
         self.metrics = MetricGroup()

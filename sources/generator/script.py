@@ -1,13 +1,11 @@
 """A scripted stream of splits, computed instead of read: every row is a function of (script, seed, split, position).
 
 A script says for each split how its event times run: on time, behind by some minutes, silent from some point on, or
-with one row of a wrong clock. Rows are neither stored nor drawn in sequence, so any range of the stream can be
-made again, anywhere, in any order, and adjacent ranges give the same rows as the joined range.
+with one row of a wrong clock. Any range of the stream can be made again, anywhere, in any order.
 
-Positions are *ticks*: in each tick every split delivers its share of rows. So a source that admits k ticks in each
-batch always makes the same batches. The last tick, `ticks`, ends the stream: a split that is behind delivers its
-remaining rows, and every split that has not fallen silent delivers one more row, later than all before, as in a stream
-that goes on. Without that row the last windows would never be over.
+Positions are *ticks*: in each tick every split delivers its share of rows. The last tick, `ticks`, ends the stream: a
+split that is behind delivers its remaining rows, and every split that has not fallen silent delivers one more row,
+later than all before, as in a stream that goes on. Without that row the last windows would never be over.
 
     tick       0         1                    ...      ticks - 1      ticks
     regular    R rows    R rows               ...      R rows         1 last row
@@ -59,7 +57,6 @@ class SplitScript:
     """The script of one split.
 
     Attributes:
-        name: name of the split.
         rows_per_tick: rows it delivers in a tick, 1 or more.
         behind_us: how much older its event times are than the stream's, microseconds, a whole number of ticks.
         silent_from_tick: the first tick from which on it delivers no row. None: it never falls silent.
@@ -86,14 +83,11 @@ class StreamScript:
     """A whole stream: finite, and the same for the same seed in every process.
 
     Attributes:
-        splits: the splits, at least one.
+        splits: at least one.
         start_us: event time at which tick 0 begins, microseconds since the epoch.
         ticks: number of regular ticks; the stream's positions are 0 to `ticks` + 1.
         tick_us: event time that passes in a tick, microseconds.
         shuffle_us: how much later than its turn a row's event time may be, microseconds, 1 or more.
-
-    Raises:
-        InvalidScript: a value is invalid.
 
     >>> script = StreamScript((SplitScript("a", 2), SplitScript("b", 2, silent_from_tick=1)), 0, 3, 1_000_000, 1)
     >>> script.rows("a", 0, 4, seed=7)["event_time"].cast("int64").to_pylist()
@@ -149,7 +143,7 @@ class StreamScript:
 
     @property
     def end(self) -> int:
-        """The position after the last tick."""
+        """The last position."""
         return self.ticks + 1
 
     @property
@@ -162,16 +156,7 @@ class StreamScript:
         return self._ends.get(split)
 
     def first_at(self, split: str, time_us: int, *, seed: int) -> int | None:
-        """Find the first row of a split, in order of arrival, that is at or after a time.
-
-        Args:
-            split: its name.
-            time_us: event time, microseconds since the epoch.
-            seed: as for `rows`.
-
-        Returns:
-            The tick in which it arrives, None if no row is that late. O(rows that `shuffle_us` mixes).
-        """
+        """Return the tick of the first arriving row at or after a time. O(rows that `shuffle_us` mixes)."""
         index, script = self._find(split)
         count = self._rows_before(script, self.end)
         turn = time_us - self.start_us + script.behind_us - script.from_tick * self.tick_us
@@ -185,25 +170,12 @@ class StreamScript:
         return min(script.from_tick + int(later[0]) // script.rows_per_tick, self.ticks) if len(later) else None
 
     def begins_us(self, split: str, tick: int) -> int:
-        """The event time, microseconds, before which a split has no regular row from a tick on."""
+        """The event time before which a split has no regular row from a tick on."""
         _, script = self._find(split)
         return self.start_us + min(tick, self.ticks) * self.tick_us - script.behind_us
 
     def rows(self, split: str, start: int, end: int, *, seed: int) -> pa.RecordBatch:
-        """Make the rows of one split in the ticks from `start` up to and without `end`.
-
-        Args:
-            split: its name.
-            start: the first tick.
-            end: the tick after the last; there are no rows beyond the stream's end.
-            seed: any integer.
-
-        Returns:
-            Rows of `SCHEMA` in order of arrival. O(rows), independent of earlier rows.
-
-        Raises:
-            LookupError: no split has that name.
-        """
+        """Make the rows of one split from tick `start` up to and without `end`, in order of arrival. O(rows)."""
         _, script = self._find(split)
         numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
         columns: list[pa.Array[Any]] = [
@@ -214,7 +186,7 @@ class StreamScript:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def times_us(self, split: str, start: int, end: int, *, seed: int) -> npt.NDArray[np.int64]:
-        """Make only the event times of `rows`: int64 microseconds, shape (rows,)."""
+        """Make only the event times of `rows`, microseconds since the epoch."""
         index, script = self._find(split)
         numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
         return self._times_of(script, index, numbers, seed)
@@ -225,16 +197,12 @@ class StreamScript:
         return max(0, self._rows_before(script, end) - self._rows_before(script, start))
 
     def to_plain(self) -> dict[str, Any]:
-        """The script as plain JSON data."""
+        """The script as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> StreamScript:
-        """Make a script from `to_plain`.
-
-        Raises:
-            InvalidScript: a field is missing, unknown or invalid.
-        """
+        """Make a script from `to_plain`. Raises `InvalidScript` if a field is missing, unknown or invalid."""
         try:
             script = msgspec.convert(plain, cls)
         except (ValueError, RecursionError) as wrong:
@@ -281,7 +249,7 @@ class StreamScript:
         return rows + self._owed_rows(split) + 1 if over else rows
 
     def _stray(self, split: SplitScript) -> int | None:
-        """Number of the row whose clock is wrong."""
+        """Number of the row of a wrong clock."""
         return None if split.stray_tick is None else (split.stray_tick - split.from_tick) * split.rows_per_tick
 
     def _last(self, split: SplitScript) -> int:

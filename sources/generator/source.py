@@ -1,9 +1,5 @@
 """The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
 
-    StreamScript   the stream: splits that are behind, fall silent, have a wrong clock, are resharded
-    seed           chooses one of the streams of the script
-    position       a tick; every row is made again from (script, seed, split, tick), so any range repeats
-
 By default the whole stream is present from the beginning, and the batch's limits decide how fast it is read. With
 `ticks_per_batch` the stream arrives batch by batch instead of by the clock, so that one seed gives one result on any
 machine. (Spark's `rate-micro-batch` source is the model.)
@@ -30,15 +26,11 @@ class GeneratorSource(SimpleSource[SourceSplit]):
     Columns: `split` (string), `number` (bigint, its number within the split), `event_time`.
 
     Args:
-        script: the script of the stream.
         seed: any integer; one seed always gives the same rows.
         bounded: whether the end of the script is the end of the stream; otherwise it goes silent there, like a live
             stream at night. Splits that have children end in any case.
         ticks_per_batch: the number of ticks that arrive for each batch beyond the read ticks, 1 or more; None: all
             ticks have arrived. With a number, a run up to the present (`availableNow`) is one batch.
-
-    Raises:
-        InvalidScript: `ticks_per_batch` is below 1.
 
     >>> from lowmark.sources.generator import SplitScript
     >>> source = GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1), seed=7)
@@ -100,7 +92,6 @@ class GeneratorSource(SimpleSource[SourceSplit]):
             position = after
 
     def _arrived(self, split: SourceSplit, end: SplitEnd) -> SplitEnd:
-        """The arrived end of a split: all of it, or `ticks_per_batch` ticks beyond the read ticks."""
         if self.ticks_per_batch is None or end.position <= split.start + self.ticks_per_batch:
             return end
         return self._end_at(split, split.start + self.ticks_per_batch, finished=False)

@@ -28,8 +28,8 @@ class HybridState:
     Attributes:
         source_index: index of the present source.
         state: its enumerator's state.
-        complete: readers that were told that there is no more of it.
-        unfinished: ids of its splits that are assigned and not finished, sorted.
+        complete: readers that have its last split.
+        unfinished: ids of its assigned splits, sorted.
     """
 
     source_index: int
@@ -99,7 +99,6 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
     # -- calls of the present source
 
     def assigned(self, assignment: SplitsAssignment[Any]) -> None:
-        """Note that the present source assigned splits."""
         wrapped = {
             subtask: [HybridSplit.wrap(self._index, split) for split in splits]
             for subtask, splits in assignment.assignment.items()

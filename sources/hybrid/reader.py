@@ -25,11 +25,7 @@ AnyReader = SplitReader[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridSplit(SourceSplit):
-    """A split of one of several sources. Its own `start` and `stop` count, not those of the inner split.
-
-    Attributes:
-        source_index: index of the source, from 0.
-        split: the source's own split.
+    """A split of one of several sources. Its own `start` and `stop` count, not those of the source's own `split`.
 
     >>> tagged = HybridSplit.wrap(1, SourceSplit(split_id="orders/0", start=5, parents=("old",)))
     >>> tagged.split_id, tagged.start, tagged.parents
@@ -43,7 +39,6 @@ class HybridSplit(SourceSplit):
 
     @classmethod
     def wrap(cls, index: int, split: SourceSplit) -> HybridSplit:
-        """Tag a source's own split."""
         return cls(
             split_id=f"{index}:{split.split_id}",
             start=split.start,
@@ -61,12 +56,10 @@ class HybridSplit(SourceSplit):
 
     @staticmethod
     def index_of(split_id: str) -> int:
-        """The index of the source of a split with this id."""
         return int(split_id.partition(":")[0])
 
     @staticmethod
     def child_id(split_id: str) -> str:
-        """The id of the split in its source."""
         return split_id.partition(":")[2]
 
 
@@ -78,6 +71,7 @@ def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
 
 
 def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]:
+    """The counts of all sources; equal names are added up."""
     counts: dict[str, float] = {}
     for each in counting:
         for name, count in each.metric_values().items():
@@ -86,11 +80,7 @@ def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]
 
 
 class HybridPlanner(SplitPlanner[HybridSplit]):
-    """Asks each source's own planner.
-
-    Args:
-        create: index -> a source's planner; called on first use.
-    """
+    """Asks each source's own planner, which `create` makes on first use."""
 
     def __init__(self, create: Callable[[int], AnyPlanner]) -> None:
         self._create = create
@@ -137,7 +127,6 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
             self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
 
     def metric_values(self) -> Mapping[str, float]:
-        """The counts of all sources; equal names are added up."""
         return _added_up(self._planners.values())
 
     def trouble(self) -> str | None:
@@ -163,11 +152,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
 
 
 class HybridSplitReader(SplitReader[HybridSplit]):
-    """Reads each split by its own source's reader, earlier sources first.
-
-    Args:
-        create: index -> a source's split reader; called on first use.
-    """
+    """Reads each split by its own source's reader, which `create` makes on first use, earlier sources first."""
 
     def __init__(self, create: Callable[[int], AnyReader]) -> None:
         self._create = create
@@ -207,7 +192,6 @@ class HybridSplitReader(SplitReader[HybridSplit]):
             reader.wake_up()
 
     def metric_values(self) -> Mapping[str, float]:
-        """The counts of all sources; equal names are added up."""
         return _added_up(self._readers.values())
 
     def close(self) -> None:

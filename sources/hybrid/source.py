@@ -1,12 +1,11 @@
-"""A succession of sources that is read as one source: first history, then live data (FLIP-150).
+"""Several sources, read one after the other as one source: first history, then live data (FLIP-150).
 
     files of last year ──► files of this year ──► Kafka
     bounded                bounded                may be unbounded
 
 The switch to the next source comes when every reader has finished the present source: the enumerator has told the
 reader that there are no more splits, and every split of the reader was planned to its end (`handle_splits_finished`).
-Splits carry the index of their source in `HybridSplit.source_index` and in their id ("0:orders/3"), so planner, split
-reader and serializers find the right source. A source sees only its own splits, ids and readers.
+Splits carry the index of their source, also in their id ("0:orders/3"). A source sees only its own splits and ids.
 
 The start of a source may depend on the end of the previous source: `DeferredSource` makes the source at the switch.
 Another process that needs the source, after a restart or on an executor, makes it without the previous source; so
@@ -68,7 +67,6 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     @property
     def requires(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The modules of all sources."""
         return self._sources.requires
 
     @property

@@ -40,18 +40,7 @@ class DeferredSource:
 
 
 class Succession:
-    """Sources, one after the other.
-
-    Args:
-        sources: see `HybridSource`.
-
-    Attributes:
-        boundedness: boundedness of the whole, which is that of the last source.
-        requires: modules that reading the sources needs, those of deferred sources, too.
-
-    Raises:
-        InvalidHybrid: the sources cannot be read one after the other.
-    """
+    """The sources of a `HybridSource`. The boundedness of the whole is that of the last source."""
 
     def __init__(self, *sources: AnySource | DeferredSource) -> None:
         if len(sources) < 2:

@@ -1,8 +1,8 @@
-"""Short errors of Spark's Python processes, with only the important line.
+"""Short errors of Spark's Python processes.
 
 An error that ends such a process reaches the user as text, by default with the whole traceback, thousands of
-characters with the reason in the last line. Spark can leave the traceback out (its own `hideTraceback`, set by an
-environment variable of the process); then the error's text is in the first line of the `StreamingQueryException`.
+characters with the reason in the last line. Without the traceback (Spark's own `hideTraceback`), the error's text is in
+the first line of the `StreamingQueryException`.
 """
 
 from __future__ import annotations

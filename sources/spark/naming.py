@@ -15,13 +15,7 @@ _FIT = re.compile("[A-Za-z0-9_]+")
 
 
 def named_reader(spark: SparkSession, role: str, stream: str) -> DataStreamReader:
-    """Return `spark.readStream`, with a name if the session requires named sources.
-
-    Args:
-        spark: the session.
-        role: the role of the source in its stream.
-        stream: the stream's name.
-    """
+    """Return `spark.readStream`, with a name of the source's role and stream if the session requires named sources."""
     reader = spark.readStream
     if spark.conf.get(_EVOLUTION, "false") != "true":
         return reader

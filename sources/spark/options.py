@@ -50,31 +50,19 @@ class InvalidOption(LowmarkError, ValueError):
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """The options of one stream, read.
-
-    Attributes:
-        source: the source to read.
-        name: name of the stream.
-        batches: how batches are cut.
-        split_column: the column with the split's id, None for no column.
-    """
+    """The options of one stream, read."""
 
     source: Source[Any, Any]
     name: str
     batches: PlanOptions
-    split_column: str | None
+    split_column: str | None  # with the split's id
 
     @classmethod
     def read(cls, format_name: str, options: Mapping[str, str], schema: pa.Schema | None = None) -> FormatOptions:
-        """Read the options of `format_name`.
+        """Read the user's options of a key of `FORMATS`.
 
-        Args:
-            format_name: a key of `FORMATS`.
-            options: the user's options.
-            schema: the columns in Spark's types, including the split's column; None: not known yet.
-
-        Raises:
-            InvalidOption, InvalidKafkaOption, InvalidKinesisOption: an option is missing, unknown or wrong.
+        `schema` has the columns in Spark's types, including the split's column; None: not known yet. An option that is
+        missing, unknown or wrong raises `InvalidOption`, or the error of its connector.
 
         >>> given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "maxRowsPerBatch": "1000"}
         >>> FormatOptions.read("lowmark_kafka", given).batches.max_rows

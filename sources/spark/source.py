@@ -1,10 +1,6 @@
 """Connects sources to Spark.
 
-`Binding`, `load`, `register`: any source as a streaming DataFrame. Batches are planned by `BatchPlanner`, in a process
-of its own on the driver's host, and read in Python workers. The offset fixes the rows: a batch that Spark runs again,
-in another process, on another day, has the same rows.
-
-One file, because Spark's three objects of a source hand each other the same binding.
+Batches are planned by `BatchPlanner`, in a process of its own on the driver's host, and read in Python workers.
 """
 
 # ruff: noqa: N802  # Spark calls readers by Java's names
@@ -109,26 +105,16 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True)
 class Binding:
-    """A source with the settings for Spark. Picklable.
-
-    Attributes:
-        source: the source to read.
-        name: name of the stream.
-        options: how batches are cut.
-        split_column: name of a column with the split's id, None for no column.
-        peer: is asked before batches are planned, and told the plans.
-        recorder: records the reading of tasks.
-    """
+    """A source with the settings for Spark. Picklable."""
 
     source: Source[Any, Any]
-    name: str
+    name: str  # of the stream
     options: PlanOptions = field(default_factory=PlanOptions)
-    split_column: str | None = None
+    split_column: str | None = None  # name of a column with the split's id
     peer: PlanPeer | None = None
     recorder: Recorder | None = None
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns for Spark."""
         schema = self.source.schema
         if self.split_column is None:
             return schema
@@ -235,12 +221,7 @@ class SlotInput(InputPartition):
 
 
 class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's handle on any source: plans in a process of its own on the driver's host, reads in Python workers.
-
-    Args:
-        binding: the source and its settings.
-        schema: the schema of the rows, in Spark's types.
-    """
+    """Spark's handle on any source."""
 
     def __init__(self, binding: Binding, schema: StructType) -> None:
         self._binding = binding

@@ -64,14 +64,7 @@ def major_minor(version: str) -> tuple[int, int]:
 
 
 def check_version(version: str, what: str = "pyspark") -> None:
-    """Refuse a version of Spark outside the range.
-
-    Args:
-        version: such as "4.2.0".
-
-    Raises:
-        UnsupportedSpark: the version is outside the range.
-    """
+    """Refuse a version of Spark outside the range, such as "3.5.1"."""
     if not _OLDEST <= major_minor(version) < _NEXT:
         raise UnsupportedSpark(what, version, SUPPORTED)
 

@@ -64,27 +64,21 @@ _TIME = pa.timestamp("us", tz="UTC")
 class SourceBroken(LowmarkError, AssertionError):
     """A source broke a law."""
 
-    source: str  # class of the source
+    source: str  # its class
     law: str  # a law of the module's table
     what: str  # the breach, with split and positions, and the expected behaviour
-    seed: int  # the `seed` that reproduces the breach
+    seed: int  # reproduces the breach
     _fact = "{source} breaks the law of {law}: {what} (seed {seed})"
     _hint = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """The extent of a check, because a check without rows proves nothing.
-
-    Attributes:
-        splits: ids of the splits.
-        rows: number of compared rows.
-        found_by_time: number of searched times, 0 if the source cannot search.
-    """
+    """The extent of a check, because a check without rows proves nothing: ids of splits, and how much was compared."""
 
     splits: tuple[str, ...]
     rows: int
-    found_by_time: int
+    found_by_time: int  # number of searched times, 0 if the source cannot search
 
 
 def check_source(
@@ -97,7 +91,7 @@ def check_source(
     other_process: bool = False,
     stalled_seconds: float = 30.0,
 ) -> CheckedSource:
-    """Check a source against its contract.
+    """Check a source against its contract; raise `SourceBroken`, an `AssertionError`, where it breaks a law.
 
     Args:
         source: the source, with at least one row in at least one split now.
@@ -107,12 +101,6 @@ def check_source(
         seed: seed for cuts and times.
         other_process: whether to read in another process too; the source's class must be importable there.
         stalled_seconds: how long a reader may bring nothing.
-
-    Returns:
-        The extent of the check.
-
-    Raises:
-        SourceBroken: a law was broken; an `AssertionError`.
 
     >>> from lowmark.sources.generator import GeneratorSource
     >>> from lowmark.sources.generator import SplitScript, StreamScript
@@ -128,16 +116,12 @@ def check_source(
 
 @dataclass(slots=True)
 class _Known(Generic[SplitT]):
-    """A split and its rows.
-
-    Attributes:
-        cuts: positions of steps, where it may be cut; the first is its start, the last its stop.
-    """
+    """A split and its rows."""
 
     split: SplitT
     end: SplitEnd
     whole: pa.Table
-    cuts: list[int]
+    cuts: list[int]  # positions of steps, where it may be cut; the first is its start, the last its stop
     steps: list[pa.Table] = field(default_factory=list)
 
     @property
@@ -221,7 +205,7 @@ class _Check(Generic[SplitT, StateT]):
         return splits
 
     def restored(self, splits: Sequence[SplitT], readers: int) -> None:
-        """Restore a snapshot that was taken when only some readers were registered."""
+        """Restore a snapshot that was taken with only so many readers."""
         before = _Enumeration(self.source, None)
         before.start(readers=readers)
         state = before.enumerator.snapshot_state(1)

@@ -32,16 +32,7 @@ class _Call:
 
 
 class ManualEnumeratorContext(Generic[SplitT]):
-    """A `SplitEnumeratorContext` that does asynchronous calls on request.
-
-    Attributes:
-        num_subtasks: number of readers.
-        registered_readers: the readers that `register` added.
-        assigned: (subtask, split) in the order of assignment.
-        no_more_splits: subtasks that were told that no more splits come.
-        events: (subtask, event) of the sent events.
-        is_processing_backlog: the last value, None before any.
-    """
+    """A `SplitEnumeratorContext` that does asynchronous calls on request, and keeps the other calls by subtask."""
 
     def __init__(self, *, num_subtasks: int = 1) -> None:
         self.metric_group = MetricGroup()
@@ -60,7 +51,6 @@ class ManualEnumeratorContext(Generic[SplitT]):
         self.registered_readers[subtask] = ReaderInfo(subtask)
 
     def unregister(self, subtask: int) -> None:
-        """Remove a reader."""
         del self.registered_readers[subtask]
         self.no_more_splits.discard(subtask)
 
