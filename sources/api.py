@@ -17,7 +17,7 @@ ids grow by one with each batch.
 
 Source: FLIP-27, FLIP-182, FLIP-217, FLIP-309; FLINK-20270, FLINK-22133; `org.apache.flink.api.connector.source`.
 
-One file, because the roles are one contract, and authors of connectors read it as one page.
+One file, because the roles are one contract, which authors of connectors read as a page.
 """
 
 from __future__ import annotations
@@ -640,6 +640,6 @@ class Source(ABC, Generic[SplitT, StateT]):
         """Make a split reader, on an executor."""
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT] | None:
-        """Make a reader of one slot: one with events, or one that decides checkpoints. None: `SplitReader`s read."""
+        """Make a reader of one slot, for events or induced checkpoints; None: `create_split_reader` is enough."""
         del context
         return None
