@@ -68,27 +68,17 @@ class DiscoveredSplits(Generic[SplitT]):
     root: str = ""
 
 
-class DiscoveredSerializer(Generic[SplitT]):
+class DiscoveredSerializer(DataclassSerializer[DiscoveredSplits[SplitT]]):
     """The format of `DiscoveredSplits`: msgpack, deflated, because ids resemble each other."""
 
     def __init__(self, split_type: type[SplitT]) -> None:
-        self._plain = DataclassSerializer(DiscoveredSplits[split_type])  # type: ignore[valid-type]
-
-    @property
-    def version(self) -> int:
-        return self._plain.version
+        super().__init__(DiscoveredSplits[split_type])  # type: ignore[valid-type]
 
     def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
-        return pack(self._plain.serialize(value), 6)
+        return pack(super().serialize(value), 6)
 
-    def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
-        if version > self.version:
-            return self._plain.deserialize(version, data)  # raises with the reason
-        try:
-            plain = unpack(data)
-        except ValueError as invalid:
-            raise UnreadableState.broken("DiscoveredSplits", version, invalid) from invalid
-        return self._plain.deserialize(version, plain)
+    def _unpacked(self, data: bytes) -> bytes:
+        return unpack(data)
 
 
 class EvenSpread:
@@ -298,9 +288,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             self._newest_stamp = newest if self._newest_stamp is None else max(newest, self._newest_stamp)
             oldest, stamp_of = self._newest_stamp - self._keep, self._stamp_of
             found = [split for split in found if stamp_of(split) >= oldest]
-            forgotten = [name for name, stamp in self._assigned.items() if stamp < oldest]
-            for name in forgotten:
-                del self._assigned[name]
+            self._assigned = {name: stamp for name, stamp in self._assigned.items() if stamp >= oldest}
             self._snapshot = None
         if self._remember is not None:
             self._count_forgotten(found)
