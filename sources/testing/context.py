@@ -17,18 +17,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Generic
 
 from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SplitsAssignment, SplitT
 from lowmark.sources.metric_group import MetricGroup
-
-
-@dataclass(slots=True)
-class _Call:
-    callable: Callable[[], Any]
-    handler: Callable[[Any, BaseException | None], None]
-    period: float | None
 
 
 class ManualEnumeratorContext(Generic[SplitT]):
@@ -42,8 +34,8 @@ class ManualEnumeratorContext(Generic[SplitT]):
         self.no_more_splits: set[int] = set()
         self.events: list[tuple[int, SourceEvent]] = []
         self.is_processing_backlog: bool | None = None
-        self._due: deque[_Call] = deque()
-        self._periodic: list[_Call] = []
+        self._due: deque[Callable[[], None]] = deque()
+        self._periodic: dict[Callable[[], None], float] = {}
         self._actions: deque[Callable[[], None]] = deque()
 
     def register(self, subtask: int) -> None:
@@ -60,7 +52,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
             while self._actions:
                 self._actions.popleft()()
             if self._due:
-                self._run(self._due.popleft())
+                self._due.popleft()()
 
     def next_period(self) -> None:
         """Do every periodic call once more."""
@@ -70,7 +62,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
     @property
     def periods(self) -> list[float]:
         """The periods of all periodic calls, seconds."""
-        return [call.period for call in self._periodic if call.period is not None]
+        return list(self._periodic.values())
 
     # -- SplitEnumeratorContext
 
@@ -98,10 +90,18 @@ class ManualEnumeratorContext(Generic[SplitT]):
         period: float | None = None,
     ) -> None:
         del initial_delay  # tests decide when the delay is over
-        call = _Call(callable, handler, period)
+
+        def call() -> None:
+            try:
+                result = callable()
+            except Exception as error:  # noqa: BLE001  # the handler gets it
+                handler(None, error)
+            else:
+                handler(result, None)
+
         self._due.append(call)
         if period is not None:
-            self._periodic.append(call)
+            self._periodic[call] = period
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
         self._actions.append(action)
@@ -113,12 +113,3 @@ class ManualEnumeratorContext(Generic[SplitT]):
         missing = sorted(set(subtasks) - self.registered_readers.keys())
         if missing:
             raise ValueError(f"reader {missing[0]} is not registered; {sorted(self.registered_readers)} are")
-
-    @staticmethod
-    def _run(call: _Call) -> None:
-        try:
-            result = call.callable()
-        except Exception as error:  # noqa: BLE001  # the handler gets it
-            call.handler(None, error)
-        else:
-            call.handler(result, None)

@@ -454,7 +454,7 @@ def test_splits_in_preparation_are_not_prepared_twice() -> None:
 
     found = Found(A, readers=1, prepare=prepare).start(0)
     found.splits = [A, B]
-    found.context._due.extend(found.context._periodic * 2)  # two discoveries before the preparation of the first
+    found.context._due.extend([*found.context._periodic] * 2)  # two discoveries before the preparation of the first
     found.context.run_async()
     assert asked == [["a"], ["b"]]
     assert found.assigned == ["a", "b"]
