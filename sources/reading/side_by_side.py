@@ -112,16 +112,13 @@ class _Ahead(Generic[SplitT]):
 
     # -- for the threads that fetch
 
-    def next_group(self) -> int | None:
+    def next_group(self) -> tuple[int, Sequence[SplitT]] | None:
         """Take the next group to read, None if no group is left."""
         with self._changed:
             if self._closed or self._failure is not None or self._begun == len(self._groups):
                 return None
             self._begun += 1
-            return self._begun - 1
-
-    def splits(self, index: int) -> Sequence[SplitT]:
-        return self._groups[index]
+            return self._begun - 1, self._groups[self._begun - 1]
 
     def put(self, index: int, part: SplitRows) -> bool:
         """Add rows when there is room; False if the caller wants no more rows."""
@@ -152,8 +149,9 @@ class _Ahead(Generic[SplitT]):
 def _fetch(ahead: _Ahead[SplitT], reader: CheckedReader[SplitT]) -> None:
     try:
         with reader:
-            while (index := ahead.next_group()) is not None:
-                for part in reader.read(ahead.splits(index)):
+            while (taken := ahead.next_group()) is not None:
+                index, splits = taken
+                for part in reader.read(splits):
                     if not ahead.put(index, part):
                         return
                 ahead.done(index)
