@@ -125,6 +125,7 @@ class FileSource(SimpleSource[FileSplit]):
     """
 
     split_type = FileSplit
+    event_time: str | None = None
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class FileSource(SimpleSource[FileSplit]):
         self.paths = (paths,) if isinstance(paths, str) else tuple(paths)
         self.bounded, self.discover_every = bounded, discover_every
         duration_us(discover_every, what="discover_every")  # refused now rather than later
-        self._format, self._event_time, self._columns, self._recursive = format, event_time, columns, recursive
+        self._format, self.event_time, self._columns, self._recursive = format, event_time, columns, recursive
         self._given_schema, self._filesystem = schema, filesystem
         self._now_us, self._steady_us = now_us, steady_us
         self._young: dict[FileFacts, int] = {}  # files that are too young by their times, and since when they are known
@@ -175,21 +176,17 @@ class FileSource(SimpleSource[FileSplit]):
     @cached_property
     def schema(self) -> pa.Schema:  # kept, so that every process has the same schema
         found = self._given_schema if self._given_schema is not None else self._first_schema()
-        found = spark_schema(found, event_time=self._event_time)
+        found = spark_schema(found, event_time=self.event_time)
         names = found.names if self._columns is None else list(self._columns)
-        if missing := [name for name in [*names, self._event_time] if name is not None and name not in found.names]:
+        if missing := [name for name in [*names, self.event_time] if name is not None and name not in found.names]:
             raise NoSchema(repr(self), f"no column {missing[0]!r} among {found.names}", "name one of these.")
-        if self._event_time is not None and (kind := found.field(self._event_time).type) != TIME:
+        if self.event_time is not None and (kind := found.field(self.event_time).type) != TIME:
             raise NoSchema(
                 repr(self),
-                f"event_time {self._event_time!r} is {kind}",
+                f"event_time {self.event_time!r} is {kind}",
                 "write times, or text in ISO 8601, or give a schema that declares the column as a timestamp.",
             )
         return pa.schema([found.field(name) for name in names])
-
-    @property
-    def event_time(self) -> str | None:
-        return self._event_time
 
     def discover(self) -> Sequence[FileSplit]:
         return [
@@ -238,7 +235,7 @@ class FileSource(SimpleSource[FileSplit]):
                 self.listing.path(split.split_id),
                 split.size_bytes,
                 self.schema,
-                self._event_time,
+                self.event_time,
             )
         except (OSError, pa.ArrowException, FileChanged) as trouble:
             self.settle(split, "read the index", trouble)

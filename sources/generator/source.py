@@ -39,6 +39,8 @@ class GeneratorSource(SimpleSource[SourceSplit]):
     {'a': SplitEnd(position=4, rows=7, size_bytes=175, finished=False)}
     """
 
+    schema = SCHEMA
+    event_time = "event_time"
     discover_every = None
 
     def __init__(
@@ -50,14 +52,6 @@ class GeneratorSource(SimpleSource[SourceSplit]):
 
     def __repr__(self) -> str:
         return f"GeneratorSource({len(self.script.splits)} splits, {self.script.ticks} ticks, seed={self.seed})"
-
-    @property
-    def schema(self) -> pa.Schema:
-        return SCHEMA
-
-    @property
-    def event_time(self) -> str | None:
-        return "event_time"
 
     def discover(self) -> Sequence[SourceSplit]:
         return [

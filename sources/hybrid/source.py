@@ -45,6 +45,7 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     def __init__(self, *sources: AnySource | DeferredSource) -> None:
         self._sources = Succession(*sources)
+        self.requires = self._sources.requires
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,10 +65,6 @@ class HybridSource(Source[HybridSplit, HybridState]):
     def fetching(self) -> Fetching:  # type: ignore[override]
         """The fetching of the source with the most threads."""
         return max((source.fetching for source in self._sources), key=lambda each: each.threads)
-
-    @property
-    def requires(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self._sources.requires
 
     @property
     def split_serializer(self) -> VersionedSerializer[HybridSplit]:

@@ -141,6 +141,5 @@ class Extent(Generic[SplitT]):
         return plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
 
     def _next_row(self, splits: Sequence[SplitT], limits: SliceLimits, near_us: int) -> NextRow:
-        guard_us = limits.future_guard_us
-        until_us = _LATEST_US if guard_us is None else limits.now_us + guard_us
+        until_us = _LATEST_US if limits.believed_until_us is None else limits.believed_until_us
         return next_row(self.planner, splits, near_us=near_us, until_us=until_us)

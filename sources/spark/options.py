@@ -101,22 +101,14 @@ class _Given:
             raise InvalidOption(self.format_name, option, "missing", "a value")
         return value
 
-    def number(self, option: str) -> int | None:
+    def number(self, option: str, *, least: int = 1) -> int | None:
         value = self.take(option)
         if value is None:
             return None
-        number = self._whole(option, value)
-        if number < 1:
-            raise InvalidOption(self.format_name, option, shown(value), "a whole number, 1 or more")
-        return number
-
-    def seed(self, option: str) -> int:
-        value = self.take(option)
-        return 0 if value is None else self._whole(option, value)
-
-    def _whole(self, option: str, value: str) -> int:
         if not _NUMBER.fullmatch(value) or int(value) not in INT64:
             raise InvalidOption(self.format_name, option, shown(value), "a whole number in 64 bits")
+        if int(value) < least:
+            raise InvalidOption(self.format_name, option, shown(value), f"a whole number, {least} or more")
         return int(value)
 
     def duration_us(self, option: str) -> int | None:
@@ -163,7 +155,7 @@ def _files(given: _Given) -> Source[Any, Any]:
 def _generator(given: _Given) -> Source[Any, Any]:
     from lowmark.sources.generator import GeneratorSource, StreamScript
 
-    text, seed = given.need("script"), given.seed("seed")
+    text, seed = given.need("script"), given.number("seed", least=INT64.start) or 0
     try:
         script = StreamScript.from_plain(json.loads(text))
     except (ValueError, RecursionError) as wrong:
