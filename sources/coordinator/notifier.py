@@ -230,11 +230,7 @@ class ExecutorNotifier:
     ) -> None:
         self._post, self._clock = post, clock
         self._workers = ActionQueue(
-            name,
-            clock=clock,
-            threads=threads,
-            uncaught=self._lose,
-            died=partial(self._lose, "run calls"),
+            name, clock=clock, threads=threads, uncaught=self._lose, died=partial(self._lose, "run calls")
         )
         self._running: dict[object, tuple[str, Callable[[None, BaseException], None]]] = {}  # work -> name, handler
         self._closed = False

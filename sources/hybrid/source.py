@@ -18,14 +18,7 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-from lowmark.sources.api import (
-    Boundedness,
-    Fetching,
-    ResultT,
-    Source,
-    SplitEnumeratorContext,
-    VersionedSerializer,
-)
+from lowmark.sources.api import Boundedness, Fetching, ResultT, Source, SplitEnumeratorContext, VersionedSerializer
 from lowmark.sources.serializer import UnreadableState
 
 from .enumerator import HybridEnumerator, HybridState
@@ -131,11 +124,7 @@ class _StateSerializer:
         inner = self._sources[value.source_index].enumerator_state_serializer
         return msgspec.msgpack.encode(
             _StateWire(
-                value.source_index,
-                inner.version,
-                inner.serialize(value.state),
-                value.complete,
-                value.unfinished,
+                value.source_index, inner.version, inner.serialize(value.state), value.complete, value.unfinished
             )
         )
 

@@ -46,12 +46,7 @@ class Unanswered:
     """
 
     def __init__(
-        self,
-        system: str,
-        splits: str,
-        metrics: MetricGroup,
-        *,
-        now_seconds: Callable[[], float] = time.monotonic,
+        self, system: str, splits: str, metrics: MetricGroup, *, now_seconds: Callable[[], float] = time.monotonic
     ) -> None:
         self._system, self._splits = without_login(system), splits
         self._now_seconds = now_seconds

@@ -224,8 +224,7 @@ class BatchPlanner(Generic[SplitT]):
             return []
         if end.checkpoint != start.checkpoint + 1:
             raise UnreadableOffset(
-                self._name,
-                f"a batch from checkpoint {start.checkpoint} to {end.checkpoint}; expected neighbours",
+                self._name, f"a batch from checkpoint {start.checkpoint} to {end.checkpoint}; expected neighbours"
             )
         by_slot: dict[int, list[SplitT]] = {}
         for placed in end.decode(self._source.split_serializer).slices:
@@ -275,11 +274,7 @@ class BatchPlanner(Generic[SplitT]):
         return self._present
 
     def _moves(
-        self,
-        present: _Present[SplitT],
-        plan: SlicePlan,
-        candidates: Mapping[str, Placed[SplitT]],
-        guidance: Guidance,
+        self, present: _Present[SplitT], plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance
     ) -> bool:
         """Whether the plan is worth a batch: it has rows, the end of a split, or a split that is in no offset yet.
 
