@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Generic
 
 import msgspec
@@ -69,15 +69,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
     time_us: int | None
 
 
-class _Fields(msgspec.Struct, frozen=True):
-    checkpoint: Annotated[int, msgspec.Meta(ge=0)]
-    token: str | None
-    positions: dict[str, int]
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOffset:
+class BatchOffset(msgspec.Struct, frozen=True):
     """One offset.
 
     Attributes:
@@ -90,10 +82,10 @@ class BatchOffset:
     True
     """
 
-    source: str
-    checkpoint: int = 0
+    source: str = msgspec.field(name="lowmark_source")
+    checkpoint: Annotated[int, msgspec.Meta(ge=0)] = 0
     token: str | None = None
-    positions: Mapping[str, int] = field(default_factory=dict)
+    positions: Mapping[str, int] = msgspec.field(default_factory=dict)
     state: str = ""
 
     @classmethod
@@ -115,7 +107,7 @@ class BatchOffset:
         )
         packed = base64.b64encode(pack(msgspec.msgpack.encode(wire), 1)).decode()
         positions = {placed.split.split_id: placed.split.start for placed in state.live}
-        return cls(source, checkpoint, token, dict(sorted(positions.items())), packed)
+        return cls(source, checkpoint, token, positions, packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
         """Raises `UnreadableOffset` if the bytes are not ours, or of a later version."""
@@ -142,13 +134,8 @@ class BatchOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset with sorted keys, because Spark compares offsets as text."""
-        return {
-            "checkpoint": self.checkpoint,
-            "lowmark_source": self.source,
-            "positions": dict(self.positions),
-            "state": self.state,
-            "token": self.token,
-        }
+        plain: dict[str, Any] = msgspec.to_builtins(self, order="sorted")
+        return plain
 
     @classmethod
     def find(cls, offset: object) -> BatchOffset | None:
@@ -164,8 +151,10 @@ class BatchOffset:
         source = offset.get("lowmark_source") if isinstance(offset, Mapping) else None
         if not isinstance(source, str):
             return None  # a topic may have that name, but then its partitions are no text
+        for each in msgspec.structs.fields(cls):
+            if each.encode_name not in offset:
+                raise UnreadableOffset(source, f"missing required field `{each.encode_name}`")
         try:
-            found = msgspec.convert(offset, _Fields)
+            return msgspec.convert(offset, cls)
         except (ValueError, RecursionError) as wrong:
             raise UnreadableOffset(source, described(wrong)) from wrong
-        return cls(source, found.checkpoint, found.token, found.positions, found.state)
