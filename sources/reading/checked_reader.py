@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
@@ -38,10 +38,6 @@ class SplitReadFailed(LowmarkError, RuntimeError):
     splits: tuple[str, ...]  # ids of its splits, each of which may be at fault
     action: str  # the failed action
     cause: str  # type and text of the error
-
-    @classmethod
-    def of(cls, source: str, splits: Collection[str], action: str, cause: BaseException) -> SplitReadFailed:
-        return cls(source, tuple(splits), action, f"{type(cause).__name__}: {cause}")
 
     _fact = "{source}: cannot {action}{_of}: {cause}"
     _hint = (
@@ -166,7 +162,7 @@ class CheckedReader(Generic[SplitT]):
         except LowmarkError:
             raise  # a LowmarkError names its source and split itself
         except Exception as cause:
-            raise SplitReadFailed.of(self._name, self._left, action, cause) from cause
+            raise SplitReadFailed(self._name, tuple(self._left), action, f"{type(cause).__name__}: {cause}") from cause
 
 
 def _columns(schema: pa.Schema) -> str:
