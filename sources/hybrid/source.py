@@ -16,9 +16,11 @@ Source: `org.apache.flink.connector.base.source.hybrid`, FLIP-150.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pyarrow as pa
-from lowmark.sources.api import Boundedness, Fetching, ResultT, Source, SplitEnumeratorContext, VersionedSerializer
+from lowmark.sources.api import Boundedness, Fetching, Source, SplitEnumeratorContext, VersionedSerializer
 from lowmark.sources.serializer import UnreadableState
 
 from .enumerator import HybridEnumerator, HybridState
@@ -83,20 +85,6 @@ class HybridSource(Source[HybridSplit, HybridState]):
 # -- formats
 
 
-class _SplitWire(msgspec.Struct, frozen=True, array_like=True):
-    source_index: int
-    version: int
-    split: bytes
-
-
-class _StateWire(msgspec.Struct, frozen=True, array_like=True):
-    source_index: int
-    version: int
-    state: bytes
-    complete: tuple[int, ...]
-    unfinished: tuple[str, ...]
-
-
 class _SplitSerializer:
     version = 1
 
@@ -105,13 +93,12 @@ class _SplitSerializer:
 
     def serialize(self, value: HybridSplit) -> bytes:
         inner = self._sources[value.source_index].split_serializer
-        wire = _SplitWire(value.source_index, inner.version, inner.serialize(value.unwrap()))
-        return msgspec.msgpack.encode(wire)
+        return msgspec.msgpack.encode((value.source_index, inner.version, inner.serialize(value.unwrap())))
 
     def deserialize(self, version: int, data: bytes) -> HybridSplit:
-        wire = _decoded("HybridSplit", version, data, _SplitWire)
-        inner = _known(self._sources, wire.source_index).split_serializer
-        return HybridSplit.wrap(wire.source_index, inner.deserialize(wire.version, wire.split))
+        index, inner_version, split = _decoded("HybridSplit", version, data, tuple[int, int, bytes])
+        inner = _known(self._sources, index).split_serializer
+        return HybridSplit.wrap(index, inner.deserialize(inner_version, split))
 
 
 class _StateSerializer:
@@ -122,20 +109,17 @@ class _StateSerializer:
 
     def serialize(self, value: HybridState) -> bytes:
         inner = self._sources[value.source_index].enumerator_state_serializer
-        return msgspec.msgpack.encode(
-            _StateWire(
-                value.source_index, inner.version, inner.serialize(value.state), value.complete, value.unfinished
-            )
-        )
+        state = inner.serialize(value.state)
+        return msgspec.msgpack.encode((value.source_index, inner.version, state, value.complete, value.unfinished))
 
     def deserialize(self, version: int, data: bytes) -> HybridState:
-        wire = _decoded("HybridState", version, data, _StateWire)
-        inner = _known(self._sources, wire.source_index).enumerator_state_serializer
-        state = inner.deserialize(wire.version, wire.state)
-        return HybridState(wire.source_index, state, wire.complete, wire.unfinished)
+        wire = tuple[int, int, bytes, tuple[int, ...], tuple[str, ...]]
+        index, inner_version, state, complete, unfinished = _decoded("HybridState", version, data, wire)
+        inner = _known(self._sources, index).enumerator_state_serializer
+        return HybridState(index, inner.deserialize(inner_version, state), complete, unfinished)
 
 
-def _decoded(what: str, version: int, data: bytes, wire: type[ResultT]) -> ResultT:
+def _decoded(what: str, version: int, data: bytes, wire: Any) -> Any:
     if version > 1:
         raise UnreadableState.newer(what, version, 1)
     try:
