@@ -148,8 +148,7 @@ class BatchOffset(msgspec.Struct, frozen=True):
                 offset = json.loads(offset)
             except (ValueError, RecursionError):
                 return None
-        source = offset.get("lowmark_source") if isinstance(offset, Mapping) else None
-        if not isinstance(source, str):
+        if not isinstance(offset, Mapping) or not isinstance(source := offset.get("lowmark_source"), str):
             return None  # a topic may have that name, but then its partitions are no text
         for each in msgspec.structs.fields(cls):
             if each.encode_name not in offset:
