@@ -159,15 +159,12 @@ class VersionedSerializer(Protocol[StateT]):
     @property
     def version(self) -> int:
         """The version that `serialize` writes."""
-        ...
 
     def serialize(self, value: StateT) -> bytes:
         """Return the value as bytes; equal values give equal bytes."""
-        ...
 
     def deserialize(self, version: int, data: bytes) -> StateT:
         """Return the value. Raises ValueError if the data are of a later version than `version`, or invalid."""
-        ...
 
 
 # -- on the driver ------------------------------------------------------------------------------------------------
@@ -179,32 +176,26 @@ class SplitEnumeratorContext(Protocol[SplitT]):
     @property
     def metric_group(self) -> MetricGroup:
         """The metrics of the enumerator; shown as the source's metrics."""
-        ...
 
     @property
     def num_subtasks(self) -> int:
         """The present number of readers. Do not keep the number, because it may change."""
-        ...
 
     @property
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
         """By subtask."""
-        ...
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
         """Send an event; the future is done when the event was handed over. Raises ValueError without such a reader."""
-        ...
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
         """Give splits to readers. From the next checkpoint on the splits are state of the readers.
 
         Raises ValueError, and assigns nothing, if a reader is not registered.
         """
-        ...
 
     def signal_no_more_splits(self, subtask: int) -> None:
         """Tell a reader that it is finished with its last split. Raises ValueError without such a reader."""
-        ...
 
     def call_async(
         self,
@@ -221,15 +212,12 @@ class SplitEnumeratorContext(Protocol[SplitT]):
             initial_delay: seconds before the first call; None: no delay.
             period: seconds from one call to the next, never two at once; None: one call only.
         """
-        ...
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
         """Run an action on the coordinator's thread, after the queued actions."""
-        ...
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         """Say whether the source reads history (FLIP-309); the status shows it, and every reader is told."""
-        ...
 
 
 class SplitEnumerator(ABC, Generic[SplitT, StateT]):
@@ -481,11 +469,9 @@ class ReaderOutput(Protocol):
 
     def collect(self, split_id: str, rows: pa.RecordBatch) -> None:
         """Take rows of one split."""
-        ...
 
     def release(self, split_id: str) -> None:
         """Note that a split is finished and must not hold the watermark back."""
-        ...
 
 
 class SourceReaderContext(Protocol):
@@ -494,20 +480,16 @@ class SourceReaderContext(Protocol):
     @property
     def subtask(self) -> int:
         """From 0."""
-        ...
 
     @property
     def metric_group(self) -> MetricGroup:
         """The reader's metrics."""
-        ...
 
     def send_split_request(self) -> None:
         """Ask the enumerator for a split."""
-        ...
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
         """Send the enumerator an event; the event arrives after the present batch."""
-        ...
 
 
 class SourceReader(ABC, Generic[SplitT]):

@@ -31,30 +31,24 @@ class ReaderGateway(Protocol[SplitT_contra]):
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT_contra]) -> None:
         """Give splits to a reader."""
-        ...
 
     def no_more_splits(self, subtask: int) -> None:
         """Tell a reader that it will get no more splits."""
-        ...
 
     def source_event(self, subtask: int, event: SourceEvent) -> Future[None]:
         """Hand an event over; the future is done then."""
-        ...
 
     def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # the flag is the message
         """Tell a reader whether the source reads history."""
-        ...
 
     def checkpointed(self, checkpoint_id: int) -> None:
         """Note that the enumerator's state was taken. The checkpoint has the assignments up to now."""
-        ...
 
     def restored(self, checkpoint_id: int | None) -> None:
         """Go back with the enumerator to this checkpoint; None: to the beginning.
 
         Forget splits assigned, ends signalled and events sent since its `checkpointed`, because they will come again.
         """
-        ...
 
 
 class UnregisteredReader(LowmarkError, ValueError):

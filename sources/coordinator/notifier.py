@@ -41,11 +41,9 @@ class WaitingClock(Protocol):
 
     def now_us(self) -> int:
         """In microseconds; never goes back."""
-        ...
 
     def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
         """Wait, holding `condition`, until it is notified or the time is `due_us`; may return early."""
-        ...
 
 
 class MonotonicClock:

@@ -66,8 +66,6 @@ class PlanPeer(Protocol):
 
     def ask(self, token: str) -> Guidance:
         """Guide the planner's next batch."""
-        ...
 
     def tell(self, token: str, planned: Planned) -> None:
         """Take a plan before its batch is read. Called again without a new plan when new facts are known."""
-        ...

@@ -80,19 +80,15 @@ class Recording(Protocol):
 
     def see(self, rows: SplitRows) -> None:
         """Record rows that were read."""
-        ...
 
     def send(self, event: SourceEvent) -> None:
         """Record an event from the reader to the enumerator."""
-        ...
 
     def count(self, counted: Mapping[str, float]) -> None:
         """Record a reader's counts, by name. Called from any thread."""
-        ...
 
     def end(self) -> None:
         """Report the recording, after every row was handed on."""
-        ...
 
 
 class Recorder(Protocol):
@@ -100,7 +96,6 @@ class Recorder(Protocol):
 
     def begin(self, task: SlotWork[Any]) -> Recording:
         """Begin a task, on an executor."""
-        ...
 
 
 @dataclass(frozen=True)
