@@ -12,7 +12,7 @@ folders of such names, because these are files still being written, or markers. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import commonpath
@@ -25,6 +25,7 @@ from .errors import InvalidFileOption
 
 _WILD = re.compile(r"[*?\[{]")
 _ANY = re.compile(".*", re.DOTALL)
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|\{[^}]*\}|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +140,18 @@ def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _expression(pattern: str) -> str:
-    return "".join(_pieces(pattern))
+    return _TOKEN.sub(_translated, pattern)
 
 
-def _pieces(pattern: str) -> Iterator[str]:
-    tokens = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|\{[^}]*\}|.", re.DOTALL)
-    plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    for token in tokens.findall(pattern):
-        if token in plain:
-            yield plain[token]
-        elif len(token) > 1 and token[0] == "[":
-            yield "[" + ("^" if token[1] == "!" else "") + _in_class(token[1:].lstrip("!"))
-        elif len(token) > 1 and token[0] == "{":
-            yield "(?:" + "|".join(_expression(choice) for choice in token[1:-1].split(",")) + ")"
-        else:
-            yield re.escape(token)
+def _translated(found: re.Match[str]) -> str:
+    token, plain = found[0], {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    if token in plain:
+        return plain[token]
+    if len(token) > 1 and token[0] == "[":
+        return "[" + ("^" if token[1] == "!" else "") + _in_class(token[1:].lstrip("!"))
+    if len(token) > 1 and token[0] == "{":
+        return "(?:" + "|".join(_expression(choice) for choice in token[1:-1].split(",")) + ")"
+    return re.escape(token)
 
 
 def _in_class(characters: str) -> str:

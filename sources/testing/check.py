@@ -183,8 +183,7 @@ class _Check(Generic[SplitT, StateT]):
     # -- the enumerator
 
     def discovery(self) -> list[SplitT]:
-        first = _Enumeration(self.source, None)
-        first.start(readers=_READERS)
+        first = _Enumeration(self.source, None, _READERS)
         splits = self.assigned_once(first)
         if not splits:
             raise self.broken("discovery", f"no split was assigned to any of {_READERS} readers")
@@ -206,15 +205,13 @@ class _Check(Generic[SplitT, StateT]):
 
     def restored(self, splits: Sequence[SplitT], readers: int) -> None:
         """Restore a snapshot that was taken with only so many readers."""
-        before = _Enumeration(self.source, None)
-        before.start(readers=readers)
+        before = _Enumeration(self.source, None, readers)
         state = before.enumerator.snapshot_state(1)
         self.serializer("enumerator states", lambda: self.source.enumerator_state_serializer, state)
         serializer = self.source.enumerator_state_serializer
         state = serializer.deserialize(serializer.version, serializer.serialize(state))
         given = {split.split_id for split in self.assigned_once(before)}
-        after = _Enumeration(self.source, state)
-        after.start(readers=_READERS)
+        after = _Enumeration(self.source, state, _READERS)
         assigned = {split.split_id for split in self.assigned_once(after)}
         if twice := sorted(assigned & given):
             raise self.broken("discovery", f"split {twice[0]!r} was assigned again by the restored enumerator")
@@ -487,13 +484,11 @@ class _Check(Generic[SplitT, StateT]):
 class _Enumeration(Generic[SplitT, StateT]):
     """An enumerator on a manual context, run until no work is left."""
 
-    def __init__(self, source: Source[SplitT, StateT], state: StateT | None) -> None:
+    def __init__(self, source: Source[SplitT, StateT], state: StateT | None, readers: int) -> None:
         self.context = ManualEnumeratorContext[SplitT](num_subtasks=_READERS)
         self.enumerator = (
             source.create_enumerator(self.context) if state is None else source.restore_enumerator(self.context, state)
         )
-
-    def start(self, *, readers: int) -> None:
         self.enumerator.start()
         for subtask in range(readers):
             self.context.register(subtask)
