@@ -42,6 +42,5 @@ class MetricGroup:
         self._gauges[name] = read
 
     def values(self) -> dict[str, float]:
-        """Return every metric's value now, sorted by name."""
         counted: dict[str, float] = {name: counter.count for name, counter in self._counters.items()}
         return dict(sorted((counted | {name: read() for name, read in self._gauges.items()}).items()))

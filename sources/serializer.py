@@ -20,7 +20,6 @@ class UnreadableState(LowmarkError, ValueError):
 
     @classmethod
     def newer(cls, kind: str, version: int, newest: int) -> UnreadableState:
-        """The error for data of a newer version."""
         return cls(
             kind,
             f"the data are of version {version}, and this version of lowmark knows up to {newest}",
@@ -29,7 +28,6 @@ class UnreadableState(LowmarkError, ValueError):
 
     @classmethod
     def broken(cls, kind: str, version: int, error: Exception) -> UnreadableState:
-        """The error for data that could not be read."""
         return cls(kind, f"these are no data of version {version}: {described(error)}")
 
 
@@ -51,11 +49,7 @@ class DataclassSerializer(Generic[ValueT]):
     """
 
     def __init__(self, kind: type[ValueT], *, version: int = 1) -> None:
-        self._kind, self._version = kind, version
-
-    @property
-    def version(self) -> int:
-        return self._version
+        self._kind, self.version = kind, version
 
     def serialize(self, value: ValueT) -> bytes:
         return msgspec.msgpack.encode(value, order="sorted")
@@ -63,8 +57,8 @@ class DataclassSerializer(Generic[ValueT]):
     def deserialize(self, version: int, data: bytes) -> ValueT:
         """Read a value back. Raises UnreadableState."""
         name = getattr(self._kind, "__name__", str(self._kind))
-        if version > self._version:
-            raise UnreadableState.newer(name, version, self._version)
+        if version > self.version:
+            raise UnreadableState.newer(name, version, self.version)
         try:
             value: Any = msgspec.msgpack.decode(self._unpacked(data), type=self._kind)
         except (ValueError, RecursionError) as invalid:  # msgspec's errors are ValueErrors

@@ -78,7 +78,6 @@ class Worker:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on this thread."""
         return threading.current_thread() is self._thread
 
     def check(self, action: str) -> None:

@@ -33,9 +33,9 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
+from lowmark.sources.api import ReaderInfo, ResultT, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import described
 from lowmark.sources.worker import WorkerDied
@@ -51,8 +51,6 @@ _log = logging.getLogger("lowmark")
 _HEADER = struct.Struct(">iii")  # version of this format, version of the enumerator's serializer, length of its bytes
 _VERSION = 1
 _CLOSE_SECONDS = 5.0  # for closing an enumerator whose thread hangs
-
-ResultT = TypeVar("ResultT")
 
 
 class SourceCoordinator(Generic[SplitT, StateT]):
@@ -180,7 +178,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         return done
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Hand over an event that a reader sent."""
         action = f"handle a {type(event).__name__} of reader {subtask}"
         self._post_input(action, lambda enumerator: enumerator.handle_source_event(subtask, event))
 
@@ -204,7 +201,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         return self._ask(action, lambda: self._checkpoint(action, checkpoint_id))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Hand over that a checkpoint and all earlier checkpoints were completed."""
         self._post(
             f"hear that checkpoint {checkpoint_id} is complete",
             lambda: self._running_enumerator.notify_checkpoint_complete(checkpoint_id),

@@ -81,7 +81,6 @@ class Failover:
 
     @property
     def failures(self) -> int:
-        """Those that count now."""
         return len(self._failures_us)
 
     def failed(self, now_us: int) -> int | None:

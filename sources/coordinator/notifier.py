@@ -24,16 +24,15 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from lowmark.sources.api import ResultT
 from lowmark.sources.worker import Worker
 from lowmark.watermark import LowmarkError
 
 _log = logging.getLogger("lowmark")
 _FRAMES_SHOWN = 5
 _LONGEST_WAIT_SECONDS = 3_600.0
-
-ResultT = TypeVar("ResultT")
 
 
 class WaitingClock(Protocol):
@@ -107,21 +106,17 @@ class ActionQueue:
             self._condition.notify_all()
 
     def __len__(self) -> int:
-        """How many actions wait."""
         return len(self._ready) + len(self._later)
 
     @property
     def on_thread(self) -> bool:
-        """Whether the caller is a thread of this queue."""
         return threading.get_ident() in self._running
 
     @property
     def doing(self) -> str:
-        """The name of the action on the calling thread."""
         return self._running[threading.get_ident()]
 
     def now_doing(self, action: str) -> None:
-        """Rename the action on the calling thread."""
         self._running[threading.get_ident()] = action
 
     def pause_until(self, due_us: int) -> bool:
@@ -163,7 +158,6 @@ class ActionQueue:
             self._condition.notify_all()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the threads to end, except the calling thread; return whether they did."""
         deadline = time.monotonic() + seconds
         others = [worker for worker in self._workers if not worker.is_current]
         return all(worker.join(deadline - time.monotonic()) for worker in others)

@@ -57,12 +57,10 @@ class FileIndex:
         return len(self.rows) - 1
 
     def first_step(self, time_us: int) -> int | None:
-        """The first step with a row at or after a time."""
         later = np.flatnonzero((self.latest_us >= time_us) & (self.latest_us != _NEVER))
         return int(later[0]) if len(later) else None
 
     def earliest_from(self, step: int) -> int | None:
-        """The smallest event time in a step and all later steps."""
         earliest_us = int(self.earliest_us[step:].min(initial=_NO_TIME))
         return None if earliest_us == _NO_TIME else earliest_us
 
@@ -213,7 +211,6 @@ class CsvFormat(TextFormat):
 
 
 def _text(filesystem: fs.FileSystem, path: str) -> Any:
-    """Open an input stream, decompressed as the name says."""
     return filesystem.open_input_stream(path)
 
 
@@ -288,7 +285,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with exactly the columns of `schema`."""
     return pa.table([_converted(table, field) for field in schema], schema=schema)
 
 

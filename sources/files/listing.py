@@ -39,8 +39,6 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A folder, with a pattern for paths below it."""
-
     folder: str
     pattern: re.Pattern[str]
     deep: bool
@@ -58,7 +56,6 @@ class FileListing:
         return f"{self.root.rstrip('/')}/{name}"
 
     def find(self, name: str) -> FileFacts | None:
-        """Return the facts of one file, None for a missing file."""
         info = self.filesystem.get_file_info(self.path(name))
         return _facts(info, name) if info.type == fs.FileType.File else None
 

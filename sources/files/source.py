@@ -227,7 +227,6 @@ class FileSource(SimpleSource[FileSplit]):
             self._unchanged(split, read=True)
 
     def index(self, split: FileSplit) -> FileIndex | None:
-        """Return the index of a file, None if the file is skipped."""
         try:
             self._unchanged(split)
             return FORMATS[self._format].index(
@@ -382,7 +381,6 @@ class FilePlanner(SplitPlanner[FileSplit]):
         return _NOTHING if index is None else index
 
     def _ask(self, splits: Sequence[FileSplit]) -> None:
-        """Read the missing indexes, several at a time."""
         unknown = [split for split in splits if _key(split) not in self._indexes]
         if len(unknown) > 1:
             with ThreadPoolExecutor(min(_OPEN_AT_ONCE, len(unknown))) as pool:

@@ -143,7 +143,6 @@ class StreamScript:
 
     @property
     def end(self) -> int:
-        """The last position."""
         return self.ticks + 1
 
     @property
@@ -197,7 +196,6 @@ class StreamScript:
         return max(0, self._rows_before(script, end) - self._rows_before(script, start))
 
     def to_plain(self) -> dict[str, Any]:
-        """The script as JSON data."""
         return asdict(self)
 
     @classmethod

@@ -199,5 +199,4 @@ class HybridSplitReader(SplitReader[HybridSplit]):
             reader.close()
 
     def _next_index(self) -> int | None:
-        """The first source with an unfinished split."""
         return min((index for index, ids in self._open.items() if ids), default=None)

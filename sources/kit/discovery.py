@@ -110,7 +110,6 @@ class EvenSpread:
         return self._waiting[split_id]
 
     def placed(self, split_id: str) -> None:
-        """Note that the split was given to its reader."""
         self._waiting.pop(split_id, None)
 
 

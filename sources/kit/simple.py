@@ -123,11 +123,12 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
 
     @property
     def split_serializer(self) -> VersionedSerializer[SplitT]:
-        return DataclassSerializer(self._split_type)
+        # The class attribute cannot be of the class's parameter.
+        return DataclassSerializer(self.split_type)  # type: ignore[arg-type]
 
     @property
     def enumerator_state_serializer(self) -> VersionedSerializer[DiscoveredSplits[SplitT]]:
-        return DiscoveredSerializer(self._split_type)
+        return DiscoveredSerializer(self.split_type)  # type: ignore[arg-type]
 
     def create_enumerator(
         self, context: SplitEnumeratorContext[SplitT]
@@ -144,10 +145,6 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
 
     def create_split_reader(self) -> SplitReader[SplitT]:
         return SimpleSplitReader(self)
-
-    @property
-    def _split_type(self) -> type[SplitT]:
-        return self.split_type  # type: ignore[return-value]  # the class attribute cannot be of the class's parameter
 
     def _enumerator(
         self, context: SplitEnumeratorContext[SplitT], known: DiscoveredSplits[SplitT] | None
@@ -241,7 +238,6 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
             self._fetches = None
 
     def _read(self, split: SplitT) -> Generator[tuple[SplitRows, ...]]:
-        """Read a range, fetch by fetch."""
         assert split.stop is not None, "slices have one"
         if split.start == split.stop:
             return

@@ -95,7 +95,6 @@ class Extent(Generic[SplitT]):
         return self._unaimed | {split.split_id for split in splits if split.start < targets.get(split.split_id, 0)}
 
     def wrote(self, time_us: int | None) -> None:
-        """Note that a batch was planned up to an event time."""
         if time_us is not None:
             before_us, self._previous_time_us = self._previous_time_us, time_us
             self._previous_span_us = None if before_us is None else max(0, time_us - before_us)
@@ -108,7 +107,6 @@ class Extent(Generic[SplitT]):
             self.planner.notify_checkpoint_complete([placed.split for placed in live])
 
     def trouble(self) -> str | None:
-        """Say what the source lacks; None: nothing."""
         return self.planner.trouble() or (None if self._induced is None else self._induced.trouble())
 
     def close(self) -> None:

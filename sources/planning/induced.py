@@ -78,8 +78,6 @@ class InducedBatches(Generic[SplitT]):
 
 
 class _DriverContext:
-    """The context of a reader on the driver."""
-
     subtask = 0
 
     def __init__(self) -> None:

@@ -57,7 +57,6 @@ class RateLimiterStrategy:
 
     @classmethod
     def no_op(cls) -> RateLimiterStrategy:
-        """Set no limit."""
         return cls()
 
 

@@ -56,7 +56,6 @@ class Slots(Generic[SplitT]):
 
     @property
     def complete(self) -> bool:
-        """Whether the enumerator has told every slot that no more splits come."""
         with self._lock:
             return len(self._ended) == self._count
 

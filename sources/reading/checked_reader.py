@@ -6,16 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic
 
 import pyarrow as pa
-from lowmark.sources.api import Fetched, Source, SourceSplit, SplitReader, SplitRows, SplitsAddition, SplitT
+from lowmark.sources.api import Fetched, ResultT, Source, SourceSplit, SplitReader, SplitRows, SplitsAddition, SplitT
 from lowmark.watermark import LowmarkError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-ResultT = TypeVar("ResultT")
 
 _SPLITS_NAMED = 10
 
@@ -105,7 +100,7 @@ class CheckedReader(Generic[SplitT]):
         if reader is not None:
             reader.wake_up()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> CheckedReader[SplitT]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

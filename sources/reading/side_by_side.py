@@ -63,8 +63,6 @@ def read_ahead(
 
 
 class _Ahead(Generic[SplitT]):
-    """The rows read ahead, by group, and the groups taken by threads."""
-
     def __init__(self, groups: Sequence[Sequence[SplitT]], most_bytes: int) -> None:
         self._groups, self._most_bytes = groups, most_bytes
         self._changed = threading.Condition()
@@ -92,13 +90,11 @@ class _Ahead(Generic[SplitT]):
             raise self._failure
 
     def close(self) -> None:
-        """Stop reading, because the caller wants no more rows."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _take(self, index: int) -> SplitRows | None:
-        """The next rows of a group, None after its last rows."""
         queue = self._queues[index]
         with self._changed:
             self._changed.wait_for(lambda: queue or self._read[index] or self._failure is not None)

@@ -100,7 +100,6 @@ class TimeSearch:
         return lookup
 
     def total(self, lookup: Lookup) -> float:
-        """Return the cost of the rows before a time."""
         return float(lookup.cost[~self.unsearchable].sum())
 
     def reached(self, time_us: int) -> Booleans:

@@ -60,7 +60,6 @@ def _least_far_first(table: SliceTable, wanting: list[int]) -> list[int]:
 
 
 def _fill(table: SliceTable, order: list[int], need: Integers, budget: float, *, at_least_one: bool) -> dict[int, int]:
-    """Return the number of rows for each split."""
     rows, cost = need[order], table.cost[order]
     wanted = rows * cost
     if wanted.sum() <= budget:

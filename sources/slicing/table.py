@@ -85,7 +85,6 @@ class SliceTable:
         return min(rows, int(self._upper[i]))
 
     def after_rows(self, i: int, rows: int, limit: int) -> int:
-        """Return the position after about `rows` rows of one split, before `limit`."""
         end, split = self.ends[i], self.splits[i]
         if limit != end.position:
             end = replace(end, position=limit, rows=self.count(i, limit), finished=False)

@@ -344,8 +344,6 @@ def _becomes_available(reader: SourceReader[Any], seconds: float) -> bool:
 
 
 class _Output:
-    """Keeps the rows of a reader until the task takes them."""
-
     def __init__(self) -> None:
         self._rows: list[SplitRows] = []
 
@@ -361,8 +359,6 @@ class _Output:
 
 
 class _SlotContext:
-    """The calls of a reader to its slot."""
-
     def __init__(self, name: str, subtask: int, recording: Recording | None) -> None:
         self.subtask = subtask
         self.metric_group = MetricGroup()

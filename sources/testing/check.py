@@ -116,8 +116,6 @@ def check_source(
 
 @dataclass(slots=True)
 class _Known(Generic[SplitT]):
-    """A split and its rows."""
-
     split: SplitT
     end: SplitEnd
     whole: pa.Table
@@ -246,7 +244,6 @@ class _Check(Generic[SplitT, StateT]):
         return self.planner.cut([(self.rest(each.split, start), stop)])[0][0]
 
     def read(self, splits: Sequence[SplitT], source: Source[SplitT, StateT] | None = None) -> dict[str, pa.Table]:
-        """Read bounded splits together with a new reader."""
         try:
             return _tables(self.source if source is None else source, splits, self.stalled_seconds)
         except BrokenSplitReader as fault:
