@@ -84,10 +84,6 @@ class SourceCoordinatorContext(Generic[SplitT]):
     Args:
         readers: the registered readers; shared with the coordinator.
         metric_group: shared by the successive enumerators of the source.
-
-    Attributes:
-        assignments: number of splits given to readers.
-        is_processing_backlog: the last answer of this enumerator, None before any.
     """
 
     def __init__(
@@ -104,8 +100,8 @@ class SourceCoordinatorContext(Generic[SplitT]):
         self._source, self._queue, self._gateway, self._readers = source, queue, gateway, readers
         self.metric_group, self.num_subtasks = metric_group, num_subtasks
         self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock)
-        self.is_processing_backlog: bool | None = None
-        self.assignments = 0
+        self.is_processing_backlog: bool | None = None  # the enumerator's last answer
+        self.assignments = 0  # number of splits given to readers
         self._closed = False
 
     @property

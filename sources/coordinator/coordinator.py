@@ -63,12 +63,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         num_subtasks: number of readers, 1 or more.
         timeout_seconds: how long `run` and `wait` wait.
         clock: measures pauses, delays and periods.
-
-    Attributes:
-        failure: the error with which the source was given up, or None.
     """
-
-    failure: SourceFailed | None
 
     def __init__(
         self,
@@ -83,7 +78,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     ) -> None:
         if num_subtasks < 1:
             raise ValueError(f"num_subtasks of source {name!r}: expected 1 or more, got {num_subtasks}")
-        self.failure = None
+        self.failure: SourceFailed | None = None  # the error with which the source was given up
         self._source, self._name, self._gateway, self._num_subtasks = source, name, gateway, num_subtasks
         self._failover = Failover(failover if failover is not None else FailoverPolicy())
         self._timeout_seconds = timeout_seconds

@@ -39,18 +39,12 @@ _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """The rows, sizes and event times of a file's steps.
+    """The rows, sizes and event times of a file's steps; arrays of int64."""
 
-    Attributes:
-        rows, size_bytes: what lies before each step and, last, in the file; int64, shape (steps + 1,).
-        latest_us: largest event time of each step, `_NEVER` without one; int64, shape (steps,).
-        earliest_us: smallest event time of each step, `_NO_TIME` without one; int64, shape (steps,).
-    """
-
-    rows: _Integers
-    size_bytes: _Integers
-    latest_us: _Integers
-    earliest_us: _Integers
+    rows: _Integers  # before each step and, last, in the file; shape (steps + 1,)
+    size_bytes: _Integers  # likewise
+    latest_us: _Integers  # largest event time of each step, `_NEVER` without one; shape (steps,)
+    earliest_us: _Integers  # smallest event time of each step, `_NO_TIME` without one; shape (steps,)
 
     @property
     def steps(self) -> int:

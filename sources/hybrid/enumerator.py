@@ -23,19 +23,12 @@ from .succession import AnyEnumerator, Succession
 
 @dataclass(frozen=True, slots=True)
 class HybridState:
-    """The state of a `HybridSource`.
+    """The state of a `HybridSource`."""
 
-    Attributes:
-        source_index: index of the present source.
-        state: its enumerator's state.
-        complete: readers that have its last split.
-        unfinished: ids of its assigned splits, sorted.
-    """
-
-    source_index: int
-    state: Any
-    complete: tuple[int, ...] = ()
-    unfinished: tuple[str, ...] = ()
+    source_index: int  # of the present source
+    state: Any  # of its enumerator
+    complete: tuple[int, ...] = ()  # readers that have its last split
+    unfinished: tuple[str, ...] = ()  # ids of its assigned splits, sorted
 
 
 class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):

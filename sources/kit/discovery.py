@@ -45,27 +45,18 @@ MAX_FAILURES = 3
 
 @dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
 class DiscoveredSplits(Generic[SplitT]):
-    """The state of a `DiscoveringEnumerator`.
+    """The state of a `DiscoveringEnumerator`."""
 
-    Attributes:
-        discovered: whether the first discovery is done; splits found afterwards are late splits.
-        assigned: ids that were given to a reader at some time, sorted.
-        stamps: their stamps, in the same order; empty where the source has none.
-        pending: splits that no reader has yet, in the order in which they were found.
-        oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
-            too, and are forgotten. None: nothing was forgotten by number.
-        forgotten: how many of those there were at most, when splits were listed last.
-        root: what the ids are relative to, for a source whose ids change with it, such as a folder; else "".
-    """
-
-    discovered: bool = False
-    assigned: tuple[str, ...] = ()
-    stamps: tuple[int, ...] = ()
-    newest_stamp: int | None = None
-    pending: tuple[SplitT, ...] = ()
+    discovered: bool = False  # whether the first discovery is done; splits found afterwards are late splits
+    assigned: tuple[str, ...] = ()  # ids that were given to a reader at some time, sorted
+    stamps: tuple[int, ...] = ()  # their stamps, in the same order; empty where the source has none
+    newest_stamp: int | None = None  # ever seen
+    pending: tuple[SplitT, ...] = ()  # splits that no reader has yet, in the order in which they were found
+    # `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned too, and are
+    # forgotten. None: nothing was forgotten by number.
     oldest_stamp: int | None = None
-    forgotten: int = 0
-    root: str = ""
+    forgotten: int = 0  # how many of those there were at most, when splits were listed last
+    root: str = ""  # of the ids, for a source whose ids change with it, such as a folder
 
 
 class DiscoveredSerializer(DataclassSerializer[DiscoveredSplits[SplitT]]):

@@ -39,10 +39,6 @@ class Unanswered:
     """Counts splits that are not answered for, tells them in the log now and then, and since when in `text`.
 
     `splits` is what the system's splits are called; the counter is called after them.
-
-    Attributes:
-        text: what `SplitPlanner.trouble` says; None: nothing is amiss.
-        all_silent_seconds: how long no split has been answered for, though it was asked; 0.0 after any answer.
     """
 
     def __init__(
@@ -54,8 +50,8 @@ class Unanswered:
         self._since_us = 0
         self._all_silent_at: float | None = None  # when a question without any answer was asked last
         self._said_seconds: float | None = None
-        self.text: str | None = None
-        self.all_silent_seconds = 0.0
+        self.text: str | None = None  # what `SplitPlanner.trouble` says; None: nothing is amiss
+        self.all_silent_seconds = 0.0  # how long no split has been answered for, though it was asked
 
     def see(self, silent: int, asked: int, example: str = "", cause: str = "") -> None:
         """Take the outcome of a question about all splits; the cause has no secrets."""

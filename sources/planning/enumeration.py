@@ -43,9 +43,6 @@ class Enumeration(Generic[SplitT]):
         checkpoint: the checkpoint id to go on from; 0: from the beginning.
         state: the coordinator's checkpoint; empty at the beginning.
         live: the splits that go on from the checkpoint.
-
-    Attributes:
-        slots: what the enumerator has given, and no batch has taken.
     """
 
     def __init__(
@@ -61,7 +58,7 @@ class Enumeration(Generic[SplitT]):
         self._source, self._name, self._options = source, name, options
         self._requested: Future[None] | None = None
         self._has_all_of: float | None = None  # the enumerator that has looked for all, by the number of restores
-        self.slots: Slots[SplitT] = Slots(options.slots)
+        self.slots: Slots[SplitT] = Slots(options.slots)  # what the enumerator has given, and no batch has taken
         self.slots.settle(live)
         self.coordinator: SourceCoordinator[SplitT, Any] = SourceCoordinator(
             source,

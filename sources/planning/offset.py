@@ -47,17 +47,12 @@ class Placed(Generic[SplitT]):
 
 @dataclass(frozen=True, slots=True)
 class BatchState(Generic[SplitT]):
-    """The state in an offset.
-
-    Attributes:
-        live: unfinished splits, each with `start` where it goes on after the batch.
-        time_us: the event time up to which the batch takes every split; None: it is not cut by time.
-    """
+    """The state in an offset."""
 
     coordinator: bytes
-    live: tuple[Placed[SplitT], ...] = ()
+    live: tuple[Placed[SplitT], ...] = ()  # unfinished splits, each with `start` where it goes on after the batch
     slices: tuple[Placed[SplitT], ...] = ()
-    time_us: int | None = None
+    time_us: int | None = None  # the event time up to which the batch takes every split; None: it is not cut by time
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True):
@@ -70,23 +65,17 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchOffset(msgspec.Struct, frozen=True):
-    """One offset.
-
-    Attributes:
-        checkpoint: the number of batches planned so far, with this batch: FLIP-27's checkpoint id.
-        token: token of the planner that planned the batch, no run of Spark's; None in the very first offset.
-        positions: split id -> where the split goes on, for live splits.
-        state: compressed; see `decode`. Empty in the very first offset.
+    """One offset. The very first has neither token nor state.
 
     >>> BatchOffset.find(BatchOffset("orders").to_json()) == BatchOffset("orders")
     True
     """
 
     source: str = msgspec.field(name="lowmark_source")
-    checkpoint: Annotated[int, msgspec.Meta(ge=0)] = 0
-    token: str | None = None
-    positions: Mapping[str, int] = msgspec.field(default_factory=dict)
-    state: str = ""
+    checkpoint: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of batches planned so far, with this batch
+    token: str | None = None  # of the planner that planned the batch; no run of Spark's
+    positions: Mapping[str, int] = msgspec.field(default_factory=dict)  # where each live split goes on
+    state: str = ""  # compressed; see `decode`
 
     @classmethod
     def encode(

@@ -11,29 +11,17 @@ from .rate import RateLimiterStrategy
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """A user's options for the batches of a source.
+    """A user's options for the batches of a source; None: no limit."""
 
-    Attributes:
-        slots: number of readers, and so the largest number of tasks of a batch.
-        max_rows: the rough largest number of rows of a batch; None: all rows.
-        max_bytes: the rough largest size of a batch, bytes; None: no limit.
-        max_slice_us: the longest span of event time of a batch; None: no limit.
-        by_time: whether to take every split up to one event time, if the source can search by time.
-        future_guard_us: rows further ahead of the clock than this come from bad clocks; None: no guard.
-        rate: the largest rate of reading; None: no limit.
-        start_seconds: how long the search for the first splits may take.
-        failover: how often a failed enumerator is restored; None: the coordinator's default.
-        timeout_seconds: how long one action of the enumerator may take, how long a source's own reader may bring
-            nothing, and how long a run that ends waits for a split that does not answer.
-    """
-
-    slots: int = 1
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    max_slice_us: int | None = None
-    by_time: bool = True
-    future_guard_us: int | None = None
+    slots: int = 1  # number of readers, and so the largest number of tasks of a batch
+    max_rows: int | None = None  # of a batch, roughly
+    max_bytes: int | None = None  # of a batch, roughly
+    max_slice_us: int | None = None  # the longest span of event time of a batch
+    by_time: bool = True  # whether to take every split up to one event time, if the source can search by time
+    future_guard_us: int | None = None  # rows further ahead of the clock than this come from bad clocks
     rate: RateLimiterStrategy | None = None
-    start_seconds: float = 60.0
-    failover: FailoverPolicy | None = None
+    start_seconds: float = 60.0  # how long the search for the first splits may take
+    failover: FailoverPolicy | None = None  # None: the coordinator's default
+    # How long one action of the enumerator may take, how long a source's own reader may bring nothing, and how long a
+    # run that ends waits for a split that does not answer.
     timeout_seconds: float = 60.0

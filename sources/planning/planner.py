@@ -58,15 +58,10 @@ class PlanningFailed(LowmarkError, RuntimeError):
 
 @dataclass
 class _Present(Generic[SplitT]):
-    """Everything that was restored from one offset and planned since.
+    """Everything that was restored from one offset and planned since."""
 
-    Attributes:
-        at: the offset of the newest plan.
-        live: the splits that go on from that offset, by id.
-    """
-
-    at: BatchOffset
-    live: dict[str, Placed[SplitT]]
+    at: BatchOffset  # of the newest plan
+    live: dict[str, Placed[SplitT]]  # the splits that go on from that offset, by id
     enumeration: Enumeration[SplitT]
     extent: Extent[SplitT]
 

@@ -15,16 +15,12 @@ from .offset import Placed
 
 @dataclass(frozen=True, slots=True)
 class SlotWork(Generic[SplitT]):
-    """The work of one reader slot in one batch.
-
-    Attributes:
-        events: events of the enumerator for this reader. A batch that is read again after a crash has no events.
-    """
+    """The work of one reader slot in one batch."""
 
     subtask: int
     checkpoint: int
     splits: tuple[SplitT, ...]
-    events: tuple[SourceEvent, ...] = ()
+    events: tuple[SourceEvent, ...] = ()  # of the enumerator; none if the batch is read again after a crash
 
 
 class Slots(Generic[SplitT]):

@@ -37,20 +37,13 @@ _NEAR_US = 600 * 1_000_000  # the middle of ages below this is linear, of larger
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """The positions where a time begins in every split of a table.
-
-    Attributes:
-        there: whether the split has a row at or after the time.
-        position: position of the first such row; the split's limit without such a row.
-        stop: the stop of a slice up to the time: the position, between start and limit.
-        cost: the cost of the rows up to the stop, in units of the budget.
-    """
+    """The positions where a time begins in every split of a table."""
 
     time_us: int
-    there: Booleans
-    position: Integers
-    stop: Integers
-    cost: Floats
+    there: Booleans  # whether the split has a row at or after the time
+    position: Integers  # of the first such row; the split's limit without such a row
+    stop: Integers  # of a slice up to the time: the position, between start and limit
+    cost: Floats  # of the rows up to the stop, in units of the budget
 
 
 class NotSearchable(LowmarkError):

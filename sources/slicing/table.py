@@ -35,12 +35,8 @@ class InvalidPosition(LowmarkError, ValueError):
 class SliceTable:
     """The splits with rows, as columns: row `i` of every column is of `splits[i]`.
 
-    Attributes:
-        limit: its end in this plan, `start` to `end`.
-        rows: number of rows from start to limit, an upper bound.
-        cost: cost of one of its rows, in units of the budget.
-        budget: the largest cost of the rows of one batch; infinite without a budget.
-        observed_us: largest trusted event time seen of the split, -inf if none was seen.
+    `limit` is its end in this plan, `rows` the number of rows up to there, an upper bound, `cost` that of one of its
+    rows, in units of `budget`, `observed_us` its largest trusted event time, -inf if none was seen.
     """
 
     def __init__(
