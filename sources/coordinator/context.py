@@ -99,14 +99,11 @@ class SourceCoordinatorContext(Generic[SplitT]):
     ) -> None:
         self._source, self._queue, self._gateway, self._readers = source, queue, gateway, readers
         self.metric_group, self.num_subtasks = metric_group, num_subtasks
+        self.registered_readers = MappingProxyType(readers)
         self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock)
         self.is_processing_backlog: bool | None = None  # the enumerator's last answer
         self.assignments = 0  # number of splits given to readers
         self._closed = False
-
-    @property
-    def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        return MappingProxyType(self._readers)
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
         self._check("send_event_to_source_reader", f"the event {event!r}", subtask)

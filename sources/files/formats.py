@@ -158,10 +158,8 @@ class TextFormat(FileFormat):
             if event_time is not None:
                 times.append(_utc(rows.column(event_time)).cast(pa.int64()))
         edges = np.append(np.arange(0, count, STEP_ROWS, dtype=np.int64), count)
-        latest_us, earliest_us = (
-            _by_step(np.maximum, times, _NEVER, edges),
-            _by_step(np.minimum, times, _NO_TIME, edges),
-        )
+        latest_us = _by_step(np.maximum, times, _NEVER, edges)
+        earliest_us = _by_step(np.minimum, times, _NO_TIME, edges)
         return FileIndex(edges, edges * size_bytes // max(1, count), latest_us, earliest_us)
 
     def read(

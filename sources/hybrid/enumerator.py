@@ -15,7 +15,6 @@ from lowmark.sources.api import (
     SplitEnumeratorContext,
     SplitsAssignment,
 )
-from lowmark.sources.metric_group import MetricGroup
 
 from .reader import HybridSplit
 from .succession import AnyEnumerator, Succession
@@ -148,13 +147,10 @@ class ChildContext:
 
     def __init__(self, parent: HybridEnumerator, context: SplitEnumeratorContext[HybridSplit], *, last: bool) -> None:
         self._parent, self._context, self._last, self._closed = parent, context, last, False
+        self.metric_group = context.metric_group
 
     def close(self) -> None:
         self._closed = True
-
-    @property
-    def metric_group(self) -> MetricGroup:
-        return self._context.metric_group
 
     @property
     def num_subtasks(self) -> int:

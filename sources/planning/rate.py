@@ -30,10 +30,6 @@ class InvalidRate(LowmarkError, ValueError):
 class RateLimiterStrategy:
     """How fast a whole source is read. Made by `per_second`, `per_checkpoint` or `no_op`.
 
-    Attributes:
-        second_rows: rows in a second, None: no limit by time.
-        checkpoint_rows: rows in a checkpoint, None: no limit by checkpoint.
-
     >>> RateLimiterStrategy.per_second(2.5)
     RateLimiterStrategy(second_rows=2.5, checkpoint_rows=None)
     """

@@ -375,8 +375,10 @@ class _Check(Generic[SplitT, StateT]):
 
     def time(self, known: Sequence[_Known[SplitT]]) -> int:
         column, splits = self.source.event_time, [each.split for each in known]
-        if column is not None:
-            self.time_column(column)
+        schema = self.source.schema
+        kind = schema.field(column).type if column in schema.names else None
+        if column is not None and kind != _TIME:
+            raise self.broken("schema", f"event_time {column!r} is {kind or 'no column'}; expected {_TIME}")
         if self.planner.find_time(splits, 0) is None:
             return 0
         if column is None:
@@ -390,12 +392,6 @@ class _Check(Generic[SplitT, StateT]):
         for time_us in tried:
             self.search(known, column, time_us)
         return len(tried)
-
-    def time_column(self, column: str) -> None:
-        schema = self.source.schema
-        kind = schema.field(column).type if column in schema.names else None
-        if kind != _TIME:
-            raise self.broken("schema", f"event_time {column!r} is {kind or 'no column'}; expected {_TIME}")
 
     def search(self, known: Sequence[_Known[SplitT]], column: str, time_us: int) -> None:
         answers = self.planner.find_time([each.split for each in known], time_us) or {}
