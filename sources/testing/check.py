@@ -1,7 +1,7 @@
 """The contract of a source as a function: `check_source(source)` checks any connector against the laws, without Spark.
 
-    discovery       every split is assigned, once, to a registered reader; splits added back are assigned again; a
-                    restored enumerator assigns exactly the splits that were not assigned before its snapshot
+    discovery       every split is assigned, once, to a registered reader; a restored enumerator assigns exactly the
+                    splits that were not assigned before its snapshot
     serializers     written values are read back equal, equal values give equal bytes, later versions are refused
     progress        a split's end is not before its start; a step goes on, stays before the end, keeps the row budget
     replay          a range gives the same rows again: by a new reader, by a copy of the source, in another process
