@@ -97,7 +97,7 @@ class SourceCoordinatorContext(Generic[SplitT]):
         metric_group: MetricGroup,
         num_subtasks: int,
     ) -> None:
-        self._source, self._queue, self._gateway, self._readers = source, queue, gateway, readers
+        self._source, self._queue, self._gateway = source, queue, gateway
         self.metric_group, self.num_subtasks = metric_group, num_subtasks
         self.registered_readers = MappingProxyType(readers)
         self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock)
@@ -147,7 +147,7 @@ class SourceCoordinatorContext(Generic[SplitT]):
         self._check_thread("set_is_processing_backlog")
         self.is_processing_backlog = is_processing_backlog
         if not self._closed:
-            for subtask in sorted(self._readers):
+            for subtask in sorted(self.registered_readers):
                 self._gateway.backlog(subtask, is_processing_backlog)
 
     # -- for the coordinator
@@ -171,8 +171,8 @@ class SourceCoordinatorContext(Generic[SplitT]):
 
     def _check(self, call: str, what: str, subtask: int) -> None:
         self._check_thread(call)
-        if subtask not in self._readers:
-            raise UnregisteredReader(self._source, what, subtask, tuple(sorted(self._readers)))
+        if subtask not in self.registered_readers:
+            raise UnregisteredReader(self._source, what, subtask, tuple(sorted(self.registered_readers)))
 
     def _check_thread(self, call: str) -> None:
         if not self._queue.on_thread and not self._closed:

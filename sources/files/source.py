@@ -229,13 +229,8 @@ class FileSource(SimpleSource[FileSplit]):
     def index(self, split: FileSplit) -> FileIndex | None:
         try:
             self._unchanged(split)
-            return FORMATS[self._format].index(
-                self.listing.filesystem,
-                self.listing.path(split.split_id),
-                split.size_bytes,
-                self.schema,
-                self.event_time,
-            )
+            filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
+            return FORMATS[self._format].index(filesystem, path, split.size_bytes, self.schema, self.event_time)
         except (OSError, pa.ArrowException, FileChanged) as trouble:
             self.settle(split, "read the index", trouble)
             return None

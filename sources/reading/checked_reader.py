@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic
 
 import pyarrow as pa
-from lowmark.sources.api import Fetched, ResultT, Source, SourceSplit, SplitReader, SplitRows, SplitsAddition, SplitT
+from lowmark.sources.api import Fetched, ResultT, Source, SplitReader, SplitRows, SplitsAddition, SplitT
 from lowmark.watermark import LowmarkError
 
 _SPLITS_NAMED = 10
@@ -111,10 +112,8 @@ class CheckedReader(Generic[SplitT]):
             self._count(self._attempt("count", reader.metric_values))
             self._attempt("close", reader.close)
             return
-        try:
+        with suppress(Exception):  # the first error says more
             reader.close()
-        except Exception as second:  # noqa: BLE001  # the first error says more
-            del second
 
     def _checked(self, fetched: Fetched) -> Iterator[SplitRows]:
         """Check and yield fetched rows; move the splits' positions on, and forget finished splits."""
@@ -124,7 +123,14 @@ class CheckedReader(Generic[SplitT]):
                 raise self._broken(
                     part.split_id, f"gave {part.rows.num_rows} rows", "rows of splits that were added and not finished"
                 )
-            self._check_position(split, part)
+            if part.position < split.start:
+                raise self._broken(
+                    part.split_id, f"went back from position {split.start} to {part.position}", "positions that grow"
+                )
+            if split.stop is not None and part.position > split.stop:
+                raise self._broken(
+                    part.split_id, f"was read to position {part.position}", f"at most its stop, {split.stop}"
+                )
             if not part.rows.schema.equals(self._source.schema):
                 raise self._broken(
                     part.split_id,
@@ -137,16 +143,6 @@ class CheckedReader(Generic[SplitT]):
         for split_id in fetched.finished_splits:
             if self._left.pop(split_id, None) is None:
                 raise self._broken(split_id, "finished", "splits that were added to finish, each once")
-
-    def _check_position(self, split: SourceSplit, part: SplitRows) -> None:
-        if part.position < split.start:
-            raise self._broken(
-                split.split_id, f"went back from position {split.start} to {part.position}", "positions that grow"
-            )
-        if split.stop is not None and part.position > split.stop:
-            raise self._broken(
-                split.split_id, f"was read to position {part.position}", f"at most its stop, {split.stop}"
-            )
 
     def _broken(self, split: str, fact: str, expected: str) -> BrokenSplitReader:
         return BrokenSplitReader(self._name, split, fact, expected)
@@ -161,6 +157,5 @@ class CheckedReader(Generic[SplitT]):
 
 
 def _columns(schema: pa.Schema) -> str:
-    return (
-        "(" + ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema) + ")"
-    )
+    columns = (f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+    return f"({', '.join(columns)})"
