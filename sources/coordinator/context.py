@@ -81,9 +81,7 @@ class WrongThread(LowmarkError, RuntimeError):
 class SourceCoordinatorContext(Generic[SplitT]):
     """The `SplitEnumeratorContext` of one enumerator.
 
-    Args:
-        readers: the registered readers; shared with the coordinator.
-        metric_group: shared by the successive enumerators of the source.
+    The coordinator shares `readers`, the successive enumerators of the source share `metric_group`.
     """
 
     def __init__(

@@ -59,7 +59,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     Methods that return None hand an action over and do not wait for its end.
 
     Args:
-        name: name of the source, for logs and errors.
         num_subtasks: number of readers, 1 or more.
         timeout_seconds: how long `run` and `wait` wait.
         clock: measures pauses, delays and periods.

@@ -1,10 +1,4 @@
-"""A connector in forty lines: name the splits, their ends, and the rows of a range.
-
-    class Numbers(SimpleSource[SourceSplit]):
-        schema      the columns
-        discover    the splits
-        latest      the present end of each split
-        read        the rows of one split in [start, stop)
+"""A connector in forty lines: `schema`, `discover` the splits, `latest` for their ends, and `read` the rows of a range.
 
 The rest of FLIP-27 is made from these four: an enumerator that looks for new splits every `discover_every`, a planner,
 a split reader, and the formats of checkpoints. `check_source` tests whether the four keep the law: the offset fixes the

@@ -39,7 +39,6 @@ class Enumeration(Generic[SplitT]):
     """Runs the enumerator of a source on a thread of its own. Every call may raise `SourceFailed`.
 
     Args:
-        name: name of the stream, for logs and errors.
         checkpoint: the checkpoint id to go on from; 0: from the beginning.
         state: the coordinator's checkpoint; empty at the beginning.
         live: the splits that go on from the checkpoint.

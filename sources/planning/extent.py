@@ -26,7 +26,6 @@ class Extent(Generic[SplitT]):
     """Plans the slices of batches, one batch after the other.
 
     Args:
-        name: name of the stream, for errors.
         live: the splits that go on from the offset.
         time_us: the event time up to which the batch before takes every split; None: it is not cut by time.
     """

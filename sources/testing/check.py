@@ -153,9 +153,8 @@ class _Check(Generic[SplitT, StateT]):
         searched = self.time(known)
         self.removal(known)
         self.requires()
-        return CheckedSource(
-            tuple(split.split_id for split in splits), sum(each.whole.num_rows for each in known), searched
-        )
+        rows = sum(each.whole.num_rows for each in known)
+        return CheckedSource(tuple(map(_id, splits)), rows, searched)
 
     def broken(self, law: str, what: str) -> SourceBroken:
         return SourceBroken(type(self.source).__name__, law, what, self.seed)
