@@ -15,7 +15,7 @@ from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SourceSplit, S
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
 
-from .notifier import ActionQueue, ExecutorNotifier, WaitingClock
+from .notifier import ActionQueue, ExecutorNotifier, MonotonicClock
 
 _SECOND_US = 1_000_000
 
@@ -89,7 +89,7 @@ class SourceCoordinatorContext(Generic[SplitT]):
         source: str,
         *,
         queue: ActionQueue,
-        clock: WaitingClock,
+        clock: MonotonicClock,
         gateway: ReaderGateway[SplitT],
         readers: Mapping[int, ReaderInfo],
         metric_group: MetricGroup,

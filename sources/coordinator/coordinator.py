@@ -45,7 +45,7 @@ from lowmark.watermark.duration import rough_duration_us
 from .context import ReaderGateway, SourceCoordinatorContext
 from .errors import CoordinatorClosed, CoordinatorHangs, CoordinatorNotStarted, InvalidCheckpoint, SourceFailed
 from .failover import Failover, FailoverPolicy, SuppressRestarts
-from .notifier import ActionQueue, MonotonicClock, WaitingClock
+from .notifier import ActionQueue, MonotonicClock
 
 _log = logging.getLogger("lowmark")
 _HEADER = struct.Struct(">iii")  # version of this format, version of the enumerator's serializer, length of its bytes
@@ -73,7 +73,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         num_subtasks: int,
         failover: FailoverPolicy | None = None,
         timeout_seconds: float = 60.0,
-        clock: WaitingClock | None = None,
+        clock: MonotonicClock | None = None,
     ) -> None:
         if num_subtasks < 1:
             raise ValueError(f"num_subtasks of source {name!r}: expected 1 or more, got {num_subtasks}")
@@ -81,7 +81,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._source, self._name, self._gateway, self._num_subtasks = source, name, gateway, num_subtasks
         self._failover = Failover(failover if failover is not None else FailoverPolicy())
         self._timeout_seconds = timeout_seconds
-        self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
+        self._clock = clock if clock is not None else MonotonicClock()
         self._queue = ActionQueue(
             f"lowmark {name} coordinator", clock=self._clock, uncaught=self._fail_action, died=self._die
         )

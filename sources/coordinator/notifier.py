@@ -24,7 +24,6 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 from lowmark.sources.api import ResultT
 from lowmark.sources.worker import Worker
@@ -32,26 +31,18 @@ from lowmark.watermark import LowmarkError
 
 _log = logging.getLogger("lowmark")
 _FRAMES_SHOWN = 5
+_CALLS_AT_ONCE = 2
 _LONGEST_WAIT_SECONDS = 3_600.0
 
 
-class WaitingClock(Protocol):
-    """A clock that threads can wait on; tests use a clock that they move themselves."""
-
-    def now_us(self) -> int:
-        """In microseconds; never goes back."""
-
-    def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
-        """Wait, holding `condition`, until it is notified or the time is `due_us`; may return early."""
-
-
 class MonotonicClock:
-    """The machine's monotonic time."""
+    """The machine's monotonic time, on which threads can wait. Tests have a clock that they move themselves."""
 
     def now_us(self) -> int:
         return time.monotonic_ns() // 1_000
 
     def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
+        """Wait, holding `condition`, until it is notified or the time is `due_us`; may return early."""
         seconds = _LONGEST_WAIT_SECONDS if due_us is None else (due_us - self.now_us()) / 1_000_000
         condition.wait(min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS))
 
@@ -78,7 +69,7 @@ class ActionQueue:
         self,
         name: str,
         *,
-        clock: WaitingClock,
+        clock: MonotonicClock,
         threads: int = 1,
         uncaught: Callable[[str, BaseException], None] | None = None,
         died: Callable[[BaseException], None] | None = None,
@@ -217,12 +208,10 @@ class ActionQueue:
 class ExecutorNotifier:
     """Makes blocking calls on worker threads, and hands the results to the coordinator's thread, by `post`."""
 
-    def __init__(
-        self, name: str, post: Callable[[str, Callable[[], None]], None], *, clock: WaitingClock, threads: int = 2
-    ) -> None:
+    def __init__(self, name: str, post: Callable[[str, Callable[[], None]], None], *, clock: MonotonicClock) -> None:
         self._post, self._clock = post, clock
         self._workers = ActionQueue(
-            name, clock=clock, threads=threads, uncaught=self._lose, died=partial(self._lose, "run calls")
+            name, clock=clock, threads=_CALLS_AT_ONCE, uncaught=self._lose, died=partial(self._lose, "run calls")
         )
         self._running: dict[object, tuple[str, Callable[[None, BaseException], None]]] = {}  # work -> name, handler
         self._closed = False

@@ -39,9 +39,6 @@ from lowmark.watermark.packed import pack, unpack
 
 log = logging.getLogger("lowmark")
 
-MAX_FAILURES = 3
-"""Discoveries that may fail in a row before the enumerator does."""
-
 
 @dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
 class DiscoveredSplits(Generic[SplitT]):
@@ -165,7 +162,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         keep: int | None = None,
         remember: int | None = None,
         root: str = "",
-        max_failures: int = MAX_FAILURES,
+        max_failures: int = 3,
         source: str = "source",
     ) -> None:
         if (stamp_of is None) != (keep is None and remember is None):

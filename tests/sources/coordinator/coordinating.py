@@ -19,11 +19,12 @@ from lowmark.sources import (
     SplitsAssignment,
 )
 from lowmark.sources.coordinator import SourceCoordinator
+from lowmark.sources.coordinator.notifier import MonotonicClock
 
 DEADLINE_SECONDS = 20.0  # every wait here takes less than a tenth of a second, unless it is endless
 
 
-class ManualClock:
+class ManualClock(MonotonicClock):
     """A clock that tests advance; with `leaps` it jumps to the due time of every wait."""
 
     def __init__(self, *, leaps: bool = False) -> None:

@@ -159,7 +159,7 @@ class Calls:
         self.queue = ActionQueue(
             "main", clock=clock, uncaught=lambda action, error: self.uncaught.append((action, error))
         )
-        self.notifier = ExecutorNotifier("workers", self.queue.post, clock=clock, threads=2)
+        self.notifier = ExecutorNotifier("workers", self.queue.post, clock=clock)
         self.handled: list[tuple[object, BaseException | None]] = []
         self.arrived = threading.Semaphore(0)
 
@@ -314,7 +314,7 @@ def test_a_call_that_is_lost_fails_on_the_coordinators_thread(where: str, monkey
     def fail() -> None:
         raise broken
 
-    notifier = ExecutorNotifier("workers", post, clock=clock, threads=2)
+    notifier = ExecutorNotifier("workers", post, clock=clock)
     if where == "the threads":
         monkeypatch.setattr(notifier._workers, "_next", fail)
     notifier.notify_ready_async(lambda: 42, lambda *_: None, period_us=10)
