@@ -343,7 +343,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
 
     def passed_us(self, split: SplitT) -> int | None:
-        """Return the event time before which no row from a split's start on lies, because the system promises it.
+        """Return the event time before which no row from a split's start on lies; None: the system promises none.
 
         Unlike a claim this needs no later row, so it also holds at the end of a split: if writers note the time.
         """
@@ -367,7 +367,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
-        """Note that a batch was committed: rows before the `start` of these splits, the unfinished, are not read again.
+        """Note that a batch was committed: rows before the `start` of these unfinished splits are not read again.
 
         For systems that keep unread rows. A batch may be told twice, or never.
         """

@@ -27,7 +27,7 @@ class SuppressRestarts(LowmarkError):
 
 @dataclass(frozen=True, slots=True)
 class FailoverPolicy:
-    """Restores a failed enumerator at most `most` times within `window`, pausing longer each time.
+    """Restores a failed enumerator at most `most` times, 0 or more, within `window`, pausing longer each time.
 
     Attributes:
         most: number of failures within the window after which the enumerator is restored; 0: the first failure fails

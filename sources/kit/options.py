@@ -25,7 +25,7 @@ Refusal = type[InvalidSourceOption]
 
 
 def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
-    """Refuse options, by their names, unless exactly one is given; None: not given."""
+    """Refuse the options, name -> value, unless exactly one is given; None: not given."""
     passed = [name for name, value in given.items() if value is not None]
     if len(passed) != 1:
         got = " and ".join(passed) if passed else "none of them"

@@ -73,7 +73,7 @@ class Enumeration(Generic[SplitT]):
     def start(self, telling: Telling, *, ends: bool) -> None:
         """Start the enumerator, and wait for first splits, because Spark does not wait for rows of the first batch.
 
-        `telling` hears of a search in vain. If the run ends where nothing is to be read, raises `NoSplits` where the
+        `telling` hears of a search in vain. A run that ends where nothing is to be read fails with `NoSplits` if the
         enumerator has not said whether there is a split.
         """
         self.coordinator.start()

@@ -39,14 +39,14 @@ class RateLimiterStrategy:
 
     @classmethod
     def per_second(cls, rows: float) -> RateLimiterStrategy:
-        """Allow at most `rows` rows in a second, by all readers together, for any trigger; see `RateBudget`."""
+        """Allow at most `rows` rows in a second, more than 0, by all readers together, for any trigger."""
         if not 0 < rows < float("inf"):
             raise InvalidRate("rows per second", rows, "a number more than 0", "no_op() does not limit.")
         return cls(second_rows=rows)
 
     @classmethod
     def per_checkpoint(cls, rows: int) -> RateLimiterStrategy:
-        """Allow at most `rows` rows from one checkpoint to the next, by all readers together."""
+        """Allow at most `rows` rows, 1 or more, from one checkpoint to the next, by all readers together."""
         if rows < 1:
             raise InvalidRate("rows per checkpoint", rows, "1 or more", "no_op() does not limit.")
         return cls(checkpoint_rows=rows)
