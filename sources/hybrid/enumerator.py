@@ -66,9 +66,10 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._switch_if_done()
 
     def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
-        mine = [split_id for split_id in split_ids if HybridSplit.index_of(split_id) == self._index]
+        prefix = f"{self._index}:"
+        mine = [split_id for split_id in split_ids if split_id.startswith(prefix)]
         self._unfinished.difference_update(mine)
-        self._running.handle_splits_finished(subtask, [HybridSplit.child_id(split_id) for split_id in mine])
+        self._running.handle_splits_finished(subtask, [split_id.removeprefix(prefix) for split_id in mine])
         self._switch_if_done()
 
     def snapshot_state(self, checkpoint_id: int) -> HybridState:

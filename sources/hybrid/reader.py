@@ -54,14 +54,6 @@ class HybridSplit(SourceSplit):
             return self.split
         return replace(self.split, start=self.start, stop=self.stop)
 
-    @staticmethod
-    def index_of(split_id: str) -> int:
-        return int(split_id.partition(":")[0])
-
-    @staticmethod
-    def child_id(split_id: str) -> str:
-        return split_id.partition(":")[2]
-
 
 def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
     found: dict[int, list[HybridSplit]] = {}

@@ -107,7 +107,7 @@ class Driver:
 
     def finish(self, subtask: int) -> None:
         """Finish all splits of the present source that a reader has."""
-        mine = [split_id for split_id in self.ids(subtask) if HybridSplit.index_of(split_id) == self.index]
+        mine = [split_id for split_id in self.ids(subtask) if split_id.startswith(f"{self.index}:")]
         self.enumerator.handle_splits_finished(subtask, mine)
         self.run()
 
@@ -125,10 +125,7 @@ class Driver:
 
 
 def tagged(*split_ids: str) -> list[HybridSplit]:
-    return [
-        HybridSplit.wrap(HybridSplit.index_of(split_id), SourceSplit(split_id=HybridSplit.child_id(split_id)))
-        for split_id in split_ids
-    ]
+    return [HybridSplit.wrap(int(split_id[0]), SourceSplit(split_id=split_id[2:])) for split_id in split_ids]
 
 
 # -- switching
