@@ -50,8 +50,6 @@ class HybridSplit(SourceSplit):
 
     def unwrap(self) -> SourceSplit:
         """The source's own split, with the start and stop of this split."""
-        if (self.split.start, self.split.stop) == (self.start, self.stop):
-            return self.split
         return replace(self.split, start=self.start, stop=self.stop)
 
 
