@@ -23,7 +23,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-from lowmark.sources.api import Source, SourceEvent, SplitPlanner, SplitT
+from lowmark.sources.api import Source, SourceEvent, SplitT
 from lowmark.sources.coordinator import CoordinatorHangs, SourceFailed
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.watermark import LowmarkError, format_duration_us
@@ -204,7 +204,9 @@ class BatchPlanner(Generic[SplitT]):
             return start
         self._empty_until_us = None
         try:
-            cuts = _cut(present.extent.planner, candidates, plan)
+            names = sorted(candidates.keys() & plan.slices.keys())
+            cut = present.extent.planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
+            cuts = dict(zip(names, cut, strict=True))
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         return self._write(present, start.checkpoint + 1, candidates, plan, cuts, next_us)
@@ -344,12 +346,3 @@ class BatchPlanner(Generic[SplitT]):
             complete=present.enumeration.slots.complete,
         )
         self._telling.tell(planned)
-
-
-def _cut(
-    planner: SplitPlanner[SplitT], candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan
-) -> Mapping[str, tuple[SplitT, SplitT]]:
-    """Return for each planned split its slice of the batch, and the split that goes on after the slice."""
-    names = [name for name in sorted(candidates) if name in plan.slices]
-    cut = planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
-    return dict(zip(names, cut, strict=True))
