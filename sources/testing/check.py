@@ -306,7 +306,8 @@ class _Check(Generic[SplitT, StateT]):
             order = self.random.sample(range(len(pairs)), len(pairs))
             read = {index: self.read([self.part(each, *pairs[index])])[each.split_id] for index in order}
             each.steps = [read[index] for index in range(len(pairs))]
-            self.same("concatenation", each.split, each.whole, _joined(each.steps, each.whole), f"cut at {each.cuts}")
+            joined = pa.concat_tables([each.whole.slice(0, 0), *each.steps])
+            self.same("concatenation", each.split, each.whole, joined, f"cut at {each.cuts}")
             self.budget(each)
             nothing = self.read([self.part(each, cut := self.random.choice(each.cuts), cut)])[each.split_id]
             if nothing.num_rows:
@@ -333,7 +334,7 @@ class _Check(Generic[SplitT, StateT]):
             for name, table in self.read(splits).items():
                 pieces[name].insert(0, table)
         for each in known:
-            joined = _joined(pieces[each.split_id], each.whole)
+            joined = pa.concat_tables([each.whole.slice(0, 0), *pieces[each.split_id]])
             self.same("concatenation", each.split, each.whole, joined, f"cut at {cuts[each.split_id]}")
 
     def budget(self, each: _Known[SplitT]) -> None:
@@ -504,10 +505,6 @@ def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_se
     for part in read_slices(source, splits, stalled_seconds=stalled_seconds):
         parts[part.split_id].append(part.rows)
     return {name: pa.Table.from_batches(batches, source.schema) for name, batches in parts.items()}
-
-
-def _joined(tables: Sequence[pa.Table], like: pa.Table) -> pa.Table:
-    return pa.concat_tables(tables) if tables else like.slice(0, 0)
 
 
 def _plain(table: pa.Table) -> list[dict[str, Any]]:
