@@ -129,7 +129,7 @@ class SplitRows:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of one `SplitReader.fetch` (Flink's `RecordsWithSplitIds`); finished splits were read to the end."""
+    """The result of one `SplitReader.fetch` (`RecordsWithSplitIds`); finished splits were read to their stop."""
 
     batches: tuple[SplitRows, ...] = ()
     finished_splits: frozenset[str] = frozenset()
