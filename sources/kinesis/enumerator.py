@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lowmark.sources.api import SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.streams import Streams
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
 from .client import KinesisClient, KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
-from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id, stream_name
-
-
-@dataclass(frozen=True, slots=True)
-class StreamList:
-    """Named streams, by name or ARN."""
-
-    streams: tuple[str, ...]
-
-    def wants(self, name: str) -> bool:
-        """Whether a stream is subscribed, be it there or not."""
-        return any(stream_name(stream) == name for stream in self.streams)
-
-    def find(self, client: KinesisClient) -> Sequence[str]:
-        """Return the streams, existing or not."""
-        del client
-        return self.streams
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPattern:
-    """All streams whose whole name matches, also streams that are made later."""
-
-    pattern: str
-
-    def wants(self, name: str) -> bool:
-        """Whether a stream is subscribed."""
-        return re.fullmatch(self.pattern, name) is not None
-
-    def find(self, client: KinesisClient) -> Sequence[str]:
-        """Return the streams that match now."""
-        return [name for name in client.streams() if self.wants(name)]
-
-
-Subscriber = StreamList | StreamPattern
+from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id
 
 
 def create_enumerator(
     context: SplitEnumeratorContext[KinesisSplit],
     settings: KinesisSettings,
-    subscriber: Subscriber,
+    streams: Streams,
     *,
     start: KinesisPosition,
     stop: KinesisPosition | None,
@@ -69,7 +35,6 @@ def create_enumerator(
     Args:
         context: the context from the coordinator.
         settings: how to reach the service.
-        subscriber: chooses the streams.
         start: where the first shards begin; later shards begin at their first record.
         stop: where shards end; None: shards do not end.
         go_on: whether lost records are logged and counted, instead of raised.
@@ -87,7 +52,7 @@ def create_enumerator(
 
     return DiscoveringEnumerator(
         context,
-        lambda: discovered(subscriber, asks),
+        lambda: discovered(streams, asks),
         period_seconds=period_seconds,
         bounded=stop is not None,
         known=known,
@@ -96,18 +61,18 @@ def create_enumerator(
     )
 
 
-def discovered(subscriber: Subscriber, client: KinesisClient) -> list[KinesisSplit]:
+def discovered(streams: Streams, client: KinesisClient) -> list[KinesisSplit]:
     """Return all existing shards.
 
     Raises:
         KinesisStreamMissing: a named stream does not exist. A stream of a pattern was deleted after its listing.
     """
     found: list[KinesisSplit] = []
-    for stream in subscriber.find(client):
+    for stream in streams.find(client.streams):
         try:
             found += _splits(stream, client.shards(stream))
         except KinesisStreamMissing:
-            if isinstance(subscriber, StreamList):
+            if streams.pattern is None:
                 raise
     return found
 

@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import (
@@ -29,12 +28,13 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
-from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
+from lowmark.sources.kit.options import seconds_of
+from lowmark.sources.kit.streams import Streams
 from lowmark.sources.serializer import DataclassSerializer
 
 from .client import KinesisSettings
 from .columns import DEFAULT_COLUMNS, KinesisColumns
-from .enumerator import StreamList, StreamPattern, Subscriber, create_enumerator
+from .enumerator import create_enumerator
 from .errors import InvalidKinesisOption
 from .planner import KinesisPlanner
 from .positions import KinesisPosition, ShardKey
@@ -120,9 +120,16 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         role_external_id: str | None = None,
         give_up_after: str | timedelta = "1 minute",
     ) -> None:
-        self._subscriber = _subscriber(streams, stream_pattern)
+        self._streams = Streams.of(
+            streams,
+            stream_pattern,
+            InvalidKinesisOption,
+            name_of=_name_of,
+            expected="names or ARNs of streams, each name once",
+            hint="one source reads one account's streams.",
+        )
         self._start = KinesisPosition.of(start)
-        _check_read(self._start, self._subscriber)
+        _check_read(self._start, self._streams)
         self._stop = None if stop is None else KinesisPosition.of(stop, option="stop")
         if self._stop is not None and self._stop.kind not in {"LATEST", "AT_TIMESTAMP"}:
             raise InvalidKinesisOption("stop", self._stop.kind, '"LATEST" or a datetime', "None: it never ends.")
@@ -168,10 +175,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         return cls(**arguments(options))
 
     def __repr__(self) -> str:
-        each = self._subscriber
-        what = (
-            f"streams={','.join(each.streams)}" if isinstance(each, StreamList) else f"stream_pattern={each.pattern!r}"
-        )
+        named, pattern = self._streams.named, self._streams.pattern
+        what = f"streams={','.join(named.values())}" if pattern is None else f"stream_pattern={pattern!r}"
         return f"KinesisSource({self._settings.place}, {what})"
 
     @property
@@ -209,12 +214,12 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         return KinesisPlanner(
             self._settings,
             go_on=self._go_on,
-            named=isinstance(self._subscriber, StreamList),
+            named=self._streams.pattern is None,
             searchable=self.event_time is not None,
             bounded=self._stop is not None,
             poll_seconds=self._poll_seconds,
             disorder_us=self._disorder_us,
-            subscribes=self._subscriber.wants,
+            subscribes=self._streams.wants,
             rates=self._rates,
         )
 
@@ -231,7 +236,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         return create_enumerator(
             context,
             self._settings,
-            self._subscriber,
+            self._streams,
             start=self._start,
             stop=self._stop,
             go_on=self._go_on,
@@ -240,31 +245,13 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         )
 
 
-def _check_read(start: KinesisPosition, subscriber: Subscriber) -> None:
+def _check_read(start: KinesisPosition, streams: Streams) -> None:
     """Refuse a position in a stream that is not read, because it would have no effect."""
     for (stream, _), _ in start.after:
-        if not subscriber.wants(stream_name(stream)):
+        if not streams.wants(stream_name(stream)):
             wanted = "positions in streams that are read"
             raise InvalidKinesisOption("start", f"one in {stream}", wanted, "read the stream, or leave it out.")
 
 
-def _subscriber(streams: Sequence[str] | None, stream_pattern: str | None) -> Subscriber:
-    check_just_one({"streams": streams, "stream_pattern": stream_pattern}, InvalidKinesisOption)
-    if stream_pattern is not None:
-        return StreamPattern(checked_pattern(stream_pattern, "stream_pattern", InvalidKinesisOption))
-    named: Any = streams
-    if isinstance(named, str):
-        raise InvalidKinesisOption("streams", repr(named), "a list of names", f"write [{named!r}].")
-    names = [
-        stream_name(each)
-        for each in named
-        if isinstance(each, str) and (_ARN if each.startswith("arn:") else _NAME).fullmatch(each)
-    ]
-    if not names or len(names) < len(named) or len(set(names)) < len(names):
-        raise InvalidKinesisOption(
-            "streams",
-            repr(named),
-            "names or ARNs of streams, each name once",
-            "one source reads one account's streams.",
-        )
-    return StreamList(tuple(sorted(named)))
+def _name_of(stream: str) -> str | None:
+    return stream_name(stream) if (_ARN if stream.startswith("arn:") else _NAME).fullmatch(stream) else None

@@ -12,30 +12,14 @@ Scalings seal some segments and make others for the same keys: every successor n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from lowmark.sources.kit.streams import Streams
 
 from .client import PravegaClient, StreamCut
 from .errors import InvalidPravegaOption, PravegaStreamMissing
 from .segment import PravegaSplit, segment_of, split_of
-
-
-@dataclass(frozen=True, slots=True)
-class StreamList:
-    """Streams by name, all of which must exist."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPattern:
-    """Streams whose whole name matches, also streams that are made later."""
-
-    pattern: str
-
-
-Streams = StreamList | StreamPattern
 
 
 @dataclass(frozen=True)
@@ -107,20 +91,14 @@ class SegmentWalk:
             PravegaStreamMissing: a named stream does not exist.
         """
         client = self._client()
-        for stream in self._names(client):
+        for stream in self._streams.find(client.streams):
             try:
                 self._look(client, stream)
             except PravegaStreamMissing:
-                if isinstance(self._streams, StreamList):
+                if self._streams.pattern is None:
                     raise
         self._late = True
         return list(self._found)
-
-    def _names(self, client: PravegaClient) -> Sequence[str]:
-        if isinstance(self._streams, StreamList):
-            return self._streams.names
-        matches = re.compile(self._streams.pattern).fullmatch
-        return [name for name in client.streams() if matches(name)]
 
     def _look(self, client: PravegaClient, stream: str) -> None:
         if self._stop is not None:
@@ -128,7 +106,7 @@ class SegmentWalk:
         elif stream in self._known:
             self._found += self._walk(client, stream)
         else:
-            late = self._late and isinstance(self._streams, StreamPattern)
+            late = self._late and self._streams.pattern is not None
             cut = client.head(stream) if late else self._start.resolve(client, stream)
             self._known[stream] = set(cut.positions)
             found = [split_of(stream, segment, start) for segment, start in sorted(cut.positions.items())]

@@ -32,15 +32,16 @@ from lowmark.sources.api import (
     SplitsAddition,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
+from lowmark.sources.kit.options import seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
+from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import chunks
 from .client import OPENED_TOGETHER, StreamCut, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .cuts import check_stream_cut, stream_cuts
-from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
+from .enumerator import Positions, SegmentWalk
 from .errors import InvalidPravegaOption, PravegaEventBroken
 from .event_time import EventTime, unit_us
 from .group import PravegaGroup
@@ -58,6 +59,7 @@ from .settings import PravegaSettings
 Position = str | Sequence[str] | Mapping[str, str]
 
 
+_NAME = re.compile(r"[0-9A-Za-z.-]+")
 _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
@@ -188,7 +190,14 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption(
                 "fetchers", repr(fetchers), "a whole number, 1 or more", "each is a thread of a task."
             )
-        self._streams = _streams(streams, stream_pattern)
+        self._streams = Streams.of(
+            streams,
+            stream_pattern,
+            InvalidPravegaOption,
+            name_of=lambda name: name if _NAME.fullmatch(name) else None,
+            expected="names, each once, of letters, digits, dots and hyphens",
+            hint="say what to read.",
+        )
         self._reader_group, self._group_name = reader_group, reader_group or subscriber
         if self._group_name:
             unfit = {"stop": stop is not None, "noted_time": noted_time} if reader_group else {}
@@ -231,7 +240,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     def __repr__(self) -> str:
         each, scope = self._streams, self.settings.scope
-        what = ",".join(f"{scope}/{name}" for name in each.names) if isinstance(each, StreamList) else each.pattern
+        what = ",".join(f"{scope}/{name}" for name in each.named) if each.pattern is None else each.pattern
         return f"PravegaSource({self.settings.place}, {what})"
 
     @property
@@ -281,8 +290,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         )
 
     def _group(self) -> PravegaGroup:
-        assert isinstance(self._streams, StreamList), "checked when it was made"
-        return PravegaGroup(client_of(self.settings), self._group_name, self._streams.names)
+        return PravegaGroup(client_of(self.settings), self._group_name, list(self._streams.named))
 
     def _cuts(self, positions: Mapping[str, int]) -> dict[str, StreamCut]:
         return stream_cuts(client_of(self.settings), positions)
@@ -368,27 +376,13 @@ def _check_group(reader_group: str, subscriber: str, unfit: Mapping[str, bool]) 
         raise InvalidPravegaOption(
             "reader_group, subscriber", "both", "one of them", "a reader group is a subscriber, too."
         )
-    if not re.fullmatch(r"[0-9A-Za-z.-]+", name):
+    if not _NAME.fullmatch(name):
         raise InvalidPravegaOption(option, repr(name), "a name of letters, digits, dots and hyphens", "rename it.")
     given = ", ".join(each for each, is_given in unfit.items() if is_given)
     if given:
         raise InvalidPravegaOption(
             option, f"{name!r} beside {given}", f"no {given} beside it", "a group is of named streams, and goes on."
         )
-
-
-def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:
-    check_just_one({"streams": streams, "stream_pattern": pattern}, InvalidPravegaOption)
-    if pattern is not None:
-        return StreamPattern(checked_pattern(pattern, "stream_pattern", InvalidPravegaOption))
-    if isinstance(streams, str):
-        raise InvalidPravegaOption("streams", repr(streams), "a list of names", f"write [{streams!r}].")
-    names = [] if streams is None else list(streams)
-    if not names or len(set(names)) < len(names) or not all(re.fullmatch(r"[0-9A-Za-z.-]+", name) for name in names):
-        raise InvalidPravegaOption(
-            "streams", repr(names), "names, each once, of letters, digits, dots and hyphens", "say what to read."
-        )
-    return StreamList(tuple(sorted(names)))
 
 
 def _positions(option: str, given: Position, scope: str, streams: Streams) -> Positions:
@@ -409,6 +403,6 @@ def _positions(option: str, given: Position, scope: str, streams: Streams) -> Po
 def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
     """Refuse a position of a stream that is not read, because it would have no effect."""
     for stream in named:
-        if isinstance(streams, StreamList) and stream not in streams.names:
-            wanted = f"one of {', '.join(streams.names)}"
+        if streams.pattern is None and stream not in streams.named:
+            wanted = f"one of {', '.join(streams.named)}"
             raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")

@@ -26,12 +26,13 @@ from lowmark.sources.kinesis import client as client_module
 from lowmark.sources.kinesis import planner as planner_module
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, Page, _time_of, milliseconds
 from lowmark.sources.kinesis.columns import KinesisColumns
-from lowmark.sources.kinesis.enumerator import StreamList, StreamPattern, _prepared, discovered
+from lowmark.sources.kinesis.enumerator import _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, after, at, at_time
+from lowmark.sources.kit.streams import Streams
 
 BIG = 49590338271490256608559692538361571095921575989136588802
 NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
@@ -69,8 +70,8 @@ def test_a_source_is_its_options() -> None:
     source = KinesisSource(**NAMED, columns=["data"], stop="LATEST", role_arn="arn:aws:iam::1:role/x")
     assert (source.schema.names, source.event_time, source.boundedness) == (["data"], None, Boundedness.BOUNDED)
     assert repr(pickle.loads(pickle.dumps(source))) == "KinesisSource(eu-west-1, streams=orders)"  # noqa: TID251
-    assert StreamPattern("o.*").wants("orders")
-    assert not StreamPattern("o").wants("orders")
+    assert Streams(pattern="o.*").wants("orders")
+    assert not Streams(pattern="o").wants("orders")
 
 
 def test_names_of_databricks_options() -> None:
@@ -246,9 +247,9 @@ def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_ov
         return [shard]
 
     client: Any = SimpleNamespace(streams=lambda: ["orders", "orders-old", "returns"], shards=shards)
-    assert [split.split_id for split in discovered(StreamPattern("orders.*"), client)] == ["orders/0"]
+    assert [split.split_id for split in discovered(Streams(pattern="orders.*"), client)] == ["orders/0"]
     with pytest.raises(KinesisStreamMissing):
-        discovered(StreamList(("orders", "orders-old")), client)
+        discovered(Streams({"orders": "orders", "orders-old": "orders-old"}), client)
 
 
 class Failing:

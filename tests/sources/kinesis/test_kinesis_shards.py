@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
 from lowmark.sources.kinesis.client import KinesisSettings, Page
-from lowmark.sources.kinesis.enumerator import StreamList, _check_listed, create_enumerator
+from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
 from lowmark.sources.kinesis.look import AHEAD_RECORDS
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, at, at_time
 from lowmark.sources.kit.discovery import DiscoveredSplits
+from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import SliceLimits, plan_slices
 
@@ -182,11 +183,13 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
     calls: list[Any] = []
     context: Any = SimpleNamespace(metric_group=MetricGroup(), call_async=lambda *given, **options: calls.append(given))
     shard = {"ShardId": "1", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
-    client: Any = SimpleNamespace(shards=lambda stream: [shard], now_ms=lambda: NOW_MS, latest_now_ms=lambda: NOW_MS)
+    client: Any = SimpleNamespace(
+        streams=list, shards=lambda stream: [shard], now_ms=lambda: NOW_MS, latest_now_ms=lambda: NOW_MS
+    )
     start = KinesisPosition.of({("orders", "0"): "7"})
     for known in (None, DiscoveredSplits[KinesisSplit](discovered=True)):
         enumerator = create_enumerator(
-            context, SETTINGS, StreamList(("orders",)), start=start, stop=None, go_on=False, period_seconds=1.0,
+            context, SETTINGS, Streams({"orders": "orders"}), start=start, stop=None, go_on=False, period_seconds=1.0,
             known=known, client=client,
         )  # fmt: skip
         enumerator.start()

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from lowmark.sources.coordinator import FailoverPolicy, SourceFailed
 from lowmark.sources.formats import FormatOptions
+from lowmark.sources.kit.streams import Streams
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import (
@@ -39,7 +40,7 @@ from lowmark.sources.pravega import jvm as jvm_module
 from lowmark.sources.pravega import source as source_module
 from lowmark.sources.pravega.chunks import Chunk
 from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
-from lowmark.sources.pravega.enumerator import Positions, SegmentWalk, StreamList
+from lowmark.sources.pravega.enumerator import Positions, SegmentWalk
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
 from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
@@ -343,7 +344,7 @@ NEXT = 1 << 32 | 1
 
 def bounded(client: PravegaClient) -> Sequence[PravegaSplit]:
     return SegmentWalk(
-        lambda: client, StreamList(("orders",)), Positions("head", {}), Positions("tail", {}), [], late=False
+        lambda: client, Streams({"orders": "orders"}), Positions("head", {}), Positions("tail", {}), [], late=False
     )()
 
 

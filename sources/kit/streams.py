@@ -1,0 +1,62 @@
+"""The streams that a user chose, by name or by a pattern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .options import Refusal, check_just_one, checked_pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Named streams, or all streams whose whole name matches a pattern, also streams that are made later.
+
+    Attributes:
+        named: name -> the stream as it was given, such as its ARN; empty with a pattern.
+        pattern: a regular expression; None: the streams are named.
+
+    >>> Streams(pattern="o.*").find(lambda: ["orders", "returns"])
+    ['orders']
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    pattern: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        streams: Sequence[str] | None,
+        stream_pattern: str | None,
+        refusal: Refusal,
+        *,
+        name_of: Callable[[str], str | None],
+        expected: str,
+        hint: str,
+    ) -> Streams:
+        """Take a user's values, of which exactly one is given.
+
+        Args:
+            name_of: the name of a given stream, None if it is no stream.
+            expected, hint: for the error about `streams`.
+        """
+        check_just_one({"streams": streams, "stream_pattern": stream_pattern}, refusal)
+        if stream_pattern is not None:
+            return cls(pattern=checked_pattern(stream_pattern, "stream_pattern", refusal))
+        if isinstance(streams, str):
+            raise refusal("streams", repr(streams), "a list of names", f"write [{streams!r}].")
+        given: list[Any] = sorted(streams or (), key=str)
+        named = {name: each for each in given if isinstance(each, str) and (name := name_of(each)) is not None}
+        if not named or len(named) < len(given):
+            raise refusal("streams", repr(streams), expected, hint)
+        return cls(named)
+
+    def wants(self, name: str) -> bool:
+        """Whether a stream is subscribed, be it there or not."""
+        return name in self.named if self.pattern is None else re.fullmatch(self.pattern, name) is not None
+
+    def find(self, there: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """Return the named streams, be they there or not, or those of all present names that match."""
+        return list(self.named.values()) if self.pattern is None else [name for name in there() if self.wants(name)]
