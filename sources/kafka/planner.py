@@ -207,7 +207,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
 
     def cut(self, stops: Sequence[tuple[KafkaSplit, int]]) -> Sequence[tuple[KafkaSplit, KafkaSplit]]:
         """Cut splits at offsets; both parts say which lost offsets are counted already."""
-        told = [replace(split, lost_before=self._loss.told_to(split)) for split, _ in stops]
+        told = [replace(split, lost_before=self._loss.told_to(split.split_id, split.lost_before)) for split, _ in stops]
         return super().cut([(split, stop) for split, (_, stop) in zip(told, stops, strict=True)])
 
     def close(self) -> None:

@@ -55,20 +55,16 @@ def other_topic(split: KafkaSplit, topic_id: str) -> str | None:
     )
 
 
-class DataLoss:
-    """Handles lost records: raises an error, or logs and counts them (`lost_offsets`).
-
-    Args:
-        go_on: whether reading goes on without lost records.
-    """
+class DataLoss(KnownLosses):
+    """The records of partitions that were deleted before they were read, counted as `lost_offsets`."""
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
-        self._known = KnownLosses(go_on=go_on, metrics=metrics, amount="lost_offsets")
+        super().__init__(go_on=go_on, metrics=metrics, amount="lost_offsets")
 
     def found(
         self, split: KafkaSplit, start: int, resume: int | None, reason: str, *, topic_gone: bool = False
     ) -> None:
-        """Handle the loss of offsets from `start` up to `resume` (None: all later offsets). A loss is told once.
+        """Handle the loss of offsets from `start` up to `resume` (None: all later offsets), once.
 
         Args:
             topic_gone: whether the topic of the records does not exist any more.
@@ -78,8 +74,4 @@ class DataLoss:
         """
         lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason, topic_gone)
         until = split.stop if resume is None else resume
-        self._known.take_range(lost, split.split_id, start, until, told_to=split.lost_before)
-
-    def told_to(self, split: KafkaSplit) -> int:
-        """Return the offset before which all lost offsets of a split were counted; 0: none."""
-        return self._known.told_to(split.split_id, split.lost_before)
+        self.take_range(lost, split.split_id, start, until, told_to=split.lost_before)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
 from lowmark.sources.kit.data_loss import KnownLosses
-from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KinesisDataLost
 
@@ -82,20 +81,9 @@ def at_time(time_ms: int) -> str:
     return f"AT_TIMESTAMP {time_ms}"
 
 
-class DataLoss:
-    """Handles lost records: raises an error, or logs and counts the loss (`data_losses`).
-
-    Args:
-        go_on: whether reading goes on without lost records.
-    """
-
-    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
-        self._known = KnownLosses(go_on=go_on, metrics=metrics)
+class DataLoss(KnownLosses):
+    """The records of shards that expired before they were read."""
 
     def found(self, split: KinesisSplit, reason: str) -> None:
-        """Handle the loss of records from a split's cursor on. A loss is told once.
-
-        Raises:
-            KinesisDataLost: unless reading goes on.
-        """
-        self._known.take(KinesisDataLost(split.split_id, split.cursor, reason), (split.split_id, split.cursor))
+        """Handle the loss of records from a split's cursor on, once. Raises KinesisDataLost unless reading goes on."""
+        self.take(KinesisDataLost(split.split_id, split.cursor, reason), (split.split_id, split.cursor))

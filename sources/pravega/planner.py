@@ -23,12 +23,11 @@ from .event_time import NO_TIME, EventTime
 from .events import payloads
 from .index import Integers, SegmentIndex
 from .jvm import leave_java
-from .loss import DataLoss
 from .marks import MarkWindow
 from .noted import Noted
 from .notes import SegmentNotes
 from .retention import Retention
-from .segment import PravegaSplit, segment_of, split_of
+from .segment import DataLoss, PravegaSplit, segment_of, split_of
 from .segment_bytes import Gone, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
@@ -180,14 +179,12 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
         """Cut splits at positions; both parts carry the place of their first needed mark, and the counted losses."""
-        told = ((replace(split, lost_before=self._loss.told_to(split)), stop) for split, stop in stops)
-        return [
-            (
-                replace(split, stop=stop, noted_from=self._noted_from(split, split.start)),
-                replace(split, start=stop, noted_from=self._noted_from(split, stop)),
-            )
-            for split, stop in told
-        ]
+        parts = []
+        for split, stop in stops:
+            told = replace(split, lost_before=self._loss.told_to(split.split_id, split.lost_before))
+            read = replace(told, stop=stop, noted_from=self._noted_from(split, split.start))
+            parts.append((read, replace(told, start=stop, noted_from=self._noted_from(split, stop))))
+        return parts
 
     def _noted_from(self, split: PravegaSplit, position: int) -> int:
         window = self._windows.get(split.stream)

@@ -1,10 +1,14 @@
-"""A segment of a stream as a split."""
+"""A segment of a stream as a split, and its lost bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
+from lowmark.sources.kit.data_loss import KnownLosses
+from lowmark.sources.metric_group import MetricGroup
+
+from .errors import PravegaDataLost
 
 _EPOCH_BITS = 32
 
@@ -81,3 +85,20 @@ def parent_segments(split: PravegaSplit) -> tuple[int, ...]:
     (0,)
     """
     return tuple(segment_of(parent)[1] for parent in split.parents)
+
+
+class DataLoss(KnownLosses):
+    """The bytes of segments that were truncated before they were read, counted as `lost_bytes`."""
+
+    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
+        super().__init__(go_on=go_on, metrics=metrics, amount="lost_bytes")
+
+    def found(self, split: PravegaSplit, position: int, head: int | None) -> None:
+        """Handle the loss of bytes from `position` up to `head` (None: all later bytes), once.
+
+        Raises:
+            PravegaDataLost: unless reading goes on.
+        """
+        until = min((each for each in (split.stop, head) if each is not None), default=None)
+        lost = PravegaDataLost(split.split_id, position, head)
+        self.take_range(lost, split.split_id, position, until, told_to=split.lost_before)

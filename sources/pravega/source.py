@@ -47,12 +47,11 @@ from .event_time import EventTime, unit_us
 from .group import PravegaGroup
 from .group_reader import GroupReader
 from .jvm import leave_java, start_java
-from .loss import DataLoss
 from .noted import Noted
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .retention import Retention
-from .segment import PravegaSplit
+from .segment import DataLoss, PravegaSplit
 from .segment_bytes import Gone, SegmentBytes, Truncated
 from .settings import PravegaSettings
 
