@@ -11,18 +11,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
 from lowmark.sources.metric_group import MetricGroup
 
 from .aggregated import MalformedPacket
-from .client import IteratorExpired, KinesisClient, KinesisSettings, PlaceRefused, ShardGone
+from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .columns import KinesisColumns
 from .errors import KinesisStreamReplaced
-from .look import from_time
-from .split import DataLoss, KinesisSplit, after, at
+from .look import Reading, from_time
+from .split import DataLoss, KinesisSplit, at
 
 MOST_RECORDS = 10_000
 """The service's limit for one read, beside 10 MB."""
@@ -42,9 +42,9 @@ class _Slice:
     """The progress of a slice."""
 
     split: KinesisSplit
-    last: int | None = None  # sequence number of the last read record
-    left: int = 0
-    iterator: str | None = None
+    reading: Reading
+    left: int
+    begun: bool = False  # whether a record of it was read
     empty_since: float | None = None
 
 
@@ -87,7 +87,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             if isinstance(change, SplitsAddition):
                 if split.wait_ms:
                     self._client.hold(split.stream, split.shard, split.wait_ms / 1_000)
-                self._slices[split.split_id] = _Slice(split, left=split.records)
+                self._slices[split.split_id] = _Slice(split, Reading(split, split.cursor), split.records)
             else:
                 self._slices.pop(split.split_id, None)
 
@@ -116,41 +116,30 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
     # -- one slice
 
     def _read(self, each: _Slice) -> Fetched:
-        split = each.split
+        split, limit = each.split, min(max(FEW_RECORDS, each.left + each.left // 8), self._most_records)
         try:
-            if each.iterator is None:
-                place = split.cursor if each.last is None else after(each.last)
-                each.iterator = self._client.iterator(split.stream, split.shard, place)
-            limit = min(max(FEW_RECORDS, each.left + each.left // 8), self._most_records)
-            page = self._client.records(split.stream, split.shard, each.iterator, limit)
-        except IteratorExpired:
-            each.iterator = None
-            return Fetched()
+            page = each.reading.page(self._client, limit)
         except ShardGone as gone:
             self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
             return self._finish(each, [])
         except PlaceRefused as refused:
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
-        if each.last is None:
-            page = replace(page, records=from_time(split, page.records))
-        if page.records and each.last is None:
-            self._check_first(split, int(page.records[0]["SequenceNumber"]))
-        taken, over = _up_to(split.until, page.records)
-        each.iterator = page.iterator
-        if page.records:
-            each.last, each.empty_since = int(page.records[-1]["SequenceNumber"]), None
-            each.left = max(0, each.left - len(page.records))
+        records = page.records if each.begun else from_time(split, page.records)
+        if records and not each.begun:
+            self._check_first(split, int(records[0]["SequenceNumber"]))
+        taken, over = _up_to(split.until, records)
+        if records:
+            each.begun, each.empty_since = True, None
+            each.left = max(0, each.left - len(records))
         if over:
             return self._finish(each, taken)
-        if page.iterator is None or self._nothing_comes(each, page.behind_ms, bool(page.records)):
+        if page.iterator is None or (not records and page.behind_ms == 0 and self._has_waited(each)):
             self._loss.found(split, f"they expired since they were planned, up to {split.until}")
             return self._finish(each, taken)
         return Fetched((self._rows(split, taken, split.start),) if taken else ())
 
-    def _nothing_comes(self, each: _Slice, behind_ms: int, some: bool) -> bool:  # noqa: FBT001  # read as a word
-        """Whether the reader has waited long enough for a slice whose last record the planner had seen."""
-        if some or behind_ms > 0:
-            return False
+    def _has_waited(self, each: _Slice) -> bool:
+        """Whether the reader has waited long enough for records that the planner had seen."""
         now = self._now_seconds()
         if each.empty_since is None:
             each.empty_since = now

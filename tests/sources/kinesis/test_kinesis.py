@@ -24,7 +24,7 @@ from lowmark.sources.kinesis import (
 )
 from lowmark.sources.kinesis import client as client_module
 from lowmark.sources.kinesis import planner as planner_module
-from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, Page, _time_of, milliseconds
+from lowmark.sources.kinesis.client import IteratorExpired, KinesisClient, KinesisSettings, Page, _time_of, milliseconds
 from lowmark.sources.kinesis.columns import KinesisColumns
 from lowmark.sources.kinesis.enumerator import _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
@@ -447,8 +447,8 @@ def test_a_slice_from_a_time_has_no_record_that_arrived_before() -> None:
         "2": Page([arrived(5, 5_100)], "3", 0),
     }
     client: Any = SimpleNamespace(
-        iterator=lambda *asked: "0",
-        records=lambda stream, shard, iterator, limit: pages[iterator],
+        iterator=lambda *asked, **options: "0",
+        records=lambda stream, shard, iterator, limit, **options: pages[iterator],
         wait_seconds=lambda *asked: 0.0,
     )
     reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["sequenceNumber"]), go_on=False, client=client)
@@ -459,6 +459,23 @@ def test_a_slice_from_a_time_has_no_record_that_arrived_before() -> None:
     read = [number for each in fetched for rows in each.batches for number in rows.rows[0].to_pylist()]
     assert read == ["3", "4", "5"], "times may go back after the first record of the time"
     assert fetched[-1].finished_splits == {split.split_id}
+
+
+def test_a_slice_whose_iterators_expire_at_once_ends_with_an_error() -> None:
+    """The reader asked for ever, and the batch never ended."""
+
+    def records(*asked: Any, **options: Any) -> Page:
+        raise IteratorExpired
+
+    client: Any = SimpleNamespace(
+        settings=KinesisSettings(region="eu-west-1"), iterator=lambda *asked, **options: "0", records=records,
+        wait_seconds=lambda *asked: 0.0,
+    )  # fmt: skip
+    reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["data"]), go_on=False, client=client)
+    [split] = splits_of({"0": ()})
+    reader.handle_splits_changes(SplitsAddition((replace(split, stop=9, until=after(5), records=3),)))
+    with pytest.raises(KinesisUnavailable, match="read orders/0.*iterators in a row had expired at once"):
+        reader.fetch()
 
 
 def test_times_of_records_are_read_as_the_client_reads_them() -> None:
