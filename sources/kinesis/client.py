@@ -23,7 +23,7 @@ from lowmark.watermark.moment import MILLISECOND_US, datetime_of, us_of
 
 from .clock import ServiceClock
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
-from .pace import PACES, Pace
+from .pace import Pace, pace_of
 from .split import TRIM_HORIZON, stream_name
 
 ANSWER_SECONDS = 30.0
@@ -147,12 +147,13 @@ class KinesisClient:
         self._clock = ServiceClock()
 
     def now_ms(self) -> int:
-        """The service's time, or up to a second earlier: never its future. Before the first answer, the own time."""
-        return self._clock.earliest_ms(at_ms=self._own_ms()) if self._clock.heard else time.time_ns() // 1_000_000
+        """The service's time, or up to a second earlier: never its future."""
+        return self.now_between_ms()[0]
 
-    def latest_now_ms(self) -> int:
-        """The service's time, or up to a second later: never its past. Before the first answer, the own time."""
-        return self._clock.latest_ms(at_ms=self._own_ms()) if self._clock.heard else time.time_ns() // 1_000_000
+    def now_between_ms(self) -> tuple[int, int]:
+        """Two times of which the service's lies between, at most a second apart. Before an answer, the own time."""
+        bounds = self._clock.bounds_ms(at_ms=self._own_ms())
+        return (time.time_ns() // 1_000_000,) * 2 if bounds is None else bounds
 
     def _own_ms(self) -> int:
         return int(self._now_seconds() * 1_000)
@@ -230,35 +231,29 @@ class KinesisClient:
             self._pause(wait_seconds)
         began = self._now_seconds()
         answer = self.call("get_records", asked, action, patience_seconds=patience_seconds, gone=True)
-        if (pace := self._pace(stream, shard)) is not None:
-            pace.took(now_seconds=began, size_bytes=sum(len(record["Data"]) for record in answer["Records"]))
+        size_bytes = sum(len(record["Data"]) for record in answer["Records"])
+        self._pace(stream, shard).took(now_seconds=began, size_bytes=size_bytes)
         behind_ms = int(answer.get("MillisBehindLatest") or 0)
         children = frozenset(str(child["ShardId"]) for child in answer.get("ChildShards") or ())
         return Page(answer["Records"], answer.get("NextShardIterator"), behind_ms, children)
 
     def wait_seconds(self, stream: str, shard: str) -> float:
         """How long to wait before a shard may be read."""
-        pace = self._pace(stream, shard)
-        return 0.0 if pace is None else pace.wait_seconds(now_seconds=self._now_seconds())
+        return self._pace(stream, shard).wait_seconds(now_seconds=self._now_seconds())
 
     def lend(self, stream: str, shard: str) -> float:
         """Let another process read a shard: return how long the process has to wait, and count its first read here."""
-        if (pace := self._pace(stream, shard)) is None:
-            return 0.0
-        now = self._now_seconds()
+        pace, now = self._pace(stream, shard), self._now_seconds()
         wait_seconds = pace.wait_seconds(now_seconds=now)
         pace.took(now_seconds=now, size_bytes=0)
         return wait_seconds
 
     def hold(self, stream: str, shard: str, for_seconds: float) -> None:
         """Do not read a shard for some seconds, because another process has read it."""
-        if (pace := self._pace(stream, shard)) is not None:
-            pace.hold(now_seconds=self._now_seconds(), for_seconds=for_seconds)
+        self._pace(stream, shard).hold(now_seconds=self._now_seconds(), for_seconds=for_seconds)
 
-    def _pace(self, stream: str, shard: str) -> Pace | None:
-        if self._rates == (None, None):
-            return None
-        return PACES.of((self.settings.place, stream, shard), lambda: Pace(*self._rates))
+    def _pace(self, stream: str, shard: str) -> Pace:
+        return pace_of((self.settings.place, stream, shard), *self._rates)
 
     def call(
         self,

@@ -20,11 +20,6 @@ class ServiceClock:
         self._window: tuple[int, int] | None = None  # least and largest lead of the service over the own clock
         self._before: tuple[int, int] | None = None
 
-    @property
-    def heard(self) -> bool:
-        """Whether an answer had a time."""
-        return self._window is not None
-
     def hear(self, date_ms: int, *, asked_ms: int, answered_ms: int) -> None:
         """Take in the Date of an answer.
 
@@ -42,16 +37,12 @@ class ServiceClock:
             least, most = narrow if narrow[0] <= narrow[1] else (least, most)
         self._window = least, most
 
-    def earliest_ms(self, *, at_ms: int) -> int:
-        """A time that is not in the service's future."""
-        assert self._window is not None, "an answer was heard"
+    def bounds_ms(self, *, at_ms: int) -> tuple[int, int] | None:
+        """A time that is not in the service's future, and one that is not in its past; None before the first answer."""
+        if self._window is None:
+            return None
         least, most = self._window
-        before = self._before[0] if self._before is not None else least
-        return at_ms + (max(least, before) if before <= most else least)
-
-    def latest_ms(self, *, at_ms: int) -> int:
-        """A time that is not in the service's past."""
-        assert self._window is not None, "an answer was heard"
-        least, most = self._window
-        before = self._before[1] if self._before is not None else most
-        return at_ms + (min(most, before) if before >= least else most)
+        least_before, most_before = self._window if self._before is None else self._before
+        earliest = max(least, least_before) if least_before <= most else least
+        latest = min(most, most_before) if most_before >= least else most
+        return at_ms + earliest, at_ms + latest

@@ -27,7 +27,7 @@ def create_enumerator(
     stop: KinesisPosition | None,
     go_on: bool,
     period_seconds: float | None,
-    known: DiscoveredSplits[KinesisSplit] | None,
+    known: DiscoveredSplits[KinesisSplit],
     client: KinesisClient | None = None,
 ) -> DiscoveringEnumerator[KinesisSplit]:
     """Make the enumerator.
@@ -39,7 +39,7 @@ def create_enumerator(
         stop: where shards end; None: shards do not end.
         go_on: whether lost records are logged and counted, instead of raised.
         period_seconds: time from one discovery to the next; None: one discovery, at the start.
-        known: the state to go on from; None: no state.
+        known: the state to go on from.
         client: asks the service; by default a new client.
     """
     asks = client if client is not None else KinesisClient(settings)
@@ -48,7 +48,7 @@ def create_enumerator(
     def prepare(splits: Sequence[KinesisSplit], late: bool) -> list[KinesisSplit]:  # noqa: FBT001  # the kit's order
         if not late:
             _check_listed(splits, start, loss)
-        return _prepared(splits, TRIM if late else start, stop, asks.now_ms(), asks.latest_now_ms())
+        return _prepared(splits, TRIM if late else start, stop, *asks.now_between_ms())
 
     return DiscoveringEnumerator(
         context,

@@ -8,7 +8,6 @@ seconds later.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 MOST_SHARDS = 10_000
 
@@ -41,21 +40,15 @@ class Pace:
         )
 
 
-class Paces:
-    """The paces of all shards that this process reads, shared by slices of a shard and looks at the shard."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._paces: dict[object, Pace] = {}
-
-    def of(self, key: object, make: Callable[[], Pace]) -> Pace:
-        """Return a shard's pace."""
-        with self._lock:
-            if len(self._paces) > MOST_SHARDS:
-                self._paces.clear()
-            if key not in self._paces:
-                self._paces[key] = make()
-            return self._paces[key]
+_paces: dict[object, Pace] = {}
+_making = threading.Lock()
 
 
-PACES = Paces()
+def pace_of(shard: object, reads_per_second: float | None, bytes_per_second: float | None) -> Pace:
+    """Return the pace of a shard, which all slices of the shard and looks at the shard share in this process."""
+    if reads_per_second is None and bytes_per_second is None:
+        return Pace(None, None)
+    with _making:
+        if len(_paces) > MOST_SHARDS:
+            _paces.clear()
+        return _paces.setdefault(shard, Pace(reads_per_second, bytes_per_second))

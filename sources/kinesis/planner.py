@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import TypeVar
 
 from lowmark.sources.api import SplitEnd, SplitPlanner
 from lowmark.sources.kit.asked import AskedAbout
@@ -35,7 +34,6 @@ RETENTION_SECONDS = 300.0
 
 _log = logging.getLogger("lowmark")
 
-ResultT = TypeVar("ResultT")
 Look = Future["tuple[str, KinesisUnavailable] | None"]
 
 
@@ -73,16 +71,11 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = MetricGroup()
-        self._settings, self._searchable, self._bounded, self._poll_seconds = (
-            settings,
-            searchable,
-            bounded,
-            poll_seconds,
-        )
-        self._client = (
-            client if client is not None else KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
-        )
-        self._named = named
+        self._settings, self._named, self._searchable, self._bounded = settings, named, searchable, bounded
+        self._poll_seconds = poll_seconds
+        if client is None:
+            client = KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
+        self._client = client
         self._asking: dict[str, Look] = {}  # looks that hang and are not waited for
         self._failures: dict[str, KinesisUnavailable] = {}  # why the last look at a shard that ended got no answer
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
@@ -205,10 +198,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
                 self._check_retention(split)
                 look = self._looks[split.split_id] = ShardLook(split.cursor, split.start)
             look.align(split)
-            look.refresh(
-                self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
-                patience_seconds=min(PATIENCE_SECONDS, self._settings.give_up_seconds),
-            )  # fmt: skip
+            self._refresh(look, split, min(PATIENCE_SECONDS, self._settings.give_up_seconds))
             if look.closed and not self._bounded and split.split_id not in self._children:
                 self._find_children(split, look)
         except KinesisUnavailable as silent:
@@ -341,11 +331,14 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         look = None if split.split_id in self._asking else self._looks.get(split.split_id)
         if look is not None and (look.base, look.start) != (split.cursor, split.start):
             look.align(split)
-            look.refresh(
-                self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
-                patience_seconds=self._settings.give_up_seconds,
-            )  # fmt: skip
+            self._refresh(look, split, self._settings.give_up_seconds)
         return look
+
+    def _refresh(self, look: ShardLook, split: KinesisSplit, patience_seconds: float) -> None:
+        look.refresh(
+            self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
+            patience_seconds=patience_seconds,
+        )  # fmt: skip
 
     # -- fixing the rows
 
@@ -357,7 +350,9 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         Raises:
             KinesisUnavailable: a record could not be searched in the allowed time.
         """
-        return self._at_once(lambda each: self._cut(*each), stops)
+        if len(stops) < 2:
+            return [self._cut(*each) for each in stops]
+        return list(self._threads().map(lambda each: self._cut(*each), stops))
 
     def _cut(self, split: KinesisSplit, stop: int) -> tuple[KinesisSplit, KinesisSplit]:
         look = self._aligned(split)
@@ -383,12 +378,6 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _at_once(self, ask: Callable[..., ResultT], of: Sequence[object]) -> list[ResultT]:
-        """Ask about several shards side by side, because answers take long and each shard has its own limits."""
-        if len(of) < 2:
-            return [ask(each) for each in of]
-        return list(self._threads().map(ask, of))
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

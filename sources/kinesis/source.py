@@ -203,12 +203,21 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     def create_enumerator(
         self, context: SplitEnumeratorContext[KinesisSplit]
     ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
-        return self._enumerator(context, None)
+        return self.restore_enumerator(context, DiscoveredSplits())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[KinesisSplit], state: DiscoveredSplits[KinesisSplit]
     ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
-        return self._enumerator(context, state)
+        return create_enumerator(
+            context,
+            self._settings,
+            self._streams,
+            start=self._start,
+            stop=self._stop,
+            go_on=self._go_on,
+            period_seconds=self._period_seconds,
+            known=state,
+        )
 
     def create_planner(self) -> SplitPlanner[KinesisSplit]:
         return KinesisPlanner(
@@ -229,20 +238,6 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             self._settings, self._columns, go_on=self._go_on, reads_per_second=reads, bytes_per_second=size,
             records_per_read=self._records_per_read,
         )  # fmt: skip
-
-    def _enumerator(
-        self, context: SplitEnumeratorContext[KinesisSplit], known: DiscoveredSplits[KinesisSplit] | None
-    ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
-        return create_enumerator(
-            context,
-            self._settings,
-            self._streams,
-            start=self._start,
-            stop=self._stop,
-            go_on=self._go_on,
-            period_seconds=self._period_seconds,
-            known=known,
-        )
 
 
 def _check_read(start: KinesisPosition, streams: Streams) -> None:

@@ -24,9 +24,9 @@ from lowmark.sources.kinesis import (
     KinesisStreamReplaced,
     KinesisUnavailable,
 )
+from lowmark.sources.kinesis import pace as pace_module
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, _client
 from lowmark.sources.kinesis.columns import KinesisColumns
-from lowmark.sources.kinesis.pace import PACES
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import KinesisSplit, at_time
@@ -272,13 +272,13 @@ def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
     with closing(Reading(source_of(kinesis, stream, records_per_read=40, **own))) as read:
         reads = read.read
         if not one_process:
-            planners = PACES._paces
+            planners = pace_module._paces
 
             def elsewhere(end: BatchOffset) -> dict[str, pa.Table]:
                 """An executor knows the planner's reads only from its slice."""
-                monkeypatch.setattr(PACES, "_paces", {})
+                monkeypatch.setattr(pace_module, "_paces", {})
                 rows = reads(end)
-                monkeypatch.setattr(PACES, "_paces", planners)
+                monkeypatch.setattr(pace_module, "_paces", planners)
                 return rows
 
             monkeypatch.setattr(read, "read", elsewhere)

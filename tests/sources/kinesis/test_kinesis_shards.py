@@ -183,11 +183,9 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
     calls: list[Any] = []
     context: Any = SimpleNamespace(metric_group=MetricGroup(), call_async=lambda *given, **options: calls.append(given))
     shard = {"ShardId": "1", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
-    client: Any = SimpleNamespace(
-        streams=list, shards=lambda stream: [shard], now_ms=lambda: NOW_MS, latest_now_ms=lambda: NOW_MS
-    )
+    client: Any = SimpleNamespace(streams=list, shards=lambda stream: [shard], now_between_ms=lambda: (NOW_MS, NOW_MS))
     start = KinesisPosition.of({("orders", "0"): "7"})
-    for known in (None, DiscoveredSplits[KinesisSplit](discovered=True)):
+    for known in (DiscoveredSplits[KinesisSplit](), DiscoveredSplits[KinesisSplit](discovered=True)):
         enumerator = create_enumerator(
             context, SETTINGS, Streams({"orders": "orders"}), start=start, stop=None, go_on=False, period_seconds=1.0,
             known=known, client=client,
