@@ -474,7 +474,7 @@ def test_a_slice_whose_iterators_expire_at_once_ends_with_an_error() -> None:
     reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["data"]), go_on=False, client=client)
     [split] = splits_of({"0": ()})
     reader.handle_splits_changes(SplitsAddition((replace(split, stop=9, until=after(5), records=3),)))
-    with pytest.raises(KinesisUnavailable, match="read orders/0.*iterators in a row had expired at once"):
+    with pytest.raises(KinesisUnavailable, match=r"read orders/0.*iterators in a row had expired at once"):
         reader.fetch()
 
 
