@@ -30,7 +30,6 @@ from .errors import (
 from .java_error import JavaError, cause_of
 from .jvm import java_class, start_java
 from .mark_reader import MarkReader
-from .marks import MarkWindow
 from .notes import Marks
 from .segment import segment_name
 from .segment_bytes import Gone, SegmentBytes
@@ -92,11 +91,15 @@ def client_of(settings: PravegaSettings) -> PravegaClient:
 
 
 class PravegaClient:
-    """Asks one Pravega about one scope. For many threads."""
+    """Asks one Pravega about one scope. For many threads.
+
+    Attributes:
+        java_config, executor: Java's, for callers that need other parts of its client.
+    """
 
     def __init__(self, settings: PravegaSettings) -> None:
         self.settings = settings
-        config = _config(settings)
+        config = self.java_config = _config(settings)
         pool = self._pool = java_class("io.pravega.client.connection.impl.ConnectionPoolImpl")(
             config, java_class("io.pravega.client.connection.impl.SocketConnectionFactoryImpl")(config)
         )
@@ -106,7 +109,7 @@ class PravegaClient:
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
-        self._config, self.executor = config, executor
+        self.executor = executor
         self._segment = java_class("io.pravega.client.segment.impl.Segment")
         self._stream = java_class("io.pravega.client.stream.Stream")
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
@@ -120,13 +123,7 @@ class PravegaClient:
         self._segments: dict[tuple[str, int], Any] = {}  # Java's
         self._watched: dict[tuple[str, int], Any] = {}  # metadata clients of open segments
         self._marks: dict[str, MarkReader] = {}
-        self._mark_windows: dict[str, tuple[threading.Lock, MarkWindow]] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def java_config(self) -> Any:
-        """Java's `ClientConfig`, for callers that need other parts of its client."""
-        return self._config
+        self._lock = threading.RLock()
 
     # -- streams
 
@@ -188,17 +185,12 @@ class PravegaClient:
         return sorted(int(segment.getSegmentId()) for segment in found.getSegments())
 
     def cut_of(self, text: str) -> StreamCut:
-        """Read a StreamCut's text.
-
-        Raises:
-            InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope.
-        """
+        """Read a text that `check_stream_cut` has taken. Raises InvalidPravegaOption if it is no StreamCut."""
         import jpype
 
         try:
             cut = java_class("io.pravega.client.stream.StreamCut").from_(text).asImpl()
-            scope, stream = str(cut.getStream().getScope()), str(cut.getStream().getStreamName())
-            positions = positions_of(cut)
+            stream, positions = str(cut.getStream().getStreamName()), positions_of(cut)
         except jpype.JException as wrong:
             raise InvalidPravegaOption(
                 "start, stop",
@@ -206,10 +198,6 @@ class PravegaClient:
                 "the text of a StreamCut",
                 f"{cause_of(wrong)}; StreamCut.asText() makes it.",
             ) from None
-        if scope != self.settings.scope:
-            raise InvalidPravegaOption(
-                "start, stop", f"a StreamCut of {scope}/{stream}", f"one of scope {self.settings.scope}", "look it up."
-            )
         return StreamCut(stream, positions)
 
     def text_of(self, cut: StreamCut) -> str:
@@ -239,11 +227,6 @@ class PravegaClient:
             java_class("io.pravega.client.watermark.WatermarkSerializer")(),
             java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
         )
-
-    def mark_window(self, stream: str) -> tuple[threading.Lock, MarkWindow]:
-        """Return the marks of a stream that slices have read in this process, with the lock for them."""
-        with self._lock:
-            return self._mark_windows.setdefault(stream, (threading.Lock(), MarkWindow()))
 
     # -- segments
 
@@ -346,7 +329,7 @@ class PravegaClient:
         with self._lock:
             if (stream, segment) not in self._watched:
                 self._watched[stream, segment] = self._metadata.createSegmentMetadataClient(
-                    self._java_segment(stream, segment), self._token_locked(stream)
+                    self._java_segment(stream, segment), self._token(stream)
                 )
             return self._watched[stream, segment]
 
@@ -358,14 +341,11 @@ class PravegaClient:
 
     def _token(self, stream: str) -> Any:
         with self._lock:
-            return self._token_locked(stream)
-
-    def _token_locked(self, stream: str) -> Any:
-        if stream not in self._tokens:
-            read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
-            factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
-            self._tokens[stream] = factory.create(self._controller, self.settings.scope, stream, read)
-        return self._tokens[stream]
+            if stream not in self._tokens:
+                read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
+                factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
+                self._tokens[stream] = factory.create(self._controller, self.settings.scope, stream, read)
+            return self._tokens[stream]
 
     def java_stream(self, stream: str) -> Any:
         """Return Java's `Stream`."""

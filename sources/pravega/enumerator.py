@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lowmark.sources.kit.streams import Streams
 
 from .client import PravegaClient, StreamCut
-from .errors import InvalidPravegaOption, PravegaStreamMissing
+from .errors import PravegaStreamMissing
 from .segment import PravegaSplit, segment_of, split_of
 
 
@@ -28,30 +28,18 @@ class Positions:
 
     Attributes:
         otherwise: "head" or "tail", for other streams.
-        cuts: stream -> "head", "tail" or the text of a StreamCut.
-        texts: texts of StreamCuts, which name their streams.
+        cuts: stream -> "head", "tail" or the text of a StreamCut of the stream.
     """
 
     otherwise: str
     cuts: Mapping[str, str]
-    texts: tuple[str, ...] = ()
 
     def resolve(self, client: PravegaClient, stream: str) -> StreamCut:
-        """Look a position up. Raises `InvalidPravegaOption` if the position is of another stream."""
+        """Look the position of a stream up."""
         given = self.cuts.get(stream, self.otherwise)
-        for cut in map(client.cut_of, self.texts):
-            if cut.stream == stream:
-                return cut
         if given == "head":
             return client.head(stream)
-        if given == "tail":
-            return client.tail(stream)
-        cut = client.cut_of(given)
-        if cut.stream != stream:
-            raise InvalidPravegaOption(
-                "start, stop", f"a StreamCut of {cut.stream} for {stream}", f"one of {stream}", "look it up again."
-            )
-        return cut
+        return client.tail(stream) if given == "tail" else client.cut_of(given)
 
 
 class SegmentWalk:

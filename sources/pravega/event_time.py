@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import timezone
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from lowmark.watermark.moment import LEAST_US, datetime_from_iso
+from lowmark.watermark.moment import LEAST_US, datetime_from_iso, us_of
 
 from .errors import InvalidPravegaOption
 
@@ -140,9 +140,7 @@ def _us(value: float | str | None, per_unit_us: int) -> int | None:
             value = float(value) if "." in value else int(value)
         if isinstance(value, str):
             found = datetime_from_iso(value)
-            found = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
-            since = found - datetime(1970, 1, 1, tzinfo=timezone.utc)
-            return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+            return us_of(found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc))
         if value is None:
             return None
         us = int(value * per_unit_us)

@@ -21,15 +21,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.generator import WatermarkOutput, bounded_watermark_us
+from lowmark.watermark.moment import us_of
 
 from .event_time import NO_TIME
-from .segment import segment_epoch
+from .segment import PravegaSplit, parent_segments, segment_epoch
 
 NOTED_TIME = "noted_time"
 ENDLESS = 2**62
@@ -92,7 +93,7 @@ class SegmentNotes:
         return int(self.positions[index]) if index < len(self.positions) else None
 
 
-def place_in(mark: Mark, segment: int, parents: Collection[int] = ()) -> int:
+def place_in(mark: Mark, segment: int, parents: Collection[int]) -> int:
     """Return the position of a mark in a segment: 0 before the segment existed, `ENDLESS` after its end."""
     at = mark.positions.get(segment)
     if at is not None:
@@ -102,21 +103,24 @@ def place_in(mark: Mark, segment: int, parents: Collection[int] = ()) -> int:
     return 0 if early else ENDLESS
 
 
-def notes_of(marks: Sequence[Mark], segment: int, unit_us: int, parents: Collection[int] = ()) -> SegmentNotes:
+def notes_of(marks: Sequence[Mark], split: PravegaSplit, unit_us: int) -> SegmentNotes:
     """Return the notes of one segment from the marks of its stream.
 
+    >>> from lowmark.sources.pravega.segment import split_of
     >>> marks = [Mark(10, 20, {0: 100}), Mark(15, 30, {0: 250}), Mark(40, 50, {1 << 32 | 1: 7})]
-    >>> notes = notes_of(marks, 0, 1_000)
+    >>> notes = notes_of(marks, split_of("orders", 0), 1_000)
     >>> notes.at_us(np.array([0, 100, 260])).tolist() == [NO_TIME, 10_000, 15_000], notes.known == ENDLESS
     (True, True)
-    >>> notes_of(marks, 1 << 32 | 1, 1_000).find_time(15_000), notes_of(marks, 1 << 32 | 1, 1_000).known
+    >>> notes = notes_of(marks, split_of("orders", 1 << 32 | 1), 1_000)
+    >>> notes.find_time(15_000), notes.known
     (0, 7)
     """
+    parents = parent_segments(split)
     positions: list[int] = []
     lower_us: list[int] = []
     known = 0
     for mark in marks:
-        known = at = place_in(mark, segment, parents)
+        known = at = place_in(mark, split.segment, parents)
         if at == ENDLESS:
             break
         if not lower_us or mark.lower * unit_us > lower_us[-1]:
@@ -145,8 +149,7 @@ class NotedBound:
         self._max_us = timestamp_us if self._max_us is None else max(timestamp_us, self._max_us)
         noted = cast("Mapping[str, datetime | None]", event).get(NOTED_TIME)
         if noted is not None:
-            since = noted - datetime(1970, 1, 1, tzinfo=timezone.utc)
-            noted_us = since // timedelta(microseconds=1)
+            noted_us = us_of(noted)
             self._noted_us = noted_us if self._noted_us is None else max(noted_us, self._noted_us)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:

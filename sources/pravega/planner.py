@@ -24,8 +24,7 @@ from .events import payloads
 from .index import Integers, SegmentIndex
 from .jvm import leave_java
 from .marks import MarkWindow
-from .noted import Noted
-from .notes import SegmentNotes
+from .notes import SegmentNotes, notes_of
 from .retention import Retention
 from .segment import DataLoss, PravegaSplit, segment_of, split_of
 from .segment_bytes import Gone, SegmentBytes, Truncated
@@ -52,7 +51,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     Args:
         event_time: how to find the time of an event; None: segments are searched by noted times, or not by time.
-        noted: reads noted times, so that segments are read only up to the noted time; None: no noted times.
+        noted_unit_us: unit of the times that writers note, so that segments are read only up to the newest of them;
+            None: noted times are not read.
         go_on: whether lost events are logged and counted, instead of raised.
         retention: is told the read positions; None: no retention.
         client: asks Pravega; by default the client of the process, made on first use.
@@ -63,14 +63,15 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         settings: PravegaSettings,
         *,
         event_time: EventTime | None,
-        noted: Noted | None = None,
+        noted_unit_us: int | None = None,
         go_on: bool,
         retention: Retention | None = None,
         client: PravegaClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = MetricGroup()
-        self._settings, self._event_time, self._noted, self._given_client = settings, event_time, noted, client
+        self._settings, self._event_time, self._noted_unit_us = settings, event_time, noted_unit_us
+        self._given_client = client
         self._notes: dict[str, SegmentNotes] = {}
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # splits at their present starts
@@ -155,15 +156,17 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
         A split that was not in the last `latest` gets no answer.
         """
+        if self._event_time is None and self._noted_unit_us is None:
+            return None
         known = [split for split in splits if split.split_id in self._ends]
         if self._event_time is None:
-            return None if self._noted is None else {split.split_id: self._noted_at(split, time_us) for split in known}
+            return {split.split_id: self._noted_at(split, time_us) for split in known}
         self._index_all(known)
         return {split.split_id: self._index(split).find_time(time_us) for split in known}
 
     def claim_us(self, split: PravegaSplit, position: int, time_us: int) -> int:
         """Claim that time, or the noted time if it is earlier."""
-        if self._noted is None or self._event_time is None:
+        if self._noted_unit_us is None or self._event_time is None:
             return time_us
         notes = self._notes.get(split.split_id)
         noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
@@ -230,16 +233,16 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
     def _note(self, splits: Sequence[PravegaSplit]) -> None:
         """Read how far writers have noted the time."""
         self._standing |= {split.split_id: split for split in splits}
-        if self._noted is None:
+        if self._noted_unit_us is None:
             return
         for stream in sorted({split.stream for split in splits}):
-            window = self._windows.setdefault(stream, MarkWindow())
+            window = self._windows.setdefault(stream, MarkWindow(self._client, stream))
             standing = [split for split in self._standing.values() if split.stream == stream]
             before = window.changes
-            self._noted.read_on(self._client, stream, window, standing)
+            window.read_on(standing)
             for split in standing:
                 if window.changes != before or split.split_id not in self._notes:
-                    self._notes[split.split_id] = self._noted.in_window(window.marks, split)
+                    self._notes[split.split_id] = notes_of(window.marks, split, self._noted_unit_us)
         if not self._silence_told and not any(notes.known for notes in self._notes.values()):
             self._silence_told = True
             log.warning(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lowmark.watermark.errors import without_login
 
@@ -30,7 +30,7 @@ class PravegaSettings:
     jvm_options: tuple[str, ...] | None = None
     give_up_seconds: float = 60.0
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: str = ""
     trust_store: str = ""
     validate_host_name: bool = True
 

@@ -47,7 +47,7 @@ from .event_time import EventTime, unit_us
 from .group import PravegaGroup
 from .group_reader import GroupReader
 from .jvm import leave_java, start_java
-from .noted import Noted
+from .marks import notes_of_slice
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .retention import Retention
@@ -204,13 +204,13 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.externally_induced = bool(reader_group)
         self._start = _positions("start", start, scope, self._streams)
         self._stop = None if stop is None else _positions("stop", stop, scope, self._streams)
-        if self._stop is not None and self._stop.otherwise == "head" and not (self._stop.cuts or self._stop.texts):
+        if self._stop is not None and self._stop == Positions("head", {}):
             raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
         self.bounded = stop is not None
         self._period_seconds = _seconds(discover_every, "discover_every")
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
-        noted = Noted(unit_us(event_time_unit))  # refuses an unknown unit, even if it is not needed
-        self._noted = noted if noted_time else None
+        noted_unit_us = unit_us(event_time_unit)  # refuses an unknown unit, even if it is not needed
+        self._noted_unit_us = noted_unit_us if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
         self.fetching = Fetching(splits_at_once=OPENED_TOGETHER) if fetchers == 1 else Fetching.side_by_side(fetchers)
@@ -276,7 +276,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             retention = Retention(self._group, self._cuts, subscribes=not self._reader_group)
         searched = self._event_time if self.event_time == EVENT_TIME else None
         return PravegaPlanner(
-            self.settings, event_time=searched, noted=self._noted, go_on=self._go_on, retention=retention
+            self.settings,
+            event_time=searched,
+            noted_unit_us=self._noted_unit_us,
+            go_on=self._go_on,
+            retention=retention,
         )
 
     def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
@@ -316,7 +320,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         """Do `read` for a slice; `opened` is its segment, opened at the slice's start, or None."""
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
-        notes = None if self._noted is None else self._noted.of(client, split)
+        notes = None if self._noted_unit_us is None else notes_of_slice(client, split, self._noted_unit_us)
         while position < split.stop:
             try:
                 begun, opened = opened, None
@@ -394,9 +398,10 @@ def _positions(option: str, given: Position, scope: str, streams: Streams) -> Po
                 check_stream_cut(text, option, scope, stream)
         _check_read(option, given, streams)
         return Positions(otherwise, dict(given))
-    texts = (given,) if isinstance(given, str) else tuple(given)
-    _check_read(option, [check_stream_cut(text, option, scope) for text in texts], streams)
-    return Positions(otherwise, {}, texts)
+    texts = [given] if isinstance(given, str) else given
+    cuts = {check_stream_cut(text, option, scope): text for text in texts}
+    _check_read(option, cuts, streams)
+    return Positions(otherwise, cuts)
 
 
 def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:

@@ -45,7 +45,6 @@ from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
 from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
 from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars, start_java
-from lowmark.sources.pravega.noted import Noted
 from lowmark.sources.pravega.notes import Mark, Marks, notes_of
 from lowmark.sources.pravega.planner import PravegaPlanner
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
@@ -282,13 +281,13 @@ def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
         if rng.random() < 0.2 and (not marks or marks[-1].lower < now):
             marks.append(Mark(now, now, dict(ends)))
     for segment, written in times.items():
-        notes = notes_of(marks, segment, 1)
+        notes = notes_of(marks, split_of("orders", segment), 1)
         positions = np.array([byte for byte, _ in written], np.int64)
         noted = notes.at_us(positions)
         assert all(at >= us for us, (_, at) in zip(noted.tolist(), written, strict=True)), f"seed {seed}"
         assert (noted[1:] >= noted[:-1]).all()
         for mark in marks:  # knowledge from fewer marks stays valid
-            before = notes_of(marks[: marks.index(mark) + 1], segment, 1)
+            before = notes_of(marks[: marks.index(mark) + 1], split_of("orders", segment), 1)
             final = positions < before.known
             assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
 
@@ -562,7 +561,7 @@ def test_a_stream_has_one_token_however_many_segments_ask(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(client_module, "java_class", lambda name: Factory)
     client = Halves({})
-    client._tokens, client._lock, client._controller = {}, threading.Lock(), None
+    client._tokens, client._lock, client._controller = {}, threading.RLock(), None
     assert {client._token(stream) for stream in ("orders", "orders", "returns")} == {
         "token of orders",
         "token of returns",
@@ -579,7 +578,7 @@ def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None
             return Marks("origin", [mark for mark in there if mark.place >= place])
 
     client = Noting({("orders", 0): SegmentState(0, 60, sealed=False)})
-    planner = Uncounted(client.settings, event_time=None, noted=Noted(1_000), go_on=False, client=client)
+    planner = Uncounted(client.settings, event_time=None, noted_unit_us=1_000, go_on=False, client=client)
     for start, known_until_us in [(50, 10**12), (20, 10**12), (50, 95_000_000), (0, None)]:
         guard_us = None if known_until_us is None else 0
         limits = SliceLimits(now_us=known_until_us or 0, future_guard_us=guard_us)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 import pytest
 from lowmark.sources.pravega import marks
 from lowmark.sources.pravega.event_time import NO_TIME
-from lowmark.sources.pravega.marks import MarkWindow
-from lowmark.sources.pravega.noted import MARKS_AT_ONCE, Noted
-from lowmark.sources.pravega.notes import ENDLESS, Mark, Marks
+from lowmark.sources.pravega.marks import MARKS_AT_ONCE, MarkWindow, notes_of_slice
+from lowmark.sources.pravega.notes import ENDLESS, Mark, Marks, notes_of
 from lowmark.sources.pravega.segment import split_of
 
 
@@ -24,10 +22,6 @@ class Marked:
         self.all: list[Mark] = []
         self.head = self.read = self.asked = 0
         self.origin = "marks/0"
-        self.window = threading.Lock(), MarkWindow()
-
-    def mark_window(self, stream: str) -> tuple[threading.Lock, MarkWindow]:
-        return self.window
 
     def note(self, lower: int, positions: dict[int, int]) -> None:
         place = self.all[-1].after if self.all else 0
@@ -43,109 +37,108 @@ class Marked:
 
 def test_marks_that_no_unread_segment_meets_are_not_kept() -> None:
     """A year of a stream with a mark every ten seconds, read without lag; one segment gets no more events."""
-    marked, noted, window = Marked(), Noted(1_000), MarkWindow()
-    client: Any = marked
+    client: Any = (marked := Marked())
+    window = MarkWindow(client, "orders")
     busy, idle = split_of("orders", 0), split_of("orders", 1, start=70)
     most = 0
     for n in range(10_000):
         marked.note(n, {0: 100 * n, 1: 70})
         if n % 10 == 0:
             busy = replace(busy, start=max(0, 100 * n - 250))
-            noted.read_on(client, "orders", window, [busy, idle])
+            window.read_on([busy, idle])
             most = max(most, len(window.marks))
-            assert noted.in_window(window.marks, busy).known == 100 * n
-            assert noted.in_window(window.marks, idle).at_us(np.array([70])).tolist() == [n * 1_000]
+            assert notes_of(window.marks, busy, 1_000).known == 100 * n
+            assert notes_of(window.marks, idle, 1_000).at_us(np.array([70])).tolist() == [n * 1_000]
     assert most < 20
     assert marked.read == 10_000 - 9, "each mark once"
     # A restart reads marks from the checkpoint's place instead of their head.
     standing = [replace(split, noted_from=window.floor_place(split, split.start)) for split in (busy, idle)]
-    marked.read, again = 0, MarkWindow()
-    noted.read_on(client, "orders", again, standing)
+    marked.read, again = 0, MarkWindow(client, "orders")
+    again.read_on(standing)
     assert (again.marks[0], marked.read < 20) == (window.marks[0], True)
 
 
 def test_marks_far_ahead_are_not_kept_before_they_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "MOST_POSITIONS", 5_000)
-    marked, noted, window = Marked(), Noted(1_000), MarkWindow()
-    client: Any = marked
+    client: Any = (marked := Marked())
+    window = MarkWindow(client, "orders")
     for n in range(40_000):
         marked.note(n, {0: 100 * n, 1: 100 * n})
     splits, plans = [split_of("orders", 0), split_of("orders", 1)], 0
     while splits[0].start < 100 * 39_999:
-        noted.read_on(client, "orders", window, splits)
+        window.read_on(splits)
         assert len(window.marks) <= 5_000 / 2 + MARKS_AT_ONCE
-        known = noted.in_window(window.marks, splits[0]).known
+        known = notes_of(window.marks, splits[0], 1_000).known
         assert known > splits[0].start, "it goes on"
         splits, plans = [replace(split, start=known) for split in splits], plans + 1
     assert plans < 40
 
 
 def test_marks_that_were_truncated_are_passed_over_and_a_position_before_reads_again() -> None:
-    marked, noted, window = Marked(), Noted(1_000), MarkWindow()
-    client: Any = marked
+    client: Any = (marked := Marked())
+    window = MarkWindow(client, "orders")
     for n in range(5_000):
         marked.note(n, {0: 100 * n})
     split = split_of("orders", 0, start=450_000)
-    noted.read_on(client, "orders", window, [split])
+    window.read_on([split])
     assert window.begin == 4_500 * 50
     early = replace(split, start=200_000)  # a batch is planned again
-    noted.read_on(client, "orders", window, [early])
-    assert noted.in_window(window.marks, early).at_us(np.array([200_050])).tolist() == [2_000_000]
+    window.read_on([early])
+    assert notes_of(window.marks, early, 1_000).at_us(np.array([200_050])).tolist() == [2_000_000]
     marked.head = 3_000 * 50
-    again = MarkWindow()
-    noted.read_on(client, "orders", again, [early])
-    left = noted.in_window(again.marks, early)
+    again = MarkWindow(client, "orders")
+    again.read_on([early])
+    left = notes_of(again.marks, early, 1_000)
     assert left.at_us(np.array([200_050, 300_050])).tolist() == [NO_TIME, 3_000_000]
     assert left.known == 499_900
-    sliced = noted.of(client, replace(split, stop=460_000, noted_from=4_400 * 50))
+    sliced = notes_of_slice(client, replace(split, stop=460_000, noted_from=4_400 * 50), 1_000)
     assert sliced.at_us(np.array([450_050, 459_950])).tolist() == [4_500_000, 4_599_000]
 
 
 def test_slices_that_lie_near_each_other_ask_for_marks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "MOST_POSITIONS", 3_000)
-    marked, noted = Marked(), Noted(1)
-    client: Any = marked
+    client: Any = (marked := Marked())
     for n in range(4_000):
         marked.note(n, dict.fromkeys(range(8), 10 * n))
     slices = [split_of("orders", segment, 10_000 + 7 * segment, 10_500) for segment in range(8)]
     slices = [replace(each, noted_from=each.start // 10 * 50) for each in slices]
     for each in slices:
         positions = np.arange(each.start, 10_500)
-        assert (noted.of(client, each).at_us(positions) == positions // 10).all()
+        assert (notes_of_slice(client, each, 1).at_us(positions) == positions // 10).all()
     assert marked.asked == 1, "the first of them asked for all"
     early = replace(slices[3], start=100, noted_from=10 * 50, stop=39_990)
     positions = np.arange(100, 39_990)
-    assert (noted.of(client, early).at_us(positions) == positions // 10).all(), "as many as it takes"
+    assert (notes_of_slice(client, early, 1).at_us(positions) == positions // 10).all(), "as many as it takes"
     late = replace(slices[5], start=39_000, noted_from=3_900 * 50, stop=39_500)
-    assert noted.of(client, late).at_us(np.array([39_005])).tolist() == [3_900]
-    noted.of(client, slices[0])
-    assert len(marked.window[1].marks) <= 3_000 / 8 + 2 * MARKS_AT_ONCE, "and then few again"
+    assert notes_of_slice(client, late, 1).at_us(np.array([39_005])).tolist() == [3_900]
+    notes_of_slice(client, slices[0], 1)
+    assert len(marks._windows[client, "orders"][1].marks) <= 3_000 / 8 + 2 * MARKS_AT_ONCE, "and then few again"
 
 
 def test_a_stream_that_is_made_anew_is_not_read_by_the_marks_of_the_one_before() -> None:
-    marked, noted, window = Marked(), Noted(1), MarkWindow()
-    client: Any = marked
+    client: Any = (marked := Marked())
+    window = MarkWindow(client, "orders")
     for n in range(100):
         marked.note(1_000 + n, {0: 10 * n})
     before = split_of("orders", 0, 500, 600)
-    assert noted.of(client, before).at_us(np.array([500])).tolist() == [1_050]
-    noted.read_on(client, "orders", window, [before])
+    assert notes_of_slice(client, before, 1).at_us(np.array([500])).tolist() == [1_050]
+    window.read_on([before])
     marked.all.clear()
     for n in range(100):
         marked.note(n, {1: 10 * n})  # not of a later epoch, but with another number
     after = split_of("orders", 1, 500, 600)
     marked.origin = "marks/1"
-    assert noted.of(client, after).at_us(np.array([500])).tolist() == [50]
-    noted.read_on(client, "orders", window, [after])
-    assert noted.in_window(window.marks, after).at_us(np.array([500])).tolist() == [50]
+    assert notes_of_slice(client, after, 1).at_us(np.array([500])).tolist() == [50]
+    window.read_on([after])
+    assert notes_of(window.marks, after, 1).at_us(np.array([500])).tolist() == [50]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
     """While segments are read and scaled, the times of all unread positions agree."""
     rng = random.Random(seed)
-    marked, noted, window = Marked(), Noted(1), MarkWindow()
-    client: Any = marked
+    client: Any = (marked := Marked())
+    window = MarkWindow(client, "orders")
     splits, ends, epoch = [split_of("orders", 0)], {0: 0}, 0
     for now in range(1, 120):
         for segment in ends:
@@ -161,26 +154,26 @@ def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
                 marked.note(now, {**ends, children[0]: 5, parent: closed})
             ends |= dict.fromkeys(children, 10)
             splits += [split_of("orders", child, parents=(parent,)) for child in children]
-        noted.read_on(client, "orders", window, splits)
+        window.read_on(splits)
         for n, split in enumerate(splits):
-            here, whole = noted.in_window(window.marks, split), noted.in_window(marked.all, split)
+            here, whole = notes_of(window.marks, split, 1), notes_of(marked.all, split, 1)
             positions = np.arange(split.start, split.start + 200, 10)
             assert (here.at_us(positions) == whole.at_us(positions)).all(), f"seed {seed}: {split}"
             assert here.known == whole.known, f"seed {seed}: {split}"
             sliced = replace(split, stop=split.start + 50, noted_from=window.floor_place(split, split.start))
-            assert (noted.of(client, sliced).at_us(positions[:5]) == whole.at_us(positions[:5])).all(), f"seed {seed}"
+            assert (notes_of_slice(client, sliced, 1).at_us(positions[:5]) == whole.at_us(positions[:5])).all(), (
+                f"seed {seed}"
+            )
             if rng.random() < 0.3 and whole.known != ENDLESS:
                 start = rng.randrange(split.start, max(split.start, whole.known) + 1)
                 splits[n] = replace(split, start=start, noted_from=window.floor_place(split, start))
-        splits = [
-            split for split in splits if noted.in_window(marked.all, split).known != ENDLESS or rng.random() < 0.9
-        ]
+        splits = [split for split in splits if notes_of(marked.all, split, 1).known != ENDLESS or rng.random() < 0.9]
 
 
 def test_a_mark_that_knows_one_of_two_new_segments_lies_before_the_other() -> None:
     """Writers learn of a scaling segment by segment: the mark still has the predecessor of the second segment."""
     left, right = 1 << 32 | 2, 1 << 32 | 3
     seen = [Mark(10, 10, {0: 100, 1: 100}), Mark(20, 20, {left: 5, 1: 130}), Mark(30, 30, {left: 9, right: 40})]
-    late = Noted(1).in_window(seen, split_of("orders", right, parents=(1,)))
+    late = notes_of(seen, split_of("orders", right, parents=(1,)), 1)
     assert (late.known, late.at_us(np.array([0, 39, 40])).tolist()) == (40, [20, 20, 30])
-    assert Noted(1).in_window(seen, split_of("orders", 1)).known == ENDLESS
+    assert notes_of(seen, split_of("orders", 1), 1).known == ENDLESS
