@@ -255,7 +255,8 @@ class PravegaClient:
             except jpype.JException as failed:
                 said = cause_of(failed)
                 if JavaError.DENIED.is_in(said):
-                    raise self._denied(f"read segment {key[0]}/{segment_name(key[1])}", said) from None
+                    action = f"read segment {key[0]}/{segment_name(key[1])}"
+                    raise PravegaAccessDenied(self.settings.place, action, said) from None
                 if JavaError.MISSING.is_in(said):
                     found[key] = None
                     self._unwatch(*key)
@@ -288,6 +289,12 @@ class PravegaClient:
         if len(found) < len(keys):
             raise PravegaUnavailable(self.settings.place, action, seconds, cause)
         return found
+
+    def segment_head(self, stream: str, segment: int) -> int | None:
+        """Return where a segment begins now; None: it does not exist. Raises as `all_states`."""
+        key = stream, segment
+        state = self.all_states([key], f"look up the head of {stream}/{segment_name(segment)}")[key]
+        return None if state is None else state.head
 
     def exists(self, stream: str) -> bool:
         """Whether a stream exists."""
@@ -391,7 +398,7 @@ class PravegaClient:
             except jpype.JException as failed:
                 cause = cause_of(failed)
             if JavaError.DENIED.is_in(cause):
-                raise self._denied(action, cause)
+                raise PravegaAccessDenied(self.settings.place, action, cause)
             if JavaError.MISSING.is_in(cause):
                 return missing()
             if JavaError.FOR_GOOD.is_in(cause) or not patience.goes_on(cause):
@@ -399,9 +406,6 @@ class PravegaClient:
 
     def _patience(self, action: str) -> Patience:
         return Patience(f"Pravega at {self.settings.place}", action, self.settings.give_up_seconds)
-
-    def _denied(self, action: str, cause: str) -> PravegaAccessDenied:
-        return PravegaAccessDenied(self.settings.place, action, cause)
 
     def _scope_missing(self) -> Any:
         raise PravegaStreamMissing(self.settings.scope, "", self.settings.place, "list its streams")

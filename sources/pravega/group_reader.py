@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from lowmark.sources.api import (
     ExternallyInducedSourceReader,
@@ -31,7 +31,7 @@ from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.slices import read_slices
 
 from .client import StreamCut
-from .group import GroupReset
+from .group import GroupReset, PravegaGroup
 from .segment import PravegaSplit, segment_epoch
 
 log = logging.getLogger("lowmark")
@@ -39,15 +39,6 @@ log = logging.getLogger("lowmark")
 WAIT_SECONDS = 2.0
 """How long one plan waits for a checkpoint; the next plan goes on waiting."""
 SAY_AFTER_SECONDS = 15.0
-
-
-class Group(Protocol):
-    """The calls to a `PravegaGroup`."""
-
-    def join(self, cuts: Mapping[str, StreamCut]) -> None: ...
-    def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None: ...
-    def readers(self) -> list[str]: ...
-    def close(self) -> None: ...
 
 
 class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
@@ -63,14 +54,14 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         source: Source[PravegaSplit, Any],
         *,
         name: str,
-        group: Callable[[], Group],
+        group: Callable[[], PravegaGroup],
         cuts: Callable[[Mapping[str, int]], Mapping[str, StreamCut]],
         metrics: MetricGroup,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source, self._name, self._cuts, self._now_seconds = source, name, cuts, now_seconds
         self._make_group, self._metrics = group, metrics
-        self._group: Group | None = None
+        self._group: PravegaGroup | None = None
         self._joined: frozenset[str] = frozenset()  # the streams with which the group was joined
         self._planner: SplitPlanner[PravegaSplit] | None = None
         self._splits: dict[str, PravegaSplit] = {}
@@ -129,14 +120,14 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         if self._group is not None:
             self._group.close()
 
-    def _join(self, group: Group) -> None:
+    def _join(self, group: PravegaGroup) -> None:
         group.join(self._cuts({name: split.start for name, split in self._splits.items()}))
         self._joined = self._streams()
 
     def _streams(self) -> frozenset[str]:
         return frozenset(split.stream for split in self._splits.values())
 
-    def _checkpoint(self, group: Group) -> Mapping[tuple[str, int], int] | None:
+    def _checkpoint(self, group: PravegaGroup) -> Mapping[tuple[str, int], int] | None:
         try:
             reached = group.checkpoint(WAIT_SECONDS)
         except GroupReset as reset:

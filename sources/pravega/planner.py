@@ -321,9 +321,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         try:
             yield from chunks(self._client, split, start, stop, opened=self._opened.pop(split.split_id, None))
         except (Truncated, Gone):
-            key = split.stream, split.segment
-            state = self._client.all_states([key], f"look up the head of {split.split_id}")[key]
-            head = None if state is None else state.head
+            head = self._client.segment_head(split.stream, split.segment)
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
             # An index is ahead of the unread bytes, and a block of it may begin before them.
             unread = self._standing.get(split.split_id, split)

@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from .client import StreamCut
 from .errors import PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable
+from .group import PravegaGroup
 from .segment import PravegaSplit
 
 log = logging.getLogger("lowmark")
-
-
-class Subscriber(Protocol):
-    """The calls to a `PravegaGroup`."""
-
-    def subscribe(self, cuts: Mapping[str, StreamCut]) -> None: ...
-    def release(self, cuts: Mapping[str, StreamCut]) -> None: ...
-    def close(self) -> None: ...
 
 
 class Retention:
@@ -36,14 +28,14 @@ class Retention:
 
     def __init__(
         self,
-        group: Callable[[], Subscriber],
+        group: Callable[[], PravegaGroup],
         cuts: Callable[[Mapping[str, int]], Mapping[str, StreamCut]],
         *,
         subscribes: bool,
     ) -> None:
         self._make_group, self._cuts, self._subscribes = group, cuts, subscribes
         self._kept: frozenset[str] = frozenset()  # the streams of the group
-        self._group: Subscriber | None = None
+        self._group: PravegaGroup | None = None
         self._failed = False
 
     def keep(self, splits: Sequence[PravegaSplit]) -> None:

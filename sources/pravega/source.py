@@ -91,7 +91,7 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
             leave_java()
 
     def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
-        return self._pravega.rows(split, self._loss, self._opened.pop(split.split_id, None))
+        return self._pravega.read(split, self._loss, self._opened.pop(split.split_id, None))
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
@@ -307,18 +307,16 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         return self.create_planner().latest(splits)
 
-    def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
-        return self.rows(split, self.loss(MetricGroup()))
-
     def loss(self, metrics: MetricGroup) -> DataLoss:
         """Make a `DataLoss` of this source that counts in `metrics`."""
         return DataLoss(go_on=self._go_on, metrics=metrics)
 
-    def rows(
-        self, split: PravegaSplit, loss: DataLoss, opened: SegmentBytes | None = None
+    def read(
+        self, split: PravegaSplit, loss: DataLoss | None = None, opened: SegmentBytes | None = None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Do `read` for a slice; `opened` is its segment, opened at the slice's start, or None."""
+        """Read a slice; `opened` is its segment, opened at the slice's start, or None."""
         assert split.stop is not None, "slices have one"
+        loss = self.loss(MetricGroup()) if loss is None else loss
         client, position = client_of(self.settings), split.start
         notes = None if self._noted_unit_us is None else notes_of_slice(client, split, self._noted_unit_us)
         while position < split.stop:
@@ -329,7 +327,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
                     position = chunk.after
             except (Truncated, Gone):
                 lost_to = self._lost(split, position, loss)
-                yield _nothing(self.schema), lost_to
+                yield pa.RecordBatch.from_pylist([], self.schema), lost_to
                 position = lost_to
 
     def _lost(self, split: PravegaSplit, position: int, loss: DataLoss) -> int:
@@ -340,9 +338,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             PravegaEventBroken: the segment ends before the slice, though nothing was truncated.
         """
         assert split.stop is not None, "slices have one"
-        key = split.stream, split.segment
-        state = client_of(self.settings).all_states([key], f"look up the head of {split.split_id}")[key]
-        head = None if state is None else state.head
+        head = client_of(self.settings).segment_head(split.stream, split.segment)
         if head is not None and head <= position:
             what = f"the end of the segment, which was planned up to byte {split.stop}"
             raise PravegaEventBroken(split.split_id, position, what)
@@ -367,10 +363,6 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             max_failures=1,  # the client has tried for `give_up_after`
             source=repr(self),
         )
-
-
-def _nothing(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _check_group(reader_group: str, subscriber: str, unfit: Mapping[str, bool]) -> None:

@@ -238,7 +238,7 @@ def test_a_segment_that_ends_before_a_planned_slice_does_is_an_error_and_not_rea
     planned, metrics = replace(split, stop=tail + 50), MetricGroup()
 
     with pytest.raises(PravegaEventBroken, match=f"the end of the segment, which was planned up to byte {tail + 50}"):
-        list(islice(source.rows(planned, source.loss(metrics)), 20))
+        list(islice(source.read(planned, source.loss(metrics)), 20))
 
     assert metrics.values() == {"data_losses": 0, "lost_bytes": 0}
 

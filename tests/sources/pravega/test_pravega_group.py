@@ -15,7 +15,7 @@ from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.pravega import InvalidPravegaOption, PravegaSource, PravegaUnavailable
 from lowmark.sources.pravega import group_reader as group_reader_module
 from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
-from lowmark.sources.pravega.group import GroupReset
+from lowmark.sources.pravega.group import GroupReset, PravegaGroup
 from lowmark.sources.pravega.group_reader import GroupReader, standing_after
 from lowmark.sources.pravega.planner import PravegaPlanner
 from lowmark.sources.pravega.retention import Retention
@@ -72,7 +72,7 @@ def test_nothing_goes_back_and_nothing_is_guessed() -> None:
     assert standing([split_of("orders", 0, 40)], {}, {}) is None, "nobody says where the segment ends"
 
 
-class FakeGroup:
+class FakeGroup(PravegaGroup):
     """A group with given checkpoints or errors."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ def test_losses_that_a_task_meets_are_counted_by_its_reader(monkeypatch: pytest.
 
 
 def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:
-    class Releasing:
+    class Releasing(PravegaGroup):
         def __init__(self) -> None:
             self.told: list[Mapping[str, StreamCut]] = []
             self.away = True
