@@ -133,7 +133,12 @@ class KafkaClient:
         return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
 
     def positions(
-        self, wanted: Mapping[TopicPartitionId, KafkaOffsets], action: str, *, patience_seconds: float | None = None
+        self,
+        wanted: Mapping[TopicPartitionId, KafkaOffsets],
+        action: str,
+        *,
+        patience_seconds: float | None = None,
+        stable: bool = True,
     ) -> tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]:
         """Look up "earliest", "latest" and timestamps, of all partitions in one request.
 
@@ -146,7 +151,7 @@ class KafkaClient:
             (offsets, None if no record has that timestamp or a later timestamp, or if the partition does not exist;
             errors of partitions that did not answer in time).
         """
-        return self.positions_of_each([wanted], action, patience_seconds=patience_seconds)[0]
+        return self.positions_of_each([wanted], action, patience_seconds=patience_seconds, stable=stable)[0]
 
     def positions_of_each(
         self,

@@ -135,7 +135,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         if not behind:
             return ends
         asked = dict.fromkeys(behind, KafkaOffsets.latest())
-        [(found, _)] = self._client.positions_of_each([asked], action, patience_seconds=PATIENCE_SECONDS, stable=False)
+        found, _ = self._client.positions(asked, action, patience_seconds=PATIENCE_SECONDS, stable=False)
         highs = {key: None if high is None else min(high, behind[key]) for key, high in found.items()}
         return {key: end for key, end in ends.items() if key not in behind} | highs
 

@@ -91,7 +91,7 @@ def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]
     }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Range:
     """The progress of one split.
 
@@ -105,6 +105,15 @@ class _Range:
     chunks: list[list[pa.Array[Any]]]
     given: int
     rows: int = 0
+
+    @property
+    def key(self) -> TopicPartitionId:
+        return self.split.topic, self.split.partition
+
+    def at_position(self) -> Any:
+        from confluent_kafka import TopicPartition
+
+        return TopicPartition(self.split.topic, self.split.partition, self.position)
 
 
 class KafkaSplitReader(SplitReader[KafkaSplit]):
@@ -160,20 +169,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                     continue
                 chunks: list[list[pa.Array[Any]]] = [[] for _ in self._columns.per_record or ("rows",)]
                 new = _Range(split, split.start, split.stop, chunks, given=split.start)
-                self._ranges[split.topic, split.partition] = new
+                self._ranges[new.key] = new
                 self._topics.add(split.topic)
                 added.append(new)
             self._note_move()
             self._assign(added)
         else:
-            gone = [
-                key
-                for split in change.splits
-                if (key := (split.topic, split.partition)) in self._ranges
-                and self._ranges[key].split.split_id == split.split_id
-            ]
-            self._drop(gone)
             removed = {split.split_id for split in change.splits}
+            self._drop([each for each in self._ranges.values() if each.split.split_id in removed])
             self._finished -= removed
             self._over = [each for each in self._over if each.split.split_id not in removed]
 
@@ -182,10 +185,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._leave_out_pause(began)
         while self._rows < BATCH_ROWS and self._bytes < BATCH_BYTES and not self._woken.is_set():
             active = list(self._ranges.values())
-            if not active and (self._finished or self._rows):
-                break
             if not active:
-                self._woken.wait(BLOCK_SECONDS)  # there are no ranges
+                if not self._finished and not self._rows:
+                    self._woken.wait(BLOCK_SECONDS)
                 break
             self._take_chunk(active)
             if self._now_seconds() - began > BLOCK_SECONDS:
@@ -213,14 +215,19 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     # -- the consumer
 
+    @property
+    def _used(self) -> KeptConsumer:
+        assert self._kept is not None, "splits were assigned"
+        return self._kept
+
     def _assign(self, added: Sequence[_Range]) -> None:
         if not added:
             return
         if self._kept is None:
             self._kept = self._consumers.take(self._settings, self._properties(added))
-            self._kept.consumer.assign([_at(each) for each in added])
+            self._kept.consumer.assign([each.at_position() for each in added])
         else:
-            self._kept.consumer.incremental_assign([_at(each) for each in added])
+            self._kept.consumer.incremental_assign([each.at_position() for each in added])
 
     def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
         rows = [each.stop - each.position for each in added]
@@ -230,22 +237,20 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             **fetch_properties(rows, record_bytes),
         }
 
-    def _drop(self, keys: Sequence[TopicPartitionId]) -> None:
-        if not keys:
-            return
-        dropped = [self._ranges.pop(key) for key in keys]
-        if self._kept is not None and self._ranges:  # the last ranges go with the assignment
-            self._kept.consumer.incremental_unassign([_at(each) for each in dropped])
+    def _drop(self, dropped: Sequence[_Range]) -> None:
+        for each in dropped:
+            del self._ranges[each.key]
+        if dropped and self._ranges:  # the last ranges go with the assignment
+            self._used.consumer.incremental_unassign([each.at_position() for each in dropped])
 
     # -- records
 
     def _take_chunk(self, active: Sequence[_Range]) -> None:
-        assert self._kept is not None, "splits were assigned"
         # Records come partition by partition. Take at most the rest of one range at once, because librdkafka drops
         # records after the range itself, once the range is finished and unassigned.
         left = max(each.stop - each.position for each in active)
         with collecting_nothing():
-            messages = self._kept.consumer.consume(min(CHUNK, left), POLL_SECONDS)
+            messages = self._used.consumer.consume(min(CHUNK, left), POLL_SECONDS)
             moved = bool(messages) and self._take_messages(messages)
         if moved:
             self._note_move()
@@ -270,25 +275,25 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if not messages:
             return
         parts: list[tuple[_Range, int, int]] = []
-        done: list[TopicPartitionId] = []
+        done: list[_Range] = []
         for begin, end in partition_runs(messages, one_topic=len(self._topics) == 1):
             first = messages[begin]
             key = (str(first.topic()), int(first.partition() or 0))
             each = self._ranges.get(key)
-            if each is None or key in done:
+            if each is None or each in done:
                 continue  # the range was finished or dropped a moment ago
             last = int(messages[end - 1].offset() or 0)
             if last >= each.stop - 1:
                 if last >= each.stop:
                     end = bisect_left(messages, each.stop, begin, end, key=_offset)
-                done.append(key)
+                done.append(each)
             if end > begin:
                 parts.append((each, begin, end))
                 each.position = int(messages[end - 1].offset() or 0) + 1
         if parts:
             self._convert(messages, parts)
-        for key in done:
-            self._finish(key)
+        for each in done:
+            self._finish(each)
 
     def _convert(self, messages: Sequence[Message], parts: Sequence[tuple[_Range, int, int]]) -> None:
         first, last = parts[0][1], parts[-1][2]
@@ -303,12 +308,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._rows += end - begin
         _record_bytes[parts[0][0].split.topic] = sum(map(len, messages[first : first + 8])) / min(8, last - first)
 
-    def _finish(self, key: TopicPartitionId) -> None:
-        each = self._ranges[key]
+    def _finish(self, each: _Range) -> None:
         each.position = each.stop
         self._over.append(each)
         self._finished.add(each.split.split_id)
-        self._drop([key])
+        self._drop([each])
 
     def _flush(self) -> Fetched:
         ready: list[SplitRows] = []
@@ -343,11 +347,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _topics_there(self, ranges: Sequence[_Range]) -> Mapping[str, Topic] | None:
         """Ask for the topics of ranges; None without an answer."""
-        assert self._kept is not None, "splits were assigned"
         try:
-            return self._kept.client.topics(sorted({each.split.topic for each in ranges}))
+            return self._used.client.topics(sorted({each.split.topic for each in ranges}))
         except KafkaUnavailable as silent:
-            self._kept.errors.said = silent.cause
+            self._used.errors.said = silent.cause
             return None
 
     def _lose_other_topics(
@@ -361,12 +364,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         now_seconds, lost, since = self._now_seconds(), False, self._absent_since_seconds
         self._absent_since_seconds = {}
         for each in ranges:
-            key = each.split.topic, each.split.partition
             topic = there.get(each.split.topic)
             why = None if topic is None else other_topic(each.split, topic.topic_id)
             if why is None and (absent := _absent(each, topic)) is not None:
-                self._absent_since_seconds[key] = since.get(key, now_seconds)
-                if at_last or now_seconds - self._absent_since_seconds[key] >= ABSENT_SECONDS:
+                self._absent_since_seconds[each.key] = since_seconds = since.get(each.key, now_seconds)
+                if at_last or now_seconds - since_seconds >= ABSENT_SECONDS:
                     why = f"the {absent} does not exist any more"
             if why is not None:
                 lost = True
@@ -378,9 +380,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         each.rows, each.chunks, each.position = 0, [[] for _ in each.chunks], each.given
         self._loss.found(each.split, each.position, None, reason, topic_gone=True)
         each.given = each.stop
-        key = each.split.topic, each.split.partition
-        if self._ranges.get(key) is each:
-            self._finish(key)
+        if self._ranges.get(each.key) is each:
+            self._finish(each)
 
     # -- errors and ends
 
@@ -396,47 +397,44 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return True  # of a split that was finished a moment ago
         code = error.code()
         if code == KafkaError._PARTITION_EOF and each is not None:  # noqa: SLF001  # librdkafka's own codes
-            return self._take_end(key, each, int(message.offset() or 0))
+            return self._take_end(each, int(message.offset() or 0))
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
-            self._out_of_range(key, each)
+            self._out_of_range(each)
             return True
         if not may_pass(error):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
-        if self._kept is not None:
-            self._kept.errors.said = error.str()
+        self._used.errors.said = error.str()
         return False
 
-    def _take_end(self, key: TopicPartitionId, each: _Range, end: int) -> bool:
+    def _take_end(self, each: _Range, end: int) -> bool:
         """Take the end of the readable records; return whether it is the end of the range.
 
         An end before the stop is no sign of life, because each new consumer reports the same end again.
         """
         if end >= each.stop:
-            self._finish(key)
+            self._finish(each)
             return True
-        assert self._kept is not None, "a consumer spoke"
         each.position = max(each.position, end)
-        self._kept.errors.said = f"the readable records of split {each.split.split_id!r} end at offset {end}"
+        self._used.errors.said = f"the readable records of split {each.split.split_id!r} end at offset {end}"
         return False
 
-    def _out_of_range(self, key: TopicPartitionId, each: _Range) -> None:
+    def _out_of_range(self, each: _Range) -> None:
         """Handle a position outside the partition: records were deleted, or the partition is shorter now."""
         from confluent_kafka import KafkaException
 
-        assert self._kept is not None, "a consumer spoke"
         try:
-            low, high = self._kept.consumer.get_watermark_offsets(_at(each), timeout=10.0)
+            low, high = self._used.consumer.get_watermark_offsets(each.at_position(), timeout=10.0)
         except KafkaException as failed:
-            self._kept.errors.said = str(failed)
+            self._used.errors.said = str(failed)
             self._seek(each)  # ask again
             return
         there = self._topics_there([each])
         if there is not None and self._lose_other_topics([each], there):
             return
         if low > each.position:
-            self._lost(key, each, min(low, each.stop), "they were deleted (retention, or delete-records)")
+            self._lost(each, min(low, each.stop), "they were deleted (retention, or delete-records)")
         elif high < each.position:
-            self._lost(key, each, None, f"the partition ends at offset {high} now")
+            self._lost(each, None, f"the partition ends at offset {high} now")
         else:
             self._seek(each)
 
@@ -445,39 +443,35 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
         The end of all records is asked for, because records of an open transaction are not lost.
         """
-        assert self._kept is not None, "splits were assigned"
-        wanted = {(each.split.topic, each.split.partition): KafkaOffsets.latest() for each in ranges}
+        wanted = {each.key: KafkaOffsets.latest() for each in ranges}
         action = f"look up where {len(wanted)} partitions end"
         try:
-            [(ends, _)] = self._kept.client.positions_of_each([wanted], action, patience_seconds=0.0, stable=False)
+            ends, _ = self._used.client.positions(wanted, action, patience_seconds=0.0, stable=False)
         except KafkaUnavailable:
             return False
         lost = False
         for each in ranges:
-            key = each.split.topic, each.split.partition
-            if (end := ends.get(key)) is not None and end <= each.position:
+            if (end := ends.get(each.key)) is not None and end <= each.position:
                 lost = True
-                self._lost(key, each, None, f"the partition ends at offset {end} now")
+                self._lost(each, None, f"the partition ends at offset {end} now")
         return lost
 
-    def _lost(self, key: TopicPartitionId, each: _Range, resume: int | None, reason: str) -> None:
+    def _lost(self, each: _Range, resume: int | None, reason: str) -> None:
         self._loss.found(each.split, each.position, resume, reason)
         if resume is None or resume >= each.stop:
-            self._finish(key)
+            self._finish(each)
         else:
             each.position = resume
             self._seek(each)
 
     def _seek(self, each: _Range) -> None:
-        assert self._kept is not None, "splits were assigned"
-        self._kept.consumer.incremental_unassign([_at(each)])
-        self._kept.consumer.incremental_assign([_at(each)])
+        self._used.consumer.incremental_unassign([each.at_position()])
+        self._used.consumer.incremental_assign([each.at_position()])
 
     def _check_alive(self, active: Sequence[_Range]) -> None:
         """Raise an error if nothing came for too long, or if a login was refused."""
-        assert self._kept is not None, "splits were assigned"
-        if self._kept.errors.refused is not None:
-            raise self._unavailable(active[0], self._kept.errors.refused, "check user, password and mechanism.")
+        if (refused := self._used.errors.refused) is not None:
+            raise self._unavailable(active[0], refused, "check user, password and mechanism.")
         now_seconds = self._now_seconds()
         given_up = now_seconds - self._moved_seconds > self._settings.give_up_after_seconds
         if not given_up and now_seconds - self._renewed_seconds <= self._patience_seconds:
@@ -490,7 +484,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         elif given_up:
             raise error
         else:
-            self._renew(self._kept)
+            self._renew()
 
     def _note_move(self) -> None:
         self._moved_seconds = self._renewed_seconds = self._now_seconds()
@@ -502,14 +496,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._moved_seconds = min(began_seconds, self._moved_seconds + pause_seconds)
         self._renewed_seconds = min(began_seconds, self._renewed_seconds + pause_seconds)
 
-    def _renew(self, silent: KeptConsumer) -> None:
+    def _renew(self) -> None:
         """Go on with a new consumer, because expected rows do not come."""
+        silent = self._used
         self._patience_seconds = min(2 * self._patience_seconds, LONGEST_PATIENCE_SECONDS)
         self._consumers.discard(silent)
         ranges = list(self._ranges.values())
         self._kept = self._consumers.take(self._settings, self._properties(ranges))
         self._kept.errors.said = silent.errors.said
-        self._kept.consumer.assign([_at(each) for each in ranges])
+        self._kept.consumer.assign([each.at_position() for each in ranges])
         self._renewed_seconds = self._now_seconds()
 
     def _gives_up(self, each: _Range) -> KafkaUnavailable:
@@ -543,12 +538,6 @@ def _absent(each: _Range, topic: Topic | None) -> str | None:
         return "topic"
     # A partition whose rows came exists.
     return "partition" if each.split.partition not in topic.partitions and each.given == each.position else None
-
-
-def _at(each: _Range) -> Any:
-    from confluent_kafka import TopicPartition
-
-    return TopicPartition(each.split.topic, each.split.partition, each.position)
 
 
 def _offset(message: Message) -> int:
