@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
-from lowmark.sources.kit.asked import AskedAbout
-from lowmark.sources.kit.unanswered import Unanswered
-from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.api import EARLIEST_US, SplitEnd
+from lowmark.sources.kit.asking_planner import AskingPlanner, some_of
 
 from .client import KafkaClient, Topic
 from .consumers import CONSUMERS, ConsumerCache
@@ -27,12 +25,10 @@ DOUBT_SECONDS = 1.0
 """Questions about a missing partition are repeated a few times, this far apart, before it counts as deleted, because
 brokers that have just started do not know all partitions yet."""
 
-NAMED = 20
-
 _log = logging.getLogger("lowmark")
 
 
-class KafkaPlanner(SplitPlanner[KafkaSplit]):
+class KafkaPlanner(AskingPlanner[KafkaSplit]):
     """Plans partitions of Kafka. A position is an offset, and some offsets have no record.
 
     Attributes:
@@ -60,23 +56,14 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         consumers: ConsumerCache = CONSUMERS,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.metrics = MetricGroup()
+        super().__init__(f"Kafka at {settings.place}", "partitions", now_seconds)
         self._settings, self._searchable = settings, searchable
         self._client = client if client is not None else KafkaClient(settings)
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._transactional, self._subscribes = transactional, subscribes
-        self._dropped: set[str] = set()
-        self._asked = AskedAbout(now_seconds)
-        self._unanswered = Unanswered(f"Kafka at {settings.place}", "partitions", self.metrics, now_seconds=now_seconds)
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._no_rows: dict[str, int] = {}  # split id -> the last found offset that hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
-
-    def trouble(self) -> str | None:
-        return self._unanswered.text
-
-    def metric_values(self) -> Mapping[str, float]:
-        return self.metrics.values()
 
     def latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each partition ends: at its last stable offset if only committed records are read.
@@ -90,7 +77,9 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             KafkaDataLost: records from a split's start on were deleted by retention, or with their topic.
             KafkaUnavailable: no broker answered in time.
         """
-        self._forget({split.split_id for split in splits})
+        for name in self._long_not_asked(splits):
+            self._no_rows.pop(name, None)
+            self._first_rows.forget(name)
         dropped = self._drop_unsubscribed(splits)
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
@@ -233,29 +222,8 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         stop = end if split.stop is None else min(end, split.stop)
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
 
-    def _forget(self, asked: set[str]) -> None:
-        """Forget partitions without questions for too long."""
-        for name in self._asked.see(asked):
-            self._dropped.discard(name)
-            self._no_rows.pop(name, None)
-            self._first_rows.forget(name)
-
-    def _drop_unsubscribed(self, splits: Sequence[KafkaSplit]) -> dict[str, SplitEnd]:
-        """Finish partitions that are no longer subscribed, because they would hold the watermark for ever."""
-        subscribes = self._subscribes
-        if subscribes is None:
-            return {}
-        dropped = [split for split in splits if not subscribes(split.topic, split.partition)]
-        new = sorted(split.split_id for split in dropped if split.split_id not in self._dropped)
-        if new:
-            self._dropped.update(new)
-            more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
-            _log.warning(
-                "Kafka at %s: %s%s are not subscribed any more: they are read no further and hold the watermark no "
-                "longer. If they are subscribed again, they are read like new partitions, from their first record.",
-                self._settings.place, ", ".join(new[:NAMED]), more,
-            )  # fmt: skip
-        return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
+    def _wants(self, split: KafkaSplit) -> bool:
+        return self._subscribes is None or self._subscribes(split.topic, split.partition)
 
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
         wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}
@@ -269,12 +237,10 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._no_rows.update((split.split_id, split.start) for split in splits)
         if not new:
             return
-        names = ", ".join(f"{split.topic}/{split.partition}" for split in new[:NAMED])
-        more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
         _log.info(
-            "Kafka at %s: %d partitions hold transactions whose markers hide older rows from a search by time: %s%s. "
+            "%s: %d partitions hold transactions whose markers hide older rows from a search by time: %s. "
             "Meanwhile they are read by shares of rows, and their watermarks follow the rows that were read.",
-            self._settings.place, len(new), names, more,
+            self._system, len(new), some_of([f"{split.topic}/{split.partition}" for split in new]),
         )  # fmt: skip
 
     def _example(self, failed: Mapping[TopicPartitionId, Exception]) -> tuple[str, str]:

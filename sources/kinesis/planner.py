@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from lowmark.sources.api import SplitEnd, SplitPlanner
-from lowmark.sources.kit.asked import AskedAbout
-from lowmark.sources.kit.unanswered import Unanswered
-from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.api import SplitEnd
+from lowmark.sources.kit.asking_planner import AskingPlanner
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
@@ -32,12 +29,11 @@ MARGIN_MS = 2_000
 times."""
 RETENTION_SECONDS = 300.0
 
-_log = logging.getLogger("lowmark")
 
 Look = Future["tuple[str, KinesisUnavailable] | None"]
 
 
-class KinesisPlanner(SplitPlanner[KinesisSplit]):
+class KinesisPlanner(AskingPlanner[KinesisSplit]):
     """Plans shards. A position is an arrival time in milliseconds; see `split.py` and `look.py`.
 
     A shard that was closed (split or merged) is finished when it is read to its end and all its children are known,
@@ -70,7 +66,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.metrics = MetricGroup()
+        super().__init__(f"Kinesis at {settings.place}", "shards", now_seconds)
         self._settings, self._named, self._searchable, self._bounded = settings, named, searchable, bounded
         self._poll_seconds = poll_seconds
         if client is None:
@@ -79,24 +75,15 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._asking: dict[str, Look] = {}  # looks that hang and are not waited for
         self._failures: dict[str, KinesisUnavailable] = {}  # why the last look at a shard that ended got no answer
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
-        self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds
+        self._disorder_us, self._subscribes = max(disorder_us, 1_000), subscribes
         self._looks: dict[str, ShardLook] = {}
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
         self._retention: dict[str, tuple[float, int]] = {}
-        self._dropped: set[str] = set()
-        self._asked = AskedAbout(now_seconds)
         self._pool: ThreadPoolExecutor | None = None
-        self._unanswered = Unanswered(f"Kinesis at {settings.place}", "shards", self.metrics, now_seconds=now_seconds)
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
         self.metrics.gauge(
             "millis_behind_latest", lambda: max((look.behind_ms for look in self._looks.values()), default=0)
         )
-
-    def metric_values(self) -> Mapping[str, float]:
-        return self.metrics.values()
-
-    def trouble(self) -> str | None:
-        return self._unanswered.text
 
     # -- how far shards can be read
 
@@ -110,39 +97,25 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             KinesisDataLost: records from a split's cursor on expired, or its shard or stream does not exist any more.
             KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable: as their docstrings say.
         """
-        ends: dict[str, SplitEnd] = {}
-        asked = [split for split in splits if not self._is_over(split, ends)]
+        ends = self._drop_unsubscribed(splits)
+        for split in splits:
+            if split.stop is not None and split.start >= split.stop:
+                ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
+        asked = [split for split in splits if split.split_id not in ends]
         failures = self._look_at(asked)
         self._check_failures(failures, len(asked))
         failed = {name for name, _ in failures}
         known = {split.split_id for split in splits}
-        self._forget(known)
+        for name in self._long_not_asked(splits):
+            for kept in (self._looks, self._children, self._failures):
+                kept.pop(name, None)
         for split in asked:
             if split.split_id not in failed:
                 ends[split.split_id] = self._end(split, self._looks.get(split.split_id), known)
         return ends
 
-    def _forget(self, asked: set[str]) -> None:
-        """Forget shards without questions for too long."""
-        for name in self._asked.see(asked):
-            self._looks.pop(name, None)
-            self._children.pop(name, None)
-            self._failures.pop(name, None)
-            self._dropped.discard(name)
-
-    def _is_over(self, split: KinesisSplit, ends: dict[str, SplitEnd]) -> bool:
-        over = split.stop is not None and split.start >= split.stop
-        if not over and self._subscribes is not None and not self._subscribes(stream_name(split.stream)):
-            over = True
-            if split.split_id not in self._dropped:
-                self._dropped.add(split.split_id)
-                _log.warning(
-                    "Kinesis at %s: %s is not subscribed any more: it is read no further and holds the watermark no "
-                    "longer.", self._settings.place, split.split_id,
-                )  # fmt: skip
-        if over:
-            ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
-        return over
+    def _wants(self, split: KinesisSplit) -> bool:
+        return self._subscribes is None or self._subscribes(stream_name(split.stream))
 
     def _look_at(self, splits: Sequence[KinesisSplit]) -> list[tuple[str, KinesisUnavailable]]:
         """Look at shards side by side; return the shards that have not answered, and the reasons.

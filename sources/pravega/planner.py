@@ -11,10 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
-from lowmark.sources.kit.asked import AskedAbout
-from lowmark.sources.kit.unanswered import Unanswered
-from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.api import EARLIEST_US, SplitEnd
+from lowmark.sources.kit.asking_planner import AskingPlanner
 
 from .chunks import Chunk, chunks
 from .client import OPENED_TOGETHER, PravegaClient, SegmentState, Silent, client_of
@@ -39,7 +37,7 @@ EXACT_BYTES = 64 << 10
 READERS = 4
 
 
-class PravegaPlanner(SplitPlanner[PravegaSplit]):
+class PravegaPlanner(AskingPlanner[PravegaSplit]):
     """Plans segments: a position is a byte between two events.
 
     A sealed segment is finished only when all of its successors are among the planned splits: until they are
@@ -69,7 +67,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         client: PravegaClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.metrics = MetricGroup()
+        super().__init__(f"Pravega at {settings.place}", "segments", now_seconds)
         self._settings, self._event_time, self._noted_unit_us = settings, event_time, noted_unit_us
         self._given_client = client
         self._notes: dict[str, SegmentNotes] = {}
@@ -78,25 +76,16 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._silence_told = False
         self._retention = retention
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
-        self._go_on, self._now_seconds = go_on, now_seconds
-        self._unanswered = Unanswered(f"Pravega at {settings.place}", "segments", self.metrics, now_seconds=now_seconds)
         self._indexes: dict[str, SegmentIndex] = {}
         self._opened: dict[str, SegmentBytes] = {}  # open segments, each at the end of its index
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
-        self._asked = AskedAbout(now_seconds)
         self._successors: dict[str, frozenset[str]] = {}  # for sealed segments
         self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
 
     @property
     def _client(self) -> PravegaClient:
         return self._given_client if self._given_client is not None else client_of(self._settings)
-
-    def metric_values(self) -> Mapping[str, float]:
-        return self.metrics.values()
-
-    def trouble(self) -> str | None:
-        return self._unanswered.text
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
@@ -129,7 +118,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         ends = {split.split_id: self._end(split, states[asked[split.split_id]], names) for split in answered}
         self._ends |= ends
         self._index_small(answered)
-        self._forget(names)
+        self._forget(splits)
         return {split.split_id: self._sized(split, ends[split.split_id]) for split in answered}
 
     def after_rows(self, split: PravegaSplit, rows: int, end: SplitEnd) -> int:
@@ -291,9 +280,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     # -- indexes
 
-    def _forget(self, asked: set[str]) -> None:
+    def _forget(self, splits: Sequence[PravegaSplit]) -> None:
         """Forget segments without questions for too long."""
-        for name in self._asked.see(asked):
+        for name in self._long_not_asked(splits):
             for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
             self._client.forget(*segment_of(name))

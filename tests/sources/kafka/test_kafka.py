@@ -34,10 +34,11 @@ from lowmark.sources.kafka.enumerator import (
     TopicPattern,
 )
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
-from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
+from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kit.asked import FORGET_SECONDS
+from lowmark.sources.kit.asking_planner import NAMED
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.testing import ManualEnumeratorContext
 

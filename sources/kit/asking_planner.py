@@ -1,0 +1,75 @@
+"""What planners that ask a system have in common: counts, silent splits, and splits that are let go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic
+
+from lowmark.sources.api import SplitEnd, SplitPlanner, SplitT
+from lowmark.sources.metric_group import MetricGroup
+
+from .asked import AskedAbout
+from .unanswered import Unanswered
+
+log = logging.getLogger("lowmark")
+
+NAMED = 20
+
+
+class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
+    """A planner that asks a system about its splits.
+
+    Args:
+        system: the system and its place, such as "Kafka at broker:9092".
+        splits: what its splits are called.
+
+    Attributes:
+        metrics: the counts of the planner.
+    """
+
+    def __init__(self, system: str, splits: str, now_seconds: Callable[[], float]) -> None:
+        self.metrics = MetricGroup()
+        self._system, self._now_seconds = system, now_seconds
+        self._unanswered = Unanswered(system, splits, self.metrics, now_seconds=now_seconds)
+        self._asked = AskedAbout(now_seconds)
+        self._dropped: set[str] = set()
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
+
+    def trouble(self) -> str | None:
+        return self._unanswered.text
+
+    def _wants(self, split: SplitT) -> bool:
+        """Whether a split is still subscribed."""
+        del split
+        return True
+
+    def _drop_unsubscribed(self, splits: Sequence[SplitT]) -> dict[str, SplitEnd]:
+        """Finish splits that are no longer subscribed, because they would hold the watermark for ever."""
+        dropped = [split for split in splits if not self._wants(split)]
+        if new := sorted({split.split_id for split in dropped} - self._dropped):
+            self._dropped.update(new)
+            log.warning(
+                "%s: %s are not subscribed any more: they are read no further and hold the watermark no longer. If "
+                "they are subscribed again, they are read like new ones, from their first record.",
+                self._system, some_of(new),
+            )  # fmt: skip
+        return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
+
+    def _long_not_asked(self, splits: Sequence[SplitT]) -> list[str]:
+        """Note a question about these splits; return, once, the splits without a question for too long."""
+        names = self._asked.see(split.split_id for split in splits)
+        self._dropped.difference_update(names)
+        return names
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names of a list, for a log.
+
+    >>> some_of(["a", "b"]), some_of(["a"] * 22)[-12:]
+    ('a, b', 'a and 2 more')
+    """
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
