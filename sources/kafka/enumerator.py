@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
-from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.sources.serializer import DataclassSerializer
 
 from .client import KafkaClient, Topic, matches
@@ -263,17 +263,10 @@ def subscribed(state: KafkaEnumeratorState, subscriber: Subscriber) -> KafkaEnum
     >>> kept.splits.assigned, kept.topic_ids
     (('orders/0',), {'orders': 'q1'})
     """
-    known = state.splits
-    assigned = tuple(name for name in known.assigned if subscriber.wants(*_partition_of(name)))
-    topics, kept = ({topic for topic, _ in map(_partition_of, names)} for names in (known.assigned, assigned))
-    return KafkaEnumeratorState(
-        replace(
-            known,
-            assigned=assigned,
-            pending=tuple(split for split in known.pending if subscriber.wants(split.topic, split.partition)),
-        ),
-        {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic not in topics - kept},
-    )
+    splits = still_wanted(state.splits, lambda name: subscriber.wants(*_partition_of(name)))
+    before, kept = ({_partition_of(name)[0] for name in each.assigned} for each in (state.splits, splits))
+    topic_ids = {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic not in before - kept}
+    return KafkaEnumeratorState(splits, topic_ids)
 
 
 def _partition_of(name: str) -> TopicPartitionId:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lowmark.sources.api import SplitEnumeratorContext
-from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, still_wanted
 from lowmark.sources.kit.streams import Streams
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
@@ -55,7 +55,7 @@ def create_enumerator(
         lambda: discovered(streams, asks),
         period_seconds=period_seconds,
         bounded=stop is not None,
-        known=known,
+        known=still_wanted(known, lambda name: streams.wants(name.rpartition("/")[0])),
         prepare=prepare,
         source=f"KinesisSource at {settings.place}",
     )

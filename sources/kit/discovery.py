@@ -28,7 +28,7 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Generic
 
@@ -67,6 +67,16 @@ class DiscoveredSerializer(DataclassSerializer[DiscoveredSplits[SplitT]]):
 
     def _unpacked(self, data: bytes) -> bytes:
         return unpack(data)
+
+
+def still_wanted(known: DiscoveredSplits[SplitT], wants: Callable[[str], bool]) -> DiscoveredSplits[SplitT]:
+    """Return a state without splits that are no longer subscribed; if they are subscribed again, they are new.
+
+    Args:
+        wants: whether a split of that id is subscribed.
+    """
+    pending = tuple(split for split in known.pending if wants(split.split_id))
+    return replace(known, assigned=tuple(filter(wants, known.assigned)), pending=pending)
 
 
 class EvenSpread:

@@ -19,6 +19,7 @@ from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import SliceLimits, plan_slices
+from lowmark.sources.testing import ManualEnumeratorContext
 
 SETTINGS = KinesisSettings(region="eu-west-1")
 NOW_MS = 1_767_225_600_000
@@ -197,6 +198,26 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
     with pytest.raises(KinesisDataLost):
         first()
     assert [split.cursor for split in later()] == [TRIM_HORIZON]
+
+
+def test_a_stream_that_is_subscribed_again_is_read_again() -> None:
+    """Its shards were known and finished, so nobody read the stream when it came back."""
+    shard = {"ShardId": "1", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
+    client: Any = SimpleNamespace(streams=list, shards=lambda stream: [shard], now_between_ms=lambda: (NOW_MS, NOW_MS))
+    state, read = DiscoveredSplits[KinesisSplit](), list[list[str]]()
+    for names in (["orders", "returns"], ["orders"], ["orders", "returns"]):
+        context = ManualEnumeratorContext[KinesisSplit]()
+        context.register(0)
+        enumerator = create_enumerator(
+            context, SETTINGS, Streams({name: name for name in names}), start=KinesisPosition("LATEST"), stop=None,
+            go_on=False, period_seconds=1.0, known=state, client=client,
+        )  # fmt: skip
+        enumerator.start()
+        for _ in range(2):
+            context.run_async()
+        state = enumerator.snapshot_state(1)
+        read.append([f"{split.split_id} {split.cursor}" for _, split in context.assigned])
+    assert read == [[f"orders/1 {at_time(NOW_MS)}", f"returns/1 {at_time(NOW_MS)}"], [], ["returns/1 TRIM_HORIZON"]]
 
 
 def test_the_look_at_a_shard_that_is_not_read_does_not_grow() -> None:
