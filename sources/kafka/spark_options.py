@@ -21,9 +21,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from lowmark.sources.kit.spark_options import SparkOptions
 from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS, LATEST_MS
@@ -38,20 +38,23 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 """Lower-case names of Spark's options that tune what Spark's connector does and this one does another way."""
 
+TEXTS = {
+    "discoverEvery": "discover_every",
+    "giveUpAfter": "give_up_after",
+    "keyType": "key_type",
+    "valueType": "value_type",
+}
 KNOWN = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "includeHeaders",
-    "discoverEvery", "giveUpAfter", "columns", "keyType", "valueType", "transactional",
+    "columns", "transactional", *TEXTS,
 )  # fmt: skip
 _EARLIEST, _LATEST = -2, -1
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 
 
-def arguments(options: Mapping[str, str]) -> dict[str, Any]:
+def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `KafkaSource`.
-
-    Args:
-        options: Spark's; names in any case, as Spark takes them.
 
     Raises:
         InvalidKafkaOption: an option is not what it can be, is missing, or is not known.
@@ -59,62 +62,44 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
     >>> arguments({"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "failOnDataLoss": "false"})["topics"]
     ['orders']
     """
-    given = {name.lower(): value for name, value in options.items()}
-    consumer = {name.removeprefix("kafka."): given.pop(name) for name in list(given) if name.startswith("kafka.")}
-    known = {name.lower(): name for name in KNOWN}
-    for name in given:
-        if name not in known and name not in WITHOUT_EFFECT:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {known[near[0]]!r}?" if near else "librdkafka's own properties begin with kafka."
-            raise InvalidKafkaOption(name, "a value", "an option of Spark's Kafka source", hint)
+    lower = {name.lower(): value for name, value in given.items() if name.lower() not in WITHOUT_EFFECT}
+    consumer = {name.removeprefix("kafka."): lower.pop(name) for name in list(lower) if name.startswith("kafka.")}
+    hint = "librdkafka's own properties begin with kafka."
+    options = SparkOptions(lower, KNOWN, InvalidKafkaOption, "an option of Spark's Kafka source", hint)
     brokers = consumer.pop("bootstrap.servers", None)
     if brokers is None:
         raise InvalidKafkaOption("kafka.bootstrap.servers", "nothing", '"host:port"', "name the brokers.")
-    headers = _boolean("includeHeaders", given.get("includeheaders", "false"))
-    columns = given.get("columns")
+    columns, assigned = options.names("columns"), options.text("assign")
     wanted: dict[str, Any] = {
         "bootstrap_servers": brokers,
-        "topics": _split(given.get("subscribe")),
-        "topic_pattern": given.get("subscribepattern"),
-        "partitions": None if "assign" not in given else _assigned(given["assign"]),
-        "start": _position(given, "starting") or KafkaOffsets.latest(),
-        "stop": _position(given, "ending"),
-        "on_data_loss": "error" if _boolean("failOnDataLoss", given.get("failondataloss", "true")) else "go_on",
+        "topics": options.names("subscribe"),
+        "topic_pattern": options.text("subscribePattern"),
+        "partitions": None if assigned is None else _assigned(assigned),
+        "start": _position(options, "starting") or KafkaOffsets.latest(),
+        "stop": _position(options, "ending"),
+        "on_data_loss": "go_on" if options.flag("failOnDataLoss") is False else "error",
         "isolation": consumer.pop("isolation.level", "read_committed"),
         "columns": (
-            *(DEFAULT_COLUMNS if columns is None else _split(columns) or ()),
-            *(("headers",) if headers else ()),
+            *(DEFAULT_COLUMNS if columns is None else columns),
+            *(("headers",) if options.flag("includeHeaders") else ()),
         ),
         "consumer_options": consumer,
+        **options.texts(TEXTS),
     }
-    if "transactional" in given:
-        wanted["transactional"] = _boolean("transactional", given["transactional"])
-    for name, argument in (("discoverevery", "discover_every"), ("giveupafter", "give_up_after"),
-                           ("keytype", "key_type"), ("valuetype", "value_type")):  # fmt: skip
-        if name in given:
-            wanted[argument] = given[name]
+    if (transactional := options.flag("transactional")) is not None:
+        wanted["transactional"] = transactional
     return wanted
 
 
-def _split(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _boolean(option: str, given: str) -> bool:
-    if given.lower() not in ("true", "false"):
-        raise InvalidKafkaOption(option, shown(given), "true or false", "write one of them.")
-    return given.lower() == "true"
-
-
-def _position(given: Mapping[str, str], side: str) -> KafkaOffsets | None:
+def _position(options: SparkOptions, side: str) -> KafkaOffsets | None:
     """The position by Spark's three options; the more exact one wins, as in Spark: time, times, offsets."""
-    if (one := given.get(f"{side}timestamp")) is not None:
+    if (one := options.text(f"{side}Timestamp")) is not None:
         return KafkaOffsets.timestamp(_milliseconds(f"{side}Timestamp", one) * 1_000)
     option = f"{side}OffsetsByTimestamp"
-    if (times := given.get(option.lower())) is not None:
+    if (times := options.text(option)) is not None:
         return _by_partition(option, times, lambda at: KafkaOffsets.timestamp(_milliseconds(option, at) * 1_000))
     option = f"{side}Offsets"
-    offsets = given.get(option.lower())
+    offsets = options.text(option)
     if offsets is None:
         return None
     if offsets.strip().lower() in ("earliest", "latest"):

@@ -24,9 +24,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from lowmark.sources.kit.spark_options import SparkOptions
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import datetime_from_iso
 
@@ -53,11 +53,8 @@ OTHERS = ("streamName", "streamARN", "initialPosition", "endingPosition", "failO
 SECRETS = frozenset({"awsaccesskey", "awssecretkey", "awsaccesskeyid", "sessiontoken", "awssessiontoken"})
 
 
-def arguments(options: Mapping[str, str]) -> dict[str, Any]:
+def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `KinesisSource`.
-
-    Args:
-        options: Databricks'; names in any case, as Spark takes them.
 
     Raises:
         InvalidKinesisOption: an option is not what it can be, is missing, or is not known.
@@ -65,49 +62,41 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
     >>> arguments({"streamName": "orders", "initialPosition": "earliest"})["start"].kind
     'TRIM_HORIZON'
     """
-    given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in (*TEXTS, *OTHERS, *COUNTS, *RATES)}
     for name in given:
-        if name in SECRETS:
+        if name.lower() in SECRETS:
             raise InvalidKinesisOption(
                 name,
                 "a secret",
                 "no keys",
                 "use boto3's own chain (environment, profile, role of the machine) or roleArn.",
             )
-        if name not in known:
-            near = ["fetchers"] if name == "threads" else get_close_matches(name, known, n=1)
-            hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(sorted(known.values()))}."
-            raise InvalidKinesisOption(name, "a value", "an option of a Kinesis stream", hint)
-    named = [given[name] for name in ("streamname", "streamarn") if name in given]
-    wanted: dict[str, Any] = {
-        argument: given[name.lower()] for name, argument in TEXTS.items() if name.lower() in given
-    }
-    if named:
-        wanted["streams"] = [name.strip() for value in named for name in value.split(",") if name.strip()]
-    wanted["start"] = _position("initialPosition", given.get("initialposition", "LATEST"))
-    if "endingposition" in given:
-        wanted["stop"] = _position("endingPosition", given["endingposition"])
-    if "failondataloss" in given:
-        if given["failondataloss"].lower() not in {"true", "false"}:
-            raise InvalidKinesisOption(
-                "failOnDataLoss", shown(given["failondataloss"]), "true or false", "write one of them."
-            )
-        wanted["on_data_loss"] = "error" if given["failondataloss"].lower() == "true" else "go_on"
-    if "columns" in given:
-        wanted["columns"] = [name.strip() for name in given["columns"].split(",") if name.strip()]
-    return wanted | _numbers(given)
+        if name.lower() == "threads":
+            raise InvalidKinesisOption(name, "a value", "an option of a Kinesis stream", "did you mean 'fetchers'?")
+    known = (*TEXTS, *OTHERS, *COUNTS, *RATES)
+    options = SparkOptions(given, known, InvalidKinesisOption, "an option of a Kinesis stream")
+    wanted: dict[str, Any] = {**options.texts(TEXTS)}
+    for option in ("streamName", "streamARN"):
+        if (names := options.names(option)) is not None:
+            wanted.setdefault("streams", []).extend(names)
+    begin = options.text("initialPosition")
+    wanted["start"] = _position("initialPosition", "LATEST" if begin is None else begin)
+    if (end := options.text("endingPosition")) is not None:
+        wanted["stop"] = _position("endingPosition", end)
+    if (fails := options.flag("failOnDataLoss")) is not None:
+        wanted["on_data_loss"] = "error" if fails else "go_on"
+    if (columns := options.names("columns")) is not None:
+        wanted["columns"] = columns
+    return wanted | _numbers(options)
 
 
-def _numbers(given: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments that are numbers; names of options in small letters."""
+def _numbers(options: SparkOptions) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, argument in COUNTS.items():
-        if name.lower() in given:
-            found[argument] = int(_number(name, given[name.lower()]))
-    for name, argument in RATES.items():
-        if (text := given.get(name.lower())) is not None:
-            found[argument] = None if text.lower() == "none" else _number(name, text)
+    for option, argument in COUNTS.items():
+        if (text := options.text(option)) is not None:
+            found[argument] = int(_number(option, text))
+    for option, argument in RATES.items():
+        if (text := options.text(option)) is not None:
+            found[argument] = None if text.lower() == "none" else _number(option, text)
     return found
 
 

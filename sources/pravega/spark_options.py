@@ -18,29 +18,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lowmark.sources.kit.spark_options import SparkOptions
+
 from .errors import InvalidPravegaOption
 
 _TEXTS = {
     "controller": "controller",
     "scope": "scope",
-    "streampattern": "stream_pattern",
-    "eventtime": "event_time",
-    "eventtimeunit": "event_time_unit",
-    "discoverevery": "discover_every",
-    "giveupafter": "give_up_after",
-    "ondataloss": "on_data_loss",
-    "readergroup": "reader_group",
+    "streamPattern": "stream_pattern",
+    "eventTime": "event_time",
+    "eventTimeUnit": "event_time_unit",
+    "discoverEvery": "discover_every",
+    "giveUpAfter": "give_up_after",
+    "onDataLoss": "on_data_loss",
+    "readerGroup": "reader_group",
     "subscriber": "subscriber",
     "username": "username",
     "password": "password",
-    "truststore": "trust_store",
+    "trustStore": "trust_store",
 }
-_LISTS = {"streams": "streams", "columns": "columns", "jars": "jars", "start": "start", "stop": "stop"}
-_FLAGS = {"validatehostname": "validate_host_name", "notedtime": "noted_time"}
+_LISTS = ("streams", "columns", "jars", "start", "stop")
+_FLAGS = {"validateHostName": "validate_host_name", "notedTime": "noted_time"}
 
 
-def arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `PravegaSource` for options, whatever the case of their names.
+def arguments(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of `PravegaSource`.
 
     Raises:
         InvalidPravegaOption: an option is missing, unknown or wrong.
@@ -48,30 +50,24 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
     >>> arguments({"controller": "tcp://h:9090", "scope": "shop", "streams": "orders, returns", "start": "tail"})
     {'controller': 'tcp://h:9090', 'scope': 'shop', 'streams': ['orders', 'returns'], 'start': 'tail'}
     """
-    given = {name.lower(): value for name, value in options.items()}
-    made: dict[str, Any] = {}
+    known = (*_TEXTS, *_LISTS, *_FLAGS, "fetchers", "jvmOptions")
+    options = SparkOptions(given, known, InvalidPravegaOption, "an option of a Pravega stream")
     for option in ("controller", "scope"):
-        if option not in given:
+        if options.text(option) is None:
             raise InvalidPravegaOption(option, "nothing", "a value", "it says where the streams are.")
-    for name, value in given.items():
-        if name in _TEXTS:
-            made[_TEXTS[name]] = value
-        elif name in _LISTS:
-            parts = [part.strip() for part in value.split(",") if part.strip()]
-            made[_LISTS[name]] = value.strip() if name in {"start", "stop"} and len(parts) == 1 else parts
-        elif name == "jvmoptions":
-            made["jvm_options"] = value.split()
-        elif name == "fetchers":
-            if not value.isdecimal():
-                raise InvalidPravegaOption(
-                    "fetchers", repr(value), "a whole number, 1 or more", "each is a thread of a task."
-                )
-            made["fetchers"] = int(value)
-        elif name in _FLAGS:
-            if value.lower() not in {"true", "false"}:
-                raise InvalidPravegaOption(name, repr(value), "true or false", "write one of them.")
-            made[_FLAGS[name]] = value.lower() == "true"
-        else:
-            known = sorted({*_TEXTS, *_LISTS, *_FLAGS, "fetchers", "jvmoptions"})
-            raise InvalidPravegaOption(name, "an option that there is not", f"one of {', '.join(known)}", "mend it.")
+    made: dict[str, Any] = {**options.texts(_TEXTS)}
+    for option in _LISTS:
+        if (names := options.names(option)) is not None:
+            made[option] = names[0] if option in {"start", "stop"} and len(names) == 1 else names
+    for option, argument in _FLAGS.items():
+        if (flag := options.flag(option)) is not None:
+            made[argument] = flag
+    if (jvm_options := options.text("jvmOptions")) is not None:
+        made["jvm_options"] = jvm_options.split()
+    if (fetchers := options.text("fetchers")) is not None:
+        if not fetchers.isdecimal():
+            raise InvalidPravegaOption(
+                "fetchers", repr(fetchers), "a whole number, 1 or more", "each is a thread of a task."
+            )
+        made["fetchers"] = int(fetchers)
     return made
