@@ -1,10 +1,7 @@
 """The driver's questions to the brokers: the partitions, their begins and ends, and the offsets of times.
 
 Every question goes to all partitions at once. If a broker is away, the question is repeated with growing pauses, until
-the allowed time is over; then the error names the brokers and the question. A client must not be used after a fork:
-clients are made on first use and closed with their owner.
-
-One file, because all questions share a client, its renewal and patience.
+the allowed time is over. A client must not be used after a fork: clients are made on first use.
 """
 
 from __future__ import annotations
@@ -44,15 +41,10 @@ FIRST_REQUEST_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic on the brokers.
-
-    Attributes:
-        topic_id: distinguishes it from an earlier topic of that name (KIP-516); "" if brokers are too old for ids.
-        partitions: their numbers, sorted.
-    """
+    """A topic on the brokers."""
 
     name: str
-    topic_id: str
+    topic_id: str  # distinguishes it from an earlier topic of that name (KIP-516); "" if brokers are too old for ids
     partitions: tuple[int, ...]
 
 
@@ -63,7 +55,6 @@ class KafkaClient:
         reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
             refuses or cannot be found is an error within ten seconds, because waiting does not mend a wrong address.
         patience_seconds: how long a question may take; None: the settings' time.
-        log: takes the client's log; by default a new one.
     """
 
     def __init__(
@@ -143,9 +134,9 @@ class KafkaClient:
         """Look up "earliest", "latest" and timestamps, of all partitions in one request.
 
         Args:
-            wanted: (topic, partition) -> the wanted position.
             patience_seconds: how long partitions without an answer are asked again once others have one; None: for the
                 whole allowed time.
+            stable: whether "latest" is the last stable offset if only committed records are read.
 
         Returns:
             (offsets, None if no record has that timestamp or a later timestamp, or if the partition does not exist;
@@ -161,11 +152,7 @@ class KafkaClient:
         patience_seconds: float | None = None,
         stable: bool = True,
     ) -> list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]]:
-        """Do several `positions` at once, with all requests under way together.
-
-        Args:
-            stable: whether "latest" is the last stable offset if only committed records are read.
-        """
+        """Do several `positions` at once, with all requests under way together."""
         from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -201,7 +188,7 @@ class KafkaClient:
         return results
 
     def committed(self, partitions: Iterable[TopicPartitionId]) -> dict[TopicPartitionId, int | None]:
-        """Return the offsets committed by the settings' consumer group, None if it committed none."""
+        """Return the offsets committed by the settings' consumer group; None: it committed none."""
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
         group = self._settings.group_id
@@ -224,12 +211,7 @@ class KafkaClient:
     def resolve(
         self, partitions: Sequence[TopicPartitionId], position: KafkaOffsets, otherwise: KafkaOffsets, action: str
     ) -> dict[TopicPartitionId, int]:
-        """Turn a user's position into an offset for every partition.
-
-        Raises:
-            KafkaTopicMissing: a partition does not exist.
-            KafkaUnavailable: brokers did not answer in time.
-        """
+        """Turn a user's position into an offset for every partition. Raises KafkaTopicMissing, KafkaUnavailable."""
         found: dict[TopicPartitionId, int] = {}
         ask: dict[TopicPartitionId, KafkaOffsets] = {}
         fallback = position.otherwise if position.otherwise is not None else otherwise
@@ -265,11 +247,9 @@ class KafkaClient:
         return found
 
     def pause(self, seconds: float) -> None:
-        """Wait before asking again."""
         self._wait(seconds)
 
     def close(self) -> None:
-        """Close the connection."""
         self._admin = None  # librdkafka ends with the last reference
 
     # -- asking again

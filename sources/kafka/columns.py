@@ -41,9 +41,6 @@ LATEST_MS = MOST_US // MILLISECOND_US
 class KafkaColumns:
     """The columns of rows, and the conversion of records to these columns.
 
-    Args:
-        key_type, value_type: "binary" or "string".
-
     >>> KafkaColumns(("partition", "value"), value_type="string").schema.types
     [DataType(int32), DataType(string)]
     """
@@ -65,11 +62,7 @@ class KafkaColumns:
         self.per_record = tuple(name for name in names if name not in CONSTANT)
 
     def convert(self, messages: Sequence[Message]) -> list[pa.Array[Any]]:
-        """Return the columns `per_record` of one or more records without errors among them.
-
-        Raises:
-            InvalidUtf8: a key or value that shall be a string is not UTF-8.
-        """
+        """Return the columns `per_record` of one or more records without errors among them. Raises InvalidUtf8."""
         from confluent_kafka import Message
 
         columns: dict[str, pa.Array[Any]] = {}
@@ -79,11 +72,7 @@ class KafkaColumns:
         return [columns[name] if name in columns else self._convert(name, messages) for name in self.per_record]
 
     def batch(self, topic: str, partition: int, chunks: Sequence[Sequence[pa.Array[Any]]]) -> pa.RecordBatch:
-        """Return one batch of converted records of one partition.
-
-        Args:
-            chunks: for each column of `per_record`, its parts in order; arrays of the same length without such columns.
-        """
+        """Return one batch of one partition; of the parts of columns without any, only the number of rows counts."""
         rows = sum(map(len, chunks[0]))
         parts = dict(zip(self.per_record, chunks, strict=False))
         arrays: list[pa.Array[Any]] = []
@@ -115,7 +104,7 @@ class KafkaColumns:
 
 
 def _timestamps(milliseconds: Sequence[int]) -> pa.Array[Any]:
-    """Kafka's milliseconds as microseconds; null for a record without a timestamp. Limited to 64 bits."""
+    """Microseconds, limited to 64 bits; null for a record without a timestamp."""
     at_ms = np.fromiter(milliseconds, np.int64, len(milliseconds))
     none = at_ms < 0
     at_us = np.minimum(at_ms, LATEST_MS) * 1_000

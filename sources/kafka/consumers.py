@@ -25,7 +25,7 @@ ASK_SECONDS = 2.0
 
 
 def range_properties(settings: KafkaSettings) -> dict[str, Any]:
-    """Return librdkafka's properties of a consumer with assigned ranges and notices of ends, without commits."""
+    """Librdkafka's properties for reading assigned ranges with notices of ends, without commits."""
     return {
         "group.id": "lowmark",  # librdkafka requires a group id; no group is joined
         "enable.partition.eof": True,
@@ -37,12 +37,7 @@ def range_properties(settings: KafkaSettings) -> dict[str, Any]:
 
 
 class KeptConsumer:
-    """A consumer, its properties, and its errors.
-
-    Attributes:
-        key: its properties.
-        client: asks for the ids of topics, which a consumer does not tell; connects with its first question.
-    """
+    """A consumer, its properties (`key`) and errors, and a client for the ids of topics, which no consumer tells."""
 
     def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object, log: LibrdkafkaLog) -> None:
         from confluent_kafka import Consumer
@@ -53,7 +48,6 @@ class KeptConsumer:
         self.client = KafkaClient(settings, patience_seconds=ASK_SECONDS, log=log)
 
     def close(self) -> None:
-        """Close the connections."""
         self.consumer.close()
         self.client.close()
 
@@ -63,12 +57,7 @@ def _key(properties: Mapping[str, Any]) -> object:
 
 
 class ConsumerCache:
-    """Keeps consumers that are not in use. Safe to call from several threads.
-
-    Args:
-        idle_seconds: the time without use after which a consumer is closed.
-        most_idle: the largest number of kept consumers; the consumer unused for longest is closed first.
-    """
+    """Keeps consumers that are not in use: a few, of which the one unused for longest is closed first. Thread-safe."""
 
     def __init__(self, *, idle_seconds: float = IDLE_SECONDS, most_idle: int = MOST_IDLE) -> None:
         self._idle_seconds, self._most_idle = idle_seconds, most_idle
@@ -79,11 +68,7 @@ class ConsumerCache:
         self._timer: threading.Timer | None = None
 
     def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> KeptConsumer:
-        """Return a free consumer with these properties, a new consumer if none is kept.
-
-        Raises:
-            KafkaUnavailable: the properties are invalid.
-        """
+        """Return a free consumer with these properties. Raises KafkaUnavailable if they are invalid."""
         complete = settings.properties(properties)
         key = _key(complete)
         self._after_fork()
@@ -101,7 +86,6 @@ class ConsumerCache:
             return next((self._idle.pop(at) for at, kept in enumerate(self._idle) if kept.key == key), None)
 
     def give_back(self, kept: KeptConsumer) -> None:
-        """Take a consumer back. It reads no records until its next use."""
         if kept.errors.refused is not None:
             kept.close()
             return

@@ -33,9 +33,6 @@ DOUBT_SECONDS = 1.0
 all topics yet."""
 
 
-# -- discovery strategies -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TopicList:
     """All partitions of named topics."""
@@ -63,12 +60,10 @@ class TopicPattern:
     pattern: str
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether a partition is subscribed, be it there or not."""
         del partition
         return matches(self.pattern, topic)
 
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return the topics that match now."""
         del brokers, seen
         return list(client.topics_like(self.pattern).values())
 
@@ -80,11 +75,10 @@ class PartitionSet:
     partitions: tuple[TopicPartitionId, ...]
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether a partition is subscribed, be it there or not."""
         return (topic, partition) in self.partitions
 
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
-        """Return their topics, each with the named partitions only; partitions of topics seen before may be missing."""
+        """Return their topics with the named partitions only. Raises as `TopicList.topics`."""
         names = sorted({topic for topic, _ in self.partitions})
         found = client.topics(names)
         there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
@@ -105,15 +99,11 @@ class PartitionSet:
 Subscriber = TopicList | TopicPattern | PartitionSet
 
 
-# -- state --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class KafkaEnumeratorState:
     """The state of the enumerator for a restart.
 
     Attributes:
-        splits: the known splits.
         topic_ids: topic -> its first id, "" while its brokers know no ids; another id means another topic of that name.
     """
 
@@ -151,18 +141,8 @@ class KafkaStateSerializer:
         return KafkaEnumeratorState(self._splits.deserialize(1, packed.splits), packed.topic_ids)
 
 
-# -- the enumerator -----------------------------------------------------------------------------------------------
-
-
 class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
-    """Discovers partitions and assigns each to one reader for good, a topic's partitions evenly over all readers.
-
-    Args:
-        start: where the first partitions begin; later partitions begin at their first record.
-        stop: where partitions end, looked up when they are found; None: partitions do not end.
-        period_seconds: time from one discovery to the next; None: one discovery, at the start.
-        client: asks the brokers; by default a new client, made from the settings.
-    """
+    """Discovers partitions and assigns each to one reader for good, a topic's partitions evenly over all readers."""
 
     def __init__(
         self,

@@ -46,15 +46,10 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FirstRow:
-    """The first row from an offset on.
+    """The first row from an offset on."""
 
-    Attributes:
-        offset: its offset; None: no row comes before the end of the partition.
-        time_us: its timestamp; None: without a timestamp or a row.
-    """
-
-    offset: int | None = None
-    time_us: int | None = None
+    offset: int | None = None  # None: no row comes before the end of the partition
+    time_us: int | None = None  # None: without a timestamp or a row
 
 
 @dataclass(slots=True)
@@ -76,7 +71,7 @@ class _Seen:
         self.offsets, self.times_ms = [np.concatenate(self.offsets)], [np.concatenate(self.times_ms)]
 
     def first_from(self, offset: int) -> FirstRow | None:
-        """Return the first row from an offset on, None if it is not among the delivered rows."""
+        """The first row from an offset on, None if it is not among the delivered rows."""
         if offset < self.begin or not self.rows or int(self.offsets[-1][-1]) < offset:
             return None
         if len(self.offsets) > 1:
@@ -87,11 +82,7 @@ class _Seen:
 
 
 class FirstRows:
-    """The first rows from offsets on. For one thread at a time.
-
-    Args:
-        settings: how to reach the brokers, and which records are rows (`read_committed`).
-    """
+    """The first rows from offsets on. For one thread at a time."""
 
     def __init__(
         self,
@@ -107,14 +98,7 @@ class FirstRows:
     def find(
         self, wanted: Mapping[str, tuple[TopicPartitionId, int]]
     ) -> tuple[dict[str, FirstRow], dict[TopicPartitionId, Exception]]:
-        """Find the first row from each offset on.
-
-        Args:
-            wanted: split id -> (topic and partition, offset).
-
-        Returns:
-            (first rows by split id, without unknown rows; errors of partitions that were asked and did not answer).
-        """
+        """Return the first rows by split id, without unknown rows, and the errors of partitions without an answer."""
         found: dict[str, FirstRow] = {}
         ask: dict[TopicPartitionId, int] = {}
         names: dict[TopicPartitionId, str] = {}
@@ -144,7 +128,6 @@ class FirstRows:
         return found, failed
 
     def forget(self, name: str) -> None:
-        """Forget a split that will not be asked about any more."""
         self._seen.pop(name, None)
         self._retry_at_seconds.pop(name, None)
 
@@ -164,7 +147,6 @@ class _Look:
     def at(
         self, wanted: Mapping[TopicPartitionId, int]
     ) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
-        """Return the rows of each partition, and the errors of partitions that did not answer."""
         from confluent_kafka import TopicPartition
 
         self._wanted, self._seen = dict(wanted), {key: _Seen(at) for key, at in wanted.items()}

@@ -20,12 +20,7 @@ _log = logging.getLogger("lowmark")
 
 
 class LibrdkafkaLog:
-    """Passes librdkafka's log to the logger `lowmark`: at most one line of a kind in ten seconds.
-
-    Args:
-        redact: takes secrets out of a text.
-        drop: unwanted kinds, such as "CONFWARN".
-    """
+    """Passes librdkafka's log to the logger `lowmark`: at most one line of a kind in ten seconds, none to `drop`."""
 
     QUIET_SECONDS = 10.0
 
@@ -40,7 +35,7 @@ class LibrdkafkaLog:
         self._left_out: dict[str, int] = {}
 
     def dropping(self, kinds: frozenset[str]) -> LibrdkafkaLog:
-        """Return a log for another client that drops these kinds; both together pass at most one line of a kind."""
+        """The log of another client, which drops these kinds; both together pass at most one line of a kind."""
         other = copy(self)
         other._drop = kinds  # noqa: SLF001  # of its own class
         return other
@@ -65,15 +60,13 @@ class ClientErrors:
     """Takes the errors of a client's callbacks, such as an absent broker or a refused login; logs and keeps them.
 
     Attributes:
-        said: the last error, None without errors.
-        refused: the error of a refused login, None if none was refused.
         unreachable: whether no connection can be made, by the last error, in contrast to a silent broker.
     """
 
     def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
         self.log, self._settings = log, settings
-        self.said: str | None = None
-        self.refused: str | None = None
+        self.said: str | None = None  # the last error
+        self.refused: str | None = None  # the error of a refused login
         self.unreachable = False
 
     def __call__(self, error: KafkaError) -> None:
@@ -87,11 +80,7 @@ class ClientErrors:
 
 
 def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
-    """Make a client; the error for an invalid property names the property.
-
-    Raises:
-        KafkaUnavailable: a property is invalid.
-    """
+    """Make a client. Raises KafkaUnavailable with the name of an invalid property."""
     from confluent_kafka import KafkaException
 
     try:

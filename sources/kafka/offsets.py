@@ -25,7 +25,7 @@ class KafkaOffsets:
     """A position in every partition. Make it by a factory method, not by the fields.
 
     Attributes:
-        kind: "earliest", "latest", "timestamp", "offsets" or "committed".
+        kind: the name of the factory method.
         time_us: for "timestamp": event time, microseconds since the epoch.
         by_partition: for "offsets": ((topic, partition), offset or another position of that partition), sorted.
         otherwise: the position for the remaining partitions.
@@ -51,11 +51,7 @@ class KafkaOffsets:
 
     @classmethod
     def timestamp(cls, time_us: int) -> KafkaOffsets:
-        """Return the position of the first record with that timestamp or a later timestamp; the end without one.
-
-        Args:
-            time_us: microseconds since the epoch.
-        """
+        """Return the position of the first record at that time (microseconds) or later; the end without one."""
         return cls("timestamp", time_us=time_us, otherwise=cls.latest())
 
     @classmethod
@@ -98,16 +94,7 @@ class KafkaOffsets:
         otherwise: str | KafkaOffsets | None = None,
         option: str = "start",
     ) -> KafkaOffsets:
-        """Return the position for a user's value.
-
-        Args:
-            given: a position, its name, or offsets by (topic, partition).
-            otherwise: see `offsets`.
-            option: name of the option, for errors.
-
-        Raises:
-            InvalidKafkaOption: the value is no position.
-        """
+        """Return the position for a user's value; `otherwise` as in `offsets`. Raises InvalidKafkaOption."""
         if isinstance(given, KafkaOffsets):
             return given
         if isinstance(given, Mapping):
@@ -119,7 +106,6 @@ class KafkaOffsets:
         return simple[name]()
 
     def for_partition(self, partition: TopicPartitionId) -> int | KafkaOffsets | None:
-        """Return the position of one partition in `by_partition`; None if the partition is not there."""
         return dict(self.by_partition).get(partition)
 
 

@@ -36,12 +36,9 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             the partitions where a search by time found an offset without a row.
 
     Args:
-        go_on: whether lost records are logged and counted, instead of raised.
         searchable: whether rows have the searched time.
         transactional: whether partitions have transactions; None: unknown, so the row of a claim is looked at.
         subscribes: whether (topic, partition) shall still be read; None: all partitions.
-        client: asks the brokers; by default a new client, made from the settings.
-        consumers: gives the consumer that looks at found rows.
     """
 
     def __init__(
@@ -69,13 +66,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         """Say where each partition ends: at its last stable offset if only committed records are read.
 
         A partition without a leader is missing in the answer. If no partition answers, the question is repeated until
-        the allowed time is over (`give_up_after`).
-
-        A partition that is no longer subscribed, after a restart with other topics, is finished at its start.
-
-        Raises:
-            KafkaDataLost: records from a split's start on were deleted by retention, or with their topic.
-            KafkaUnavailable: no broker answered in time.
+        the allowed time is over (`give_up_after`). Raises KafkaDataLost, KafkaUnavailable.
         """
         for name in self._long_not_asked(splits):
             self._no_rows.pop(name, None)
@@ -131,18 +122,10 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def find_time(self, splits: Sequence[KafkaSplit], time_us: int) -> Mapping[str, int | None] | None:
         """Find the first offset with that record timestamp or a later timestamp, in all partitions by one request.
 
-        Kafka keeps milliseconds. A partition without a leader is missing in the answer, as in `latest`.
-
-        Brokers also find offsets without a row: the markers that end transactions, which have the broker's time and are
-        found for all times up to that time, while older rows follow; and records of aborted transactions.
-        `claims` detects this. If such an offset turned out to hide older rows, its partition is missing in later
-        answers while that unread offset would be the answer: the partition is then read by shares.
-
-        Returns:
-            None if the rows have no column `timestamp`, or if the user says that all partitions have transactions.
-
-        Raises:
-            KafkaUnavailable: no broker answered in time.
+        A partition without a leader is missing in the answer, as in `latest`. Brokers also find offsets without a row
+        (see `first_rows.py`), which `claims` detects. If such an offset turned out to hide older rows, its partition is
+        missing in later answers while that unread offset would be the answer: the partition is then read by shares.
+        None if rows have no column `timestamp`, or if the user says that all partitions have transactions.
         """
         if not self._searchable or self._transactional:
             return None
@@ -195,7 +178,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return time_us if there else EARLIEST_US
 
     def cut(self, stops: Sequence[tuple[KafkaSplit, int]]) -> Sequence[tuple[KafkaSplit, KafkaSplit]]:
-        """Cut splits at offsets; both parts say which lost offsets are counted already."""
+        """Both parts say which lost offsets are counted already."""
         told = [replace(split, lost_before=self._loss.told_to(split.split_id, split.lost_before)) for split, _ in stops]
         return super().cut([(split, stop) for split, (_, stop) in zip(told, stops, strict=True)])
 
@@ -232,7 +215,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         return rows
 
     def _hide(self, splits: Sequence[KafkaSplit]) -> None:
-        """Remember offsets without a row whose following rows do not have the time either."""
+        """Remember offsets without a row, behind which rows do not have the time either."""
         new = [split for split in splits if split.split_id not in self._no_rows]
         self._no_rows.update((split.split_id, split.start) for split in splits)
         if not new:
@@ -244,7 +227,6 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         )  # fmt: skip
 
     def _example(self, failed: Mapping[TopicPartitionId, Exception]) -> tuple[str, str]:
-        """A failed partition, and the reason."""
         if not failed:
             return "", ""
         (topic, partition), error = next(iter(failed.items()))

@@ -5,8 +5,8 @@ transactions have offsets of their own, so the last offset of a range may never 
 record at or after the stop comes, when the client reports the end of the partition there, or when its last offset was
 read.
 
-Fetches fit the range, because librdkafka reads ahead, by default a megabyte or 100,000 records of every partition: a
-range of 500 records would cost two hundred times its own size.
+Fetches fit the range: librdkafka reads a megabyte or 100,000 records of every partition ahead by default, two hundred
+times the size of a range of 500 records.
 
 One file, because a consumer returns records, ends and errors of all ranges by the same call.
 """
@@ -65,11 +65,7 @@ _record_bytes: dict[str, float] = {}
 
 
 def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]:
-    """Return librdkafka's properties for ranges of partitions.
-
-    Args:
-        rows: number of offsets of each range, 1 or more.
-        record_bytes: rough size of a record, bytes.
+    """Return librdkafka's properties for ranges of so many offsets, and records of about that size in bytes.
 
     >>> fetch_properties([500, 20], 100.0)["fetch.message.max.bytes"]
     65536
@@ -93,17 +89,13 @@ def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]
 
 @dataclass(slots=True, eq=False)
 class _Range:
-    """The progress of one split.
-
-    Attributes:
-        given: the position before which all rows were handed out.
-    """
+    """The progress of one split."""
 
     split: KafkaSplit
     position: int
     stop: int
     chunks: list[list[pa.Array[Any]]]
-    given: int
+    given: int  # the position before which all rows were handed out
     rows: int = 0
 
     @property
@@ -126,12 +118,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     A topic that was created anew has other records at the same offsets. The reader hands out fetched rows if the topic
     still has the planned id, because a topic with that id now had that id during the fetch.
-
-    Attributes:
-        metrics: counts `lost_offsets` and `data_losses`.
-
-    Args:
-        go_on: whether lost records are logged and counted, instead of raised.
     """
 
     def __init__(
@@ -156,8 +142,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._patience_seconds = FIRST_PATIENCE_SECONDS
         self._rows = self._bytes = 0
         self._topics: set[str] = set()
-
-    # -- the split reader's methods
 
     def handle_splits_changes(self, change: SplitChange[KafkaSplit]) -> None:
         if isinstance(change, SplitsAddition):
@@ -346,7 +330,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return not any(each.given < each.position and each.split.topic not in there for each in fetched)
 
     def _topics_there(self, ranges: Sequence[_Range]) -> Mapping[str, Topic] | None:
-        """Ask for the topics of ranges; None without an answer."""
+        """The topics of ranges; None without an answer."""
         try:
             return self._used.client.topics(sorted({each.split.topic for each in ranges}))
         except KafkaUnavailable as silent:
@@ -358,8 +342,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     ) -> bool:
         """Finish the ranges whose topic or partition is deleted or another one; return whether there is one.
 
-        Args:
-            at_last: whether a topic or partition that is absent now counts as deleted at once.
+        With `at_last`, a topic or partition that is absent now counts as deleted at once.
         """
         now_seconds, lost, since = self._now_seconds(), False, self._absent_since_seconds
         self._absent_since_seconds = {}
@@ -376,7 +359,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return lost
 
     def _lose_topic(self, each: _Range, reason: str) -> None:
-        """Drop the rows of a range that were not handed out, because their topic is unknown, and finish the range."""
+        """Finish a range without the rows that were not handed out, because their topic is unknown."""
         each.rows, each.chunks, each.position = 0, [[] for _ in each.chunks], each.given
         self._loss.found(each.split, each.position, None, reason, topic_gone=True)
         each.given = each.stop
@@ -419,7 +402,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return False
 
     def _out_of_range(self, each: _Range) -> None:
-        """Handle a position outside the partition: records were deleted, or the partition is shorter now."""
+        """Take a position outside the partition: records were deleted, or the partition is shorter now."""
         from confluent_kafka import KafkaException
 
         try:
@@ -469,7 +452,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._used.consumer.incremental_assign([each.at_position()])
 
     def _check_alive(self, active: Sequence[_Range]) -> None:
-        """Raise an error if nothing came for too long, or if a login was refused."""
         if (refused := self._used.errors.refused) is not None:
             raise self._unavailable(active[0], refused, "check user, password and mechanism.")
         now_seconds = self._now_seconds()
@@ -533,7 +515,7 @@ def collecting_nothing() -> Iterator[None]:
 
 
 def _absent(each: _Range, topic: Topic | None) -> str | None:
-    """Return what does not exist, by an answer about the topic of a range; None if topic and partition exist."""
+    """What of a range does not exist, by an answer about its topic; None: both exist."""
     if topic is None:
         return "topic"
     # A partition whose rows came exists.

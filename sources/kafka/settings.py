@@ -18,7 +18,7 @@ _SHORT_SECRET = 6  # characters
 
 
 class KafkaSettings:
-    """The settings for reaching the brokers, without secrets in their texts.
+    """How to reach the brokers.
 
     Args:
         bootstrap_servers: "host:port,host:port".
@@ -51,12 +51,10 @@ class KafkaSettings:
 
     @property
     def place(self) -> str:
-        """The brokers, for people."""
         return without_login(self.bootstrap_servers)
 
     @property
     def group_id(self) -> str | None:
-        """The consumer group, None if the user named no group."""
         group = self._options.get("group.id")
         return None if group is None else str(group)
 

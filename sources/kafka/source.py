@@ -161,10 +161,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
-        """Make a source from options with Spark's names, listed in `spark_options`.
-
-        Raises:
-            InvalidKafkaOption: an option is invalid or unknown.
+        """Make a source from options with Spark's names, listed in `spark_options`. Raises InvalidKafkaOption.
 
         >>> KafkaSource.from_options({"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders,returns"})
         KafkaSource(broker:9092, topics=orders,returns)

@@ -54,10 +54,7 @@ _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 
 
 def arguments(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `KafkaSource`.
-
-    Raises:
-        InvalidKafkaOption: an option is not what it can be, is missing, or is not known.
+    """Return the arguments of `KafkaSource`. Raises InvalidKafkaOption.
 
     >>> arguments({"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "failOnDataLoss": "false"})["topics"]
     ['orders']

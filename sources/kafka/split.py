@@ -20,8 +20,6 @@ class KafkaSplit(SourceSplit):
     old topic end at their positions.
 
     Attributes:
-        topic: name of the topic.
-        partition: number of the partition.
         topic_id: distinguishes topics of the same name; "" if brokers are too old for ids.
         lost_before: the offset before which all lost offsets were counted by the planner, so no reader counts them
             again; 0: none.
@@ -64,14 +62,7 @@ class DataLoss(KnownLosses):
     def found(
         self, split: KafkaSplit, start: int, resume: int | None, reason: str, *, topic_gone: bool = False
     ) -> None:
-        """Handle the loss of offsets from `start` up to `resume` (None: all later offsets), once.
-
-        Args:
-            topic_gone: whether the topic of the records does not exist any more.
-
-        Raises:
-            KafkaDataLost: unless reading goes on.
-        """
+        """Raise KafkaDataLost for offsets from `start` up to `resume` (None: all later ones), or count them once."""
         lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason, topic_gone)
         until = split.stop if resume is None else resume
         self.take_range(lost, split.split_id, start, until, told_to=split.lost_before)

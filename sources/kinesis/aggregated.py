@@ -33,7 +33,7 @@ PackedRecord = tuple[str, "str | None", bytes]
 
 
 class MalformedPacket(LowmarkError, ValueError):
-    """A record begins as a packet but is not a valid packet; the caller that knows the record catches this error."""
+    """A record begins as a packet but is no valid one; the caller that knows the record catches this error."""
 
     why: str  # the fault of the packet
     _fact = "{why}"
@@ -46,13 +46,7 @@ def is_packed(data: bytes) -> bool:
 
 
 def unpacked(data: bytes) -> list[PackedRecord]:
-    """Return the records in a packet, in order.
-
-    Args:
-        data: data of a record of Kinesis for which `is_packed` is true.
-
-    Raises:
-        MalformedPacket: the packet is not valid.
+    """Return the records in a packet, in order. Raises MalformedPacket.
 
     >>> message = bytes([0x0A, 1, 97, 0x1A, 5, 0x08, 0, 0x1A, 1, 120])
     >>> unpacked(MAGIC + message + md5(message))
@@ -97,7 +91,7 @@ def _record(body: bytes, keys: list[str], hashes: list[str]) -> PackedRecord:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message of protobuf, each with its number and an integer or bytes."""
+    """The fields of a message of protobuf: (number, an integer or bytes)."""
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at)

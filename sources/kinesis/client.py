@@ -52,16 +52,7 @@ PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KinesisSettings:
-    """The settings for reaching the service, without secrets.
-
-    Attributes:
-        region: such as "eu-west-1"; None: boto3's own.
-        endpoint_url: the endpoint; None: the endpoint of the region.
-        profile: a profile of the shared credentials file; None: boto3's own.
-        role_arn: a role to assume; None: no role.
-        role_session_name, role_external_id: for the role; None: boto3's own name, no external id.
-        give_up_seconds: how long the service may be away or throttle.
-    """
+    """How to reach the service, without secrets; the fields are arguments of `KinesisSource`."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -73,7 +64,6 @@ class KinesisSettings:
 
     @property
     def place(self) -> str:
-        """Endpoint or region, for people."""
         return without_login(self.endpoint_url or self.region or "its default region")
 
     def __repr__(self) -> str:
@@ -81,7 +71,7 @@ class KinesisSettings:
 
 
 class IteratorExpired(LowmarkError):
-    """An iterator was not used for five minutes. The caller of the iterator catches this error."""
+    """An iterator was not used for five minutes, or its stream was deleted. The caller catches this error."""
 
     _fact = "the iterator has expired"
     _hint = "a new one is asked for."
@@ -90,7 +80,7 @@ class IteratorExpired(LowmarkError):
 class ShardGone(LowmarkError):
     """A shard or a stream does not exist. The caller that knows the lost records catches this error."""
 
-    cause: str  # the service's code and text
+    cause: str
     _fact = "{cause}"
     _hint = ""
 
@@ -98,25 +88,19 @@ class ShardGone(LowmarkError):
 class PlaceRefused(LowmarkError):
     """A sequence number does not belong to the asked shard. The caller that knows the split catches this error."""
 
-    cause: str  # the service's code and text
+    cause: str
     _fact = "{cause}"
     _hint = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer of GetRecords.
-
-    Attributes:
-        iterator: the iterator for the next page; None at the end of a closed shard.
-        behind_ms: how far behind the newest record of the shard the page ends; 0: no more records are there now.
-        children: at the end of a closed shard, the shards that follow; empty if the service does not name them.
-    """
+    """One answer of GetRecords."""
 
     records: list[dict[str, Any]]
-    iterator: str | None
-    behind_ms: int
-    children: frozenset[str] = frozenset()
+    iterator: str | None  # for the next page; None at the end of a closed shard
+    behind_ms: int  # how far behind the newest record of the shard it ends; 0: no more records are there now
+    children: frozenset[str] = frozenset()  # the shards after a closed one; empty if the service does not name them
 
 
 class KinesisClient:
@@ -159,7 +143,6 @@ class KinesisClient:
         return int(self._now_seconds() * 1_000)
 
     def shards(self, stream: str) -> list[dict[str, Any]]:
-        """List all shards of a stream that are not expired."""
         asked, found = _stream(stream), list[dict[str, Any]]()
         while True:
             answer = self.call("list_shards", asked, f"list the shards of {stream_name(stream)!r}")
@@ -169,7 +152,6 @@ class KinesisClient:
             asked = {"NextToken": answer["NextToken"]}
 
     def streams(self) -> list[str]:
-        """List the names of all streams."""
         asked, found = dict[str, Any](), list[str]()
         while True:
             answer = self.call("list_streams", asked, "list the streams")
@@ -183,11 +165,7 @@ class KinesisClient:
         return int(self._summary(stream)["RetentionPeriodHours"]) * 3_600_000
 
     def created_ms(self, stream: str) -> int:
-        """When a stream was made, milliseconds since the epoch.
-
-        Raises:
-            KinesisStreamMissing: there is no stream of that name.
-        """
+        """When a stream was made, milliseconds since the epoch. Raises KinesisStreamMissing."""
         return milliseconds(self._summary(stream)["StreamCreationTimestamp"])
 
     def _summary(self, stream: str) -> Mapping[str, Any]:
@@ -197,12 +175,7 @@ class KinesisClient:
         return summary
 
     def iterator(self, stream: str, shard: str, cursor: str, *, patience_seconds: float | None = None) -> str:
-        """Return an iterator at a place. Waits for a time in the service's future.
-
-        Raises:
-            ShardGone: the shard does not exist.
-            PlaceRefused: the sequence number does not belong to this shard.
-        """
+        """Return an iterator at a place. Waits for a time in the service's future. Raises ShardGone, PlaceRefused."""
         kind, _, where = cursor.partition(" ")
         asked = {**_stream(stream), "ShardId": shard, "ShardIteratorType": kind}
         if kind == "AT_TIMESTAMP":
@@ -216,12 +189,7 @@ class KinesisClient:
     def records(
         self, stream: str, shard: str, iterator: str, limit: int, *, patience_seconds: float | None = None
     ) -> Page:
-        """Read records, as soon as the shard's pace allows it.
-
-        Raises:
-            IteratorExpired: a new iterator is needed, because this one was unused for long or its stream was deleted.
-            ShardGone: the shard or the stream does not exist any more.
-        """
+        """Read records, as soon as the shard's pace allows it. Raises IteratorExpired, ShardGone."""
         asked: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
         if stream.startswith("arn:"):
             asked["StreamARN"] = stream
@@ -238,7 +206,6 @@ class KinesisClient:
         return Page(answer["Records"], answer.get("NextShardIterator"), behind_ms, children)
 
     def wait_seconds(self, stream: str, shard: str) -> float:
-        """How long to wait before a shard may be read."""
         return self._pace(stream, shard).wait_seconds(now_seconds=self._now_seconds())
 
     def lend(self, stream: str, shard: str) -> float:
@@ -267,12 +234,8 @@ class KinesisClient:
         """Ask until there is an answer.
 
         Args:
-            asked: its arguments.
             patience_seconds: how long all attempts may take; None: the time of the settings.
             gone: whether a missing shard or a refused place raises an internal error for the caller.
-
-        Raises:
-            KinesisUnavailable, KinesisRefused, KinesisStreamMissing: as their docstrings say.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -379,7 +342,7 @@ def _client(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -
 
 
 def _time_of(value: Any) -> datetime:
-    """Parse a time in an answer: a number of seconds in records, another form in other services."""
+    """A time in an answer: a number of seconds in records, another form in other services."""
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, timezone.utc)
     from botocore.utils import parse_timestamp

@@ -21,12 +21,7 @@ class ServiceClock:
         self._before: tuple[int, int] | None = None
 
     def hear(self, date_ms: int, *, asked_ms: int, answered_ms: int) -> None:
-        """Take in the Date of an answer.
-
-        Args:
-            date_ms: milliseconds since the epoch, whole seconds.
-            asked_ms: when the question was sent, by a clock that never goes back.
-        """
+        """Take in the Date of an answer, in whole seconds; the own times are of a clock that never goes back."""
         window = self._window
         if self._began_ms is None or answered_ms >= self._began_ms + WINDOW_MS:
             self._before, self._began_ms, window = window, answered_ms, None

@@ -31,14 +31,7 @@ UserRecord = tuple[str, bytes, "int | None", "str | None"]
 
 
 class KinesisColumns:
-    """The chosen columns.
-
-    Args:
-        names: some of `COLUMNS`, each once.
-
-    Raises:
-        InvalidKinesisOption: an unknown name, or a name twice.
-    """
+    """The chosen columns. Raises InvalidKinesisOption for an unknown name, or a name twice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -111,12 +104,9 @@ def rows_in(record: dict[str, Any]) -> int:
 
 
 def user_records(record: dict[str, Any], split: KinesisSplit) -> list[UserRecord]:
-    """Return the user records of a record of Kinesis: the record itself, or the records packed into it.
+    """Return the record itself, or the records packed into it. Raises MalformedPacket.
 
     Records of another shard are left out, because the producer sends them again after a reshard.
-
-    Raises:
-        MalformedPacket: the record begins as a packet but is not valid.
     """
     if not is_packed(record["Data"]):
         return [_alone(record)]

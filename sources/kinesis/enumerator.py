@@ -30,18 +30,7 @@ def create_enumerator(
     known: DiscoveredSplits[KinesisSplit],
     client: KinesisClient | None = None,
 ) -> DiscoveringEnumerator[KinesisSplit]:
-    """Make the enumerator.
-
-    Args:
-        context: the context from the coordinator.
-        settings: how to reach the service.
-        start: where the first shards begin; later shards begin at their first record.
-        stop: where shards end; None: shards do not end.
-        go_on: whether lost records are logged and counted, instead of raised.
-        period_seconds: time from one discovery to the next; None: one discovery, at the start.
-        known: the state to go on from.
-        client: asks the service; by default a new client.
-    """
+    """Make the enumerator. The first shards begin at `start`, later ones at their first record."""
     asks = client if client is not None else KinesisClient(settings)
     loss = DataLoss(go_on=go_on, metrics=context.metric_group)
 
@@ -62,11 +51,7 @@ def create_enumerator(
 
 
 def discovered(streams: Streams, client: KinesisClient) -> list[KinesisSplit]:
-    """Return all existing shards.
-
-    Raises:
-        KinesisStreamMissing: a named stream does not exist. A stream of a pattern was deleted after its listing.
-    """
+    """Return all existing shards. Raises KinesisStreamMissing for a named stream."""
     found: list[KinesisSplit] = []
     for stream in streams.find(client.streams):
         try:
@@ -74,6 +59,7 @@ def discovered(streams: Streams, client: KinesisClient) -> list[KinesisSplit]:
         except KinesisStreamMissing:
             if streams.pattern is None:
                 raise
+            # A stream of a pattern was deleted after its listing.
     return found
 
 
@@ -102,11 +88,7 @@ def _parents(shard: Mapping[str, Any]) -> list[str]:
 
 
 def _check_listed(splits: Sequence[KinesisSplit], start: KinesisPosition, loss: DataLoss) -> None:
-    """Report each shard where another reader stopped, if the shard is not listed and so cannot be read on.
-
-    Raises:
-        KinesisDataLost: unless reading goes on.
-    """
+    """Report each shard where another reader stopped, if the shard is not listed and so cannot be read on."""
     listed = {split.split_id for split in splits}
     for (stream, shard), sequence in start.after:
         if (name := split_id(stream, shard)) not in listed:

@@ -40,38 +40,26 @@ MOST_ROWS = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record that was looked at.
-
-    Attributes:
-        behind: the position after the record.
-    """
+    """A record that was looked at."""
 
     sequence: int
     time_ms: int
     rows: int
     size_bytes: int
-    behind: int = 0
+    behind: int = 0  # the position after the record
 
 
 @dataclass(slots=True)
 class Reading:
-    """Reads on from a place in a shard, page after page, with a new iterator after an expired one.
-
-    Attributes:
-        patience_seconds: how long one answer may take; None: the time of the settings.
-    """
+    """Reads on from a place in a shard, page after page, with a new iterator after an expired one."""
 
     split: KinesisSplit
     place: str
-    patience_seconds: float | None = None
+    patience_seconds: float | None = None  # how long one answer may take; None: the time of the settings
     _iterator: str | None = None
 
     def page(self, client: KinesisClient, limit: int) -> Page:
-        """Return the next page. Do not call this after the end of a closed shard.
-
-        Raises:
-            KinesisUnavailable, ShardGone, PlaceRefused: see `KinesisClient`.
-        """
+        """Return the next page; not to be called after the end of a closed shard. Raises as `KinesisClient`."""
         split, patience = self.split, self.patience_seconds
         for _ in range(EXPIRIES):
             try:
@@ -92,34 +80,23 @@ class Reading:
 
 @dataclass(slots=True)
 class ShardLook:
-    """The knowledge of one shard. For one thread at a time.
+    """The knowledge of one shard. For one thread at a time."""
 
-    Attributes:
-        base: the place where the records ahead begin.
-        closed: whether they end at the final end of a closed shard.
-        children: the shards that the last page of a closed shard names as its successors.
-        at_tip: whether they reached the present end of the shard.
-        tip: the last known record, if the records ahead do not reach the end.
-        behind_ms: how far their end is behind the newest record.
-        looked_ms: the time of the last look, by the service's clock.
-        answers: number of pages read, ahead or at the end.
-    """
-
-    base: str
+    base: str  # the place where the records ahead begin
     start: int
     ahead: list[Seen] = field(default_factory=list)
-    closed: bool = False
-    children: frozenset[str] = frozenset()
-    at_tip: bool = False
-    tip: Seen | None = None
-    behind_ms: int = 0
-    looked_ms: int = 0
+    closed: bool = False  # whether they end at the final end of a closed shard
+    children: frozenset[str] = frozenset()  # what the last page of a closed shard names as its successors
+    at_tip: bool = False  # whether they reach the present end of the shard
+    tip: Seen | None = None  # the last known record, if they do not
+    behind_ms: int = 0  # how far their end is behind the newest record
+    looked_ms: int = 0  # when it was last looked, by the service's clock
     looked_seconds: float | None = None
     tail_seconds: float | None = None
     dense: float = 0.0  # largest number of rows in a millisecond that a look has found
     dense_bytes: float = 0.0
     highest_ms: int = 0
-    answers: int = 0
+    answers: int = 0  # number of pages read, ahead or at the end
     _reading: Reading | None = None  # reads on after the records ahead
     _read: list[Seen] = field(default_factory=list)  # the records ahead, and some records before them
     _origin: str = ""  # the place where ``_read`` begins
@@ -127,8 +104,6 @@ class ShardLook:
 
     def __post_init__(self) -> None:
         self._origin, self._origin_start = self.base, self.start
-
-    # -- the split's place
 
     def align(self, split: KinesisSplit) -> None:
         """Begin where a split goes on; forget the records before. A step forward makes a new look due."""
@@ -176,22 +151,19 @@ class ShardLook:
         if self.tip is not None:
             self.tip = replace(self.tip, behind=max(position + 1, self.tip.time_ms + 1))
 
-    # -- looking
-
     def refresh(
         self, client: KinesisClient, split: KinesisSplit, *, now_seconds: Callable[[], float], poll_seconds: float,
         patience_seconds: float,
-    ) -> bool:  # fmt: skip
-        """Look, if a look is due; return whether there was one."""
+    ) -> None:  # fmt: skip
+        """Look, if a look is due."""
         now = now_seconds()
         if self.looked_seconds is not None and (self.closed or now < self.looked_seconds + poll_seconds):
-            return False
+            return
         self._read_on(client, split, patience_seconds)
         if not self.at_tip and (self.tail_seconds is None or now >= self.tail_seconds + poll_seconds):
             self._look_at_tail(client, split, patience_seconds)
             self.tail_seconds = now
         self.looked_seconds = now
-        return True
 
     def _read_on(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
         """Look further ahead, up to `AHEAD_RECORDS`. Do nothing for a shard that is not read and has as many ahead."""
@@ -277,15 +249,12 @@ class ShardLook:
         return page
 
     def _note(self, seen: Sequence[Seen]) -> None:
-        """Remember the density of records, and the latest time."""
         if not seen:
             return
         self.highest_ms = max(self.highest_ms, *(each.time_ms for each in seen))
         span_ms = max(1, seen[-1].time_ms - seen[0].time_ms + 1)
         self.dense = max(sum(each.rows for each in seen) / span_ms, self.dense / 2)
         self.dense_bytes = max(sum(each.size_bytes for each in seen) / span_ms, self.dense_bytes / 2)
-
-    # -- answers
 
     @property
     def end(self) -> int:
@@ -299,7 +268,6 @@ class ShardLook:
         return self._count(position, lambda seen: seen.rows, self.dense)
 
     def bytes_before(self, position: int) -> int:
-        """The number of bytes before a position, likewise."""
         return self._count(position, lambda seen: seen.size_bytes, self.dense_bytes)
 
     def _count(self, position: int, of: Callable[[Seen], int], dense: float) -> int:
@@ -344,7 +312,6 @@ class ShardLook:
         return position if self.at_tip else time_ms
 
     def first(self) -> Seen | None:
-        """The next record, if it was looked at."""
         return self.ahead[0] if self.ahead else None
 
     def before_next(self, place: str) -> str:
@@ -391,7 +358,7 @@ class ShardLook:
 
 
 def _is_before(cursor: str, sequence: int) -> bool:
-    """Whether a record lies after a place, as far as the place shows."""
+    """Whether a place lies before a record, as far as the place shows."""
     kind, _, number = cursor.partition(" ")
     if kind == "AT_SEQUENCE_NUMBER":
         return int(number) <= sequence

@@ -13,12 +13,7 @@ MOST_SHARDS = 10_000
 
 
 class Pace:
-    """The time of the next read of one shard.
-
-    Args:
-        reads_per_second: largest number of reads in a second; None: any number.
-        bytes_per_second: largest number of bytes in a second; None: any number.
-    """
+    """The time of the next read of one shard; None: any number of reads, or bytes."""
 
     def __init__(self, reads_per_second: float | None, bytes_per_second: float | None) -> None:
         self._read_seconds = 0.0 if reads_per_second is None else 1.0 / reads_per_second
@@ -26,7 +21,6 @@ class Pace:
         self._next_seconds = 0.0
 
     def wait_seconds(self, *, now_seconds: float) -> float:
-        """How long to wait before the next read."""
         return round(max(0.0, self._next_seconds - now_seconds), 6)
 
     def hold(self, *, now_seconds: float, for_seconds: float) -> None:

@@ -43,12 +43,10 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         metrics: counts `data_losses`, `unanswered_shards`, `throttled_requests`; shows `millis_behind_latest`.
 
     Args:
-        go_on: whether lost records are logged and counted, instead of raised.
-        named: whether streams are given by name: a missing named stream is an error even if losses are passed.
+        named: whether streams are given by name: a missing one is an error even if losses are passed.
         searchable: whether rows have the searched time.
         disorder_us: how far arrival times may go back along a shard, microseconds: claims stay this far behind.
         subscribes: whether a stream of that name shall still be read; None: all streams.
-        rates: reads and bytes of one shard in a second; None: no limit.
     """
 
     def __init__(
@@ -85,17 +83,12 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             "millis_behind_latest", lambda: max((look.behind_ms for look in self._looks.values()), default=0)
         )
 
-    # -- how far shards can be read
-
     def latest(self, splits: Sequence[KinesisSplit]) -> Mapping[str, SplitEnd]:
         """Return the present end of each shard, by the last look.
 
         A shard without an answer within two seconds, such as a throttled shard, is missing in the answer. If no shard
-        answers, that is an error after the allowed time (`give_up_after`).
-
-        Raises:
-            KinesisDataLost: records from a split's cursor on expired, or its shard or stream does not exist any more.
-            KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable: as their docstrings say.
+        answers, that is an error after the allowed time (`give_up_after`). Raises KinesisDataLost,
+        KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable.
         """
         ends = self._drop_unsubscribed(splits)
         for split in splits:
@@ -156,7 +149,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         return 0 if look is None else look.answers
 
     def _look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
-        """Look at one shard; return and keep the reason if it did not answer."""
+        """Look at one shard; return and keep why it did not answer."""
         failed = self._try_look(split)
         if failed is None:
             self._failures.pop(split.split_id, None)
@@ -190,7 +183,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         return None
 
     def _pass_gone(self, split: KinesisSplit, cause: str) -> tuple[str, KinesisUnavailable] | None:
-        """Pass a missing shard, if that is a loss and losses may be passed."""
+        """Take a missing shard as a loss, if it is one."""
         try:
             created_ms = self._client.created_ms(split.stream)
         except KinesisUnavailable as silent:
@@ -268,8 +261,6 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         if silent_seconds > self._settings.give_up_seconds:
             raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)
 
-    # -- how many rows, and where a time begins
-
     def after_rows(self, split: KinesisSplit, rows: int, end: SplitEnd) -> int:
         look = self._aligned(split)
         if look is None:
@@ -313,15 +304,10 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             patience_seconds=patience_seconds,
         )  # fmt: skip
 
-    # -- fixing the rows
-
     def cut(self, stops: Sequence[tuple[KinesisSplit, int]]) -> Sequence[tuple[KinesisSplit, KinesisSplit]]:
         """Cut splits at positions: each slice has the sequence numbers of its first record and of its end.
 
         If a batch ends beyond the records that were looked at, the record at that time is searched.
-
-        Raises:
-            KinesisUnavailable: a record could not be searched in the allowed time.
         """
         if len(stops) < 2:
             return [self._cut(*each) for each in stops]

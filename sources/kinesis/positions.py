@@ -48,11 +48,7 @@ class KinesisPosition:
 
     @classmethod
     def of(cls, given: Any, *, option: str = "start") -> KinesisPosition:
-        """Read a user's value: a word of Kinesis, a time, or sequence numbers by (stream, shard).
-
-        Raises:
-            InvalidKinesisOption: the value is none of these.
-        """
+        """Read a word of Kinesis, a time, or sequence numbers by (stream, shard). Raises InvalidKinesisOption."""
         if isinstance(given, KinesisPosition):
             return given
         if isinstance(given, str) and given.upper() in {"TRIM_HORIZON", "LATEST"}:

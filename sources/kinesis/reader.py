@@ -51,10 +51,6 @@ class _Slice:
 class KinesisSplitReader(SplitReader[KinesisSplit]):
     """Reads slices in turn, with one read in each fetch.
 
-    Args:
-        go_on: whether lost records are logged and counted, instead of raised.
-        reads_per_second, bytes_per_second: limits of one shard for all reads of this process; None: no limit.
-
     Attributes:
         metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library
             but cannot be unpacked; each gives one row, unchanged.
@@ -112,8 +108,6 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
-
-    # -- one slice
 
     def _read(self, each: _Slice) -> Fetched:
         split, limit = each.split, min(max(FEW_RECORDS, each.left + each.left // 8), self._most_records)

@@ -162,10 +162,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KinesisSource:
-        """Make a source from options with Databricks' names, listed in `spark_options`.
-
-        Raises:
-            InvalidKinesisOption: an option is invalid or unknown.
+        """Make a source from options with Databricks' names, listed in `spark_options`. Raises InvalidKinesisOption.
 
         >>> KinesisSource.from_options({"streamName": "orders,returns", "region": "eu-west-1"})
         KinesisSource(eu-west-1, streams=orders,returns)

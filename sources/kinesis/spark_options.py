@@ -54,10 +54,7 @@ SECRETS = frozenset({"awsaccesskey", "awssecretkey", "awsaccesskeyid", "sessiont
 
 
 def arguments(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `KinesisSource`.
-
-    Raises:
-        InvalidKinesisOption: an option is not what it can be, is missing, or is not known.
+    """Return the arguments of `KinesisSource`. Raises InvalidKinesisOption.
 
     >>> arguments({"streamName": "orders", "initialPosition": "earliest"})["start"].kind
     'TRIM_HORIZON'

@@ -20,25 +20,18 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole events. The next chunk uses `data` again.
-
-    Attributes:
-        data: the bytes, perhaps with more bytes after the events.
-        ends: where in `data` each event ends.
-    """
+    """Whole events. The next chunk uses `data` again."""
 
     position: int
-    data: bytearray
-    ends: npt.NDArray[np.int64]
+    data: bytearray  # perhaps with more bytes after the events
+    ends: npt.NDArray[np.int64]  # where in `data` each event ends
 
     @property
     def after(self) -> int:
-        """The position after the last event."""
         return self.position + int(self.ends[-1])
 
     @property
     def begins(self) -> npt.NDArray[np.int64]:
-        """The position of each event."""
         begins = np.empty_like(self.ends)
         begins[0] = self.position
         begins[1:] = self.ends[:-1] + self.position
@@ -56,13 +49,11 @@ def chunks(
     """Read the events from `start` up to `stop`, both of them positions between events.
 
     Args:
-        stop: the byte after the last.
         opened: the segment, opened at `start`; it is closed at the end.
 
     Raises:
         PravegaEventBroken: `start` or `stop` is not between events, or bytes are no event.
-        Truncated, Gone: see `SegmentBytes.read_into`.
-        PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: as their docstrings say.
+        Truncated, Gone, PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see `SegmentBytes`.
     """
     if opened is None and start >= stop:
         return

@@ -49,28 +49,19 @@ class Silent(LowmarkError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The present state of a segment.
-
-    Attributes:
-        tail: the position after its last event.
-        sealed: whether no event will be added.
-    """
+    """The present state of a segment."""
 
     head: int
-    tail: int
-    sealed: bool
+    tail: int  # the position after its last event
+    sealed: bool  # whether no event will be added
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCut:
-    """A position in a stream: a position in each of the segments that cover the stream.
-
-    Attributes:
-        positions: segment -> byte.
-    """
+    """A position in a stream: a position in each of the segments that cover the stream."""
 
     stream: str
-    positions: Mapping[int, int]
+    positions: Mapping[int, int]  # segment -> byte
 
 
 _clients: dict[PravegaSettings, PravegaClient] = {}
@@ -78,11 +69,7 @@ _making = threading.Lock()
 
 
 def client_of(settings: PravegaSettings) -> PravegaClient:
-    """Return the client of this process.
-
-    Raises:
-        PravegaClientMissing, InvalidPravegaOption: the client cannot be made.
-    """
+    """Return the client of this process. Raises PravegaClientMissing, InvalidPravegaOption."""
     with _making:
         start_java(settings.jars, settings.jvm_options)
         if settings not in _clients:
@@ -91,11 +78,7 @@ def client_of(settings: PravegaSettings) -> PravegaClient:
 
 
 class PravegaClient:
-    """Asks one Pravega about one scope. For many threads.
-
-    Attributes:
-        java_config, executor: Java's, for callers that need other parts of its client.
-    """
+    """Asks one Pravega about one scope. For many threads."""
 
     def __init__(self, settings: PravegaSettings) -> None:
         self.settings = settings
@@ -109,7 +92,7 @@ class PravegaClient:
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
-        self.executor = executor
+        self.executor = executor  # Java's, as its config, for callers that need other parts of its client
         self._segment = java_class("io.pravega.client.segment.impl.Segment")
         self._stream = java_class("io.pravega.client.stream.Stream")
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
@@ -125,8 +108,6 @@ class PravegaClient:
         self._marks: dict[str, MarkReader] = {}
         self._lock = threading.RLock()
 
-    # -- streams
-
     def streams(self) -> list[str]:
         """Return the names of the scope's streams, sorted."""
 
@@ -141,7 +122,6 @@ class PravegaClient:
         return sorted(name for name in found if not name.startswith("_"))
 
     def head(self, stream: str) -> StreamCut:
-        """Return where a stream begins."""
         at = self.java_stream(stream)
         cut = self._future(stream, "look up the head of", lambda: self._cut_helper.fetchHeadStreamCut(at))
         return StreamCut(stream, positions_of(cut))
@@ -153,7 +133,6 @@ class PravegaClient:
         return StreamCut(stream, positions_of(cut))
 
     def open_segments(self, stream: str) -> frozenset[int]:
-        """Return the open segments of a stream."""
         scope = self.settings.scope
         found = self._future(
             stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
@@ -201,7 +180,6 @@ class PravegaClient:
         return StreamCut(stream, positions)
 
     def text_of(self, cut: StreamCut) -> str:
-        """Return a StreamCut as Pravega's text."""
         return str(self.java_cut(cut).asText())
 
     def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks | None:
@@ -228,18 +206,12 @@ class PravegaClient:
             java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
         )
 
-    # -- segments
-
     def states(
         self, segments: Iterable[tuple[str, int]], *, patience_seconds: float
     ) -> dict[tuple[str, int], SegmentState | None]:
         """Return the states of segments, asked side by side; None for a segment that does not exist.
 
-        Segments without an answer within `patience_seconds` are missing.
-
-        Raises:
-            PravegaAccessDenied: the segments may not be read.
-            Silent: no segment got an answer.
+        Segments without an answer within `patience_seconds` are missing; if all are, that is a `Silent`.
         """
         import jpype
 
@@ -273,12 +245,7 @@ class PravegaClient:
     def all_states(
         self, segments: Iterable[tuple[str, int]], action: str
     ) -> dict[tuple[str, int], SegmentState | None]:
-        """Return the state of every segment.
-
-        Raises:
-            PravegaAccessDenied: the segments may not be read.
-            PravegaUnavailable: a segment got no answer within `give_up_seconds`.
-        """
+        """Return the state of every segment. Raises PravegaAccessDenied, PravegaUnavailable."""
         keys, seconds = list(dict.fromkeys(segments)), self.settings.give_up_seconds
         found: dict[tuple[str, int], SegmentState | None] = {}
         cause = "no answer"
@@ -297,7 +264,6 @@ class PravegaClient:
         return None if state is None else state.head
 
     def exists(self, stream: str) -> bool:
-        """Whether a stream exists."""
         scope = self.settings.scope
         return bool(
             self.ask(
@@ -326,11 +292,8 @@ class PravegaClient:
         return opened
 
     def forget(self, stream: str, segment: int) -> None:
-        """Forget a segment that will not be asked about any more."""
         self._unwatch(stream, segment)
         self._segments.pop((stream, segment), None)
-
-    # -- asking
 
     def _watch(self, stream: str, segment: int) -> Any:
         with self._lock:
@@ -355,7 +318,6 @@ class PravegaClient:
             return self._tokens[stream]
 
     def java_stream(self, stream: str) -> Any:
-        """Return Java's `Stream`."""
         return self._stream.of(self.settings.scope, stream)
 
     def _java_segment(self, stream: str, segment: int) -> Any:
@@ -365,7 +327,6 @@ class PravegaClient:
         return made
 
     def java_cut(self, cut: StreamCut) -> Any:
-        """Return Java's `StreamCut`."""
         positions = java_class("java.util.HashMap")()
         long = java_class("java.lang.Long")
         for segment, position in cut.positions.items():
@@ -384,11 +345,7 @@ class PravegaClient:
         return self.ask(name, lambda: [_result(future) for future in calls()], missing=missing)
 
     def ask(self, action: str, call: Callable[[], Answer], *, missing: Callable[[], Answer]) -> Answer:
-        """Ask until there is an answer.
-
-        Raises:
-            PravegaAccessDenied, PravegaUnavailable: as their docstrings say; and the errors of `missing`.
-        """
+        """Ask until there is an answer. Raises PravegaAccessDenied, PravegaUnavailable, and the errors of `missing`."""
         import jpype
 
         patience = self._patience(action)
@@ -429,7 +386,7 @@ def _config(settings: PravegaSettings) -> Any:
 
 
 def positions_of(cut: Any) -> dict[int, int]:
-    """Return segment -> byte of one of Java's StreamCuts."""
+    """Segment -> byte of one of Java's StreamCuts."""
     return {
         int(segment.getSegmentId()): int(position) for segment, position in dict(cut.asImpl().getPositions()).items()
     }

@@ -32,11 +32,7 @@ class PravegaColumns:
 
     Args:
         names: names of the columns, in order; None: all columns.
-        event_time: how to find the time of an event; None: no column for it.
         noted: whether there is a column with the time noted by writers.
-
-    Raises:
-        InvalidPravegaOption: a column is unknown, or named twice.
     """
 
     def __init__(self, names: Sequence[str] | None, event_time: EventTime | None, *, noted: bool = False) -> None:

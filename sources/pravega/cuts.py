@@ -19,12 +19,8 @@ _READABLE = re.compile(r"\d+:(?P<scope>[^/:]+)/(?P<stream>[^/:]+):.*")
 def check_stream_cut(text: str, option: str, scope: str, stream: str | None = None) -> str:
     """Return the stream of a StreamCut's text. Needs no Java, so a source can refuse a wrong text when it is made.
 
-    Args:
-        text: the text of `StreamCut.asText()`.
-        stream: the expected stream; None: any.
-
     Raises:
-        InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope or stream.
+        InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope, or not of `stream`.
     """
     try:
         found = _READABLE.fullmatch(gzip.decompress(base64.b64decode(text, validate=True)).decode())
@@ -44,13 +40,7 @@ def stream_cuts(client: PravegaClient, positions: Mapping[str, int]) -> dict[str
     """Return the present StreamCut of each stream.
 
     Contains a waiting segment's unread predecessors instead of the segment itself, including predecessors already read
-    to their end. So it covers every routing key once, as a StreamCut must.
-
-    Args:
-        positions: split id -> the byte where it goes on, for all unfinished splits.
-
-    Raises:
-        PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: as their docstrings say.
+    to their end. So it covers every routing key once, as a StreamCut must. `positions` is of all unfinished splits.
     """
     by_stream: dict[str, dict[int, int]] = {}
     for split_id, position in positions.items():

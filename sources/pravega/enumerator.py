@@ -35,7 +35,6 @@ class Positions:
     cuts: Mapping[str, str]
 
     def resolve(self, client: PravegaClient, stream: str) -> StreamCut:
-        """Look the position of a stream up."""
         given = self.cuts.get(stream, self.otherwise)
         if given == "head":
             return client.head(stream)
@@ -47,7 +46,6 @@ class SegmentWalk:
 
     Args:
         client: makes the client, on the thread that looks.
-        stop: where streams end; None: streams do not end.
         late: whether there was an earlier discovery: streams of a pattern that are new since then begin at their head.
     """
 
@@ -70,14 +68,7 @@ class SegmentWalk:
         self._found: list[PravegaSplit] = []
 
     def __call__(self) -> Sequence[PravegaSplit]:
-        """Look.
-
-        Returns:
-            The splits that this walk found, now or before.
-
-        Raises:
-            PravegaStreamMissing: a named stream does not exist.
-        """
+        """Look; return all splits that were found, now or before. Raises PravegaStreamMissing for a named stream."""
         client = self._client()
         for stream in self._streams.find(client.streams):
             try:
@@ -106,7 +97,6 @@ class SegmentWalk:
             self._found += found
 
     def _walk(self, client: PravegaClient, stream: str) -> list[PravegaSplit]:
-        """Find the successors of known segments."""
         known, found, carried_on = set(self._known[stream]), list[PravegaSplit](), set[tuple[str, int]]()
         is_open = client.open_segments(stream)
         if is_open and is_open <= known:

@@ -1,6 +1,6 @@
 """Finds event time in the bytes of events, because Pravega keeps no time of an event.
 
-`EventTime.json("$.at")` reads one field of JSON without reading the rest; `EventTime.of(function)` calls your
+`EventTime("$.at")` reads one field of JSON without reading the rest; `EventTime.of(function)` calls your
 function: Arrow's binary array in, an array of times out. Both run where events are read and, once more, where
 batches are planned by time, so that slices and alignment know a time before a row is read.
 
@@ -34,7 +34,7 @@ Decode = Callable[[pa.BinaryArray], Any]
 
 
 def unit_us(unit: str) -> int:
-    """Return the microseconds in a unit of time. Raises `InvalidPravegaOption` if the unit is unknown."""
+    """Return the microseconds in a unit of time, or refuse the unit."""
     if unit not in _UNITS_US:
         raise InvalidPravegaOption("event_time_unit", repr(unit), "s, ms or us", "ms is usual.")
     return _UNITS_US[unit]
@@ -78,11 +78,7 @@ class EventTime:
         return cls(given, unit) if isinstance(given, str) else cls("", unit, given)
 
     def times(self, events: pa.BinaryArray) -> pa.Array[Any]:
-        """Return the time of each event, null for an event without a time.
-
-        Raises:
-            InvalidPravegaOption: the function returns no such array.
-        """
+        """Return the time of each event, null for an event without one, or refuse what the function returns."""
         if self.decode is None:
             return self._from_json(events)
         found: Any = self.decode(events)

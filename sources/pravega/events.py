@@ -28,10 +28,7 @@ class NotAnEvent(LowmarkError):
 
 
 def ends_of_events(data: bytearray | memoryview, size: int) -> npt.NDArray[np.int64]:
-    r"""Return where each whole event in the first `size` bytes ends; the first begins at 0.
-
-    Raises:
-        NotAnEvent: bytes are no event.
+    r"""Return where each whole event in the first `size` bytes ends; the first begins at 0. Raises NotAnEvent.
 
     >>> ends_of_events(bytearray(b"\0\0\0\0\0\0\0\1a\0\0\0\0\0\0\0\2bc\0\0\0"), 22)
     array([ 9, 19])

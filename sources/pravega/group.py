@@ -39,7 +39,7 @@ class PravegaGroup:
 
     Raises (from every call):
         PravegaGroupTaken: a group of that name has other streams.
-        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.
+        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as they say.
     """
 
     def __init__(self, client: PravegaClient, name: str, streams: Sequence[str]) -> None:
@@ -67,14 +67,11 @@ class PravegaGroup:
         self._reader = _Reader(self._client, self._name)
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
-        """Take a checkpoint of the group, or go on waiting for a begun checkpoint.
+        """Take a checkpoint of the group, or go on waiting for a begun checkpoint. Raises GroupReset.
 
         Returns:
             (stream, segment) -> the byte up to which the group has read it, of segments that it reads or can read now;
             None: the checkpoint is not complete yet.
-
-        Raises:
-            GroupReset: another application has reset the group, or its reader could not read on.
         """
         if self._due is None:
             self._due = self._ask(

@@ -46,7 +46,6 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     Args:
         cuts: positions by split -> the StreamCuts of these positions.
-        metrics: gets the counts of the split readers of a task.
     """
 
     def __init__(
@@ -176,17 +175,10 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 def standing_after(
     splits: Sequence[PravegaSplit], reached: Mapping[tuple[str, int], int], ends: Mapping[str, SplitEnd]
 ) -> dict[str, PravegaSplit] | None:
-    """Return the splits at a checkpoint of the group. For a finished split `start` is its `stop`.
+    """Return the splits at a checkpoint that has `reached` some bytes; None: the length of a segment is unknown.
 
-    A segment without a position in the checkpoint was read to its end, or waits for a predecessor.
-
-    Args:
-        splits: the splits, each with the `start` where it goes on.
-        reached: (stream, segment) -> byte, from the checkpoint.
-        ends: the ends of segments; `finished` says that a segment is sealed and its successors are known.
-
-    Returns:
-        split id -> the split; None if the length of a segment is unknown at present.
+    For a finished split `start` is its `stop`. A segment without a position in the checkpoint was read to its end, or
+    waits for a predecessor.
     """
     after: dict[str, PravegaSplit] = {}
     for split in sorted(splits, key=lambda each: (segment_epoch(each.segment), each.split_id)):

@@ -38,7 +38,6 @@ class SegmentIndex:
     """The index of one segment from a position on.
 
     Args:
-        begin: the position, between two events.
         read: (start, stop) -> the events between.
         times_us: chunk -> the time of each event, `NO_TIME` for an event without a time; None: no times.
 
@@ -59,7 +58,7 @@ class SegmentIndex:
 
     @property
     def rows(self) -> int:
-        """The number of indexed events, including forgotten events."""
+        """The number of indexed events, also of forgotten ones."""
         return self._number_of_open * BLOCK_ROWS + len(self._open[1])
 
     def forget(self, position: int) -> None:

@@ -29,11 +29,7 @@ _started_by: int | None = None
 
 
 def resolve_jars(places: Sequence[str]) -> list[str]:
-    """Return the jars at some places: jars, folders of jars, or patterns; without places, the environment's jars.
-
-    Raises:
-        PravegaClientMissing: no place is named, or there is no jar.
-    """
+    """Return the jars at some places: jars, folders of jars, or patterns; without places, the environment's jars."""
     named = list(places) or [place for place in os.environ.get(JARS_VARIABLE, "").split(os.pathsep) if place]
     if not named:
         raise PravegaClientMissing(
@@ -128,7 +124,7 @@ def leave_java() -> None:
 
 
 def java_class(name: str) -> Any:
-    """Return a class of Java; Java must run."""
+    """Return a class of the running Java."""
     import jpype
 
     return jpype.JClass(name)

@@ -13,17 +13,10 @@ _REVISION = "io.pravega.client.state.Revision"
 
 
 class MarkReader:
-    """Reads marks, without keeping them.
-
-    Args:
-        connect: makes Java's reader of the stream of marks.
-
-    Attributes:
-        lock: held by the caller of each method, because Java's reader is for one thread.
-    """
+    """Reads marks, without keeping them, by the reader of Java that `connect` makes."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # held by the caller of each method, because Java's reader is for one thread
         self._connect = connect
         self._reader: Any = None
         self._oldest: str | None = None  # the begin of the marks, in Java's form

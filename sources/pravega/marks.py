@@ -21,17 +21,13 @@ MOST_POSITIONS = 200_000
 
 
 class MarkWindow:
-    """Successive marks of a stream that segments can still meet. For one thread.
-
-    Attributes:
-        begin: the place in the stream of marks where they begin.
-        changes: grows with each change of the marks.
-    """
+    """Successive marks of a stream that segments can still meet. For one thread."""
 
     def __init__(self, client: PravegaClient, stream: str) -> None:
         self._client, self._stream = client, stream
         self.marks: list[Mark] = []
-        self.begin = self.changes = 0
+        self.begin = 0  # the place in the stream of marks where they begin
+        self.changes = 0  # grows with each change of the marks
         self._end = 0  # the place up to which marks were read
         self._origin = ""  # the stream of marks that was read
         self._positions = 0  # number of positions in all marks

@@ -38,47 +38,30 @@ ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The noted times at one position of a stream.
+    """The noted times at one position of a stream, in the writers' unit."""
 
-    Attributes:
-        lower: a time such that no event from `positions` on is earlier, in the writers' unit.
-        upper: a time such that no event before `positions` is later.
-        positions: segment -> byte.
-        place, after: its first byte in the stream of marks, and the byte after it.
-    """
-
-    lower: int
-    upper: int
-    positions: Mapping[int, int]
-    place: int = 0
-    after: int = 0
+    lower: int  # no event from `positions` on is earlier
+    upper: int  # no event before `positions` is later
+    positions: Mapping[int, int]  # segment -> byte
+    place: int = 0  # its first byte in the stream of marks
+    after: int = 0  # the byte after it there
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Some marks of a stream.
+    """Some marks of a stream."""
 
-    Attributes:
-        origin: the stream of marks that was read. A stream that is made again under its name has another origin.
-    """
-
-    origin: str
+    origin: str  # the stream of marks that was read; of a stream that is made again under its name, another one
     marks: Sequence[Mark]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentNotes:
-    """The noted times of one segment.
+    """The noted times of one segment."""
 
-    Attributes:
-        positions: bytes where a noted time begins, ascending.
-        lower_us: for each position a time such that no event from there on is earlier; ascending.
-        known: the byte up to which events have their final noted time.
-    """
-
-    positions: npt.NDArray[np.int64]
-    lower_us: npt.NDArray[np.int64]
-    known: int
+    positions: npt.NDArray[np.int64]  # bytes where a noted time begins, ascending
+    lower_us: npt.NDArray[np.int64]  # for each position a time such that no event from there on is earlier; ascending
+    known: int  # the byte up to which events have their final noted time
 
     def at_us(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the noted times of events that begin at these positions; `NO_TIME` before the first mark."""

@@ -51,9 +51,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         event_time: how to find the time of an event; None: segments are searched by noted times, or not by time.
         noted_unit_us: unit of the times that writers note, so that segments are read only up to the newest of them;
             None: noted times are not read.
-        go_on: whether lost events are logged and counted, instead of raised.
         retention: is told the read positions; None: no retention.
-        client: asks Pravega; by default the client of the process, made on first use.
+        client: by default the client of the process, made on first use.
     """
 
     def __init__(
@@ -90,12 +89,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
 
-        Segments without an answer are missing; after `give_up_seconds` without an answer there is an error.
-
-        Raises:
-            PravegaDataLost: events from a split's start on were truncated, unless reading goes on.
-            PravegaStreamMissing: a stream was deleted.
-            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
+        Segments without an answer are missing; after `give_up_seconds` without an answer there is an error. Raises
+        PravegaDataLost, PravegaStreamMissing, PravegaAccessDenied, PravegaUnavailable.
         """
         if not splits:
             return {}
@@ -187,11 +182,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
             self._retention.release(splits)
 
     def close(self) -> None:
-        """Leave the group; the client stays open for the process."""
         if self._retention is not None:
             self._retention.close()
-
-    # -- ends
 
     def _end(self, split: PravegaSplit, state: SegmentState | None, names: set[str]) -> SplitEnd:
         start = split.start
@@ -215,7 +207,6 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         return SplitEnd(stop, finished=over)
 
     def _sized(self, split: PravegaSplit, end: SplitEnd) -> SplitEnd:
-        """Fill in the rows and the size of an end."""
         rows = self.rows_before(replace(split, stop=None), end.position)
         return replace(end, rows=rows, size_bytes=max(0, end.position - self._from(split)))
 
@@ -245,7 +236,6 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         return at if at is not None and at < self._known_end(split) else None
 
     def _over(self, split: PravegaSplit, names: set[str]) -> bool:
-        """Whether all successors of a sealed segment are known."""
         successors = self._successors.get(split.split_id)
         return successors is not None and successors <= names
 
@@ -277,8 +267,6 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         if waited >= self._settings.give_up_seconds:
             action = f"look up where {segments} segments end"
             raise PravegaUnavailable(self._settings.place, action, waited, cause)
-
-    # -- indexes
 
     def _forget(self, splits: Sequence[PravegaSplit]) -> None:
         """Forget segments without questions for too long."""

@@ -39,14 +39,7 @@ class Retention:
         self._failed = False
 
     def keep(self, splits: Sequence[PravegaSplit]) -> None:
-        """Become a subscriber, before the first batch, and again when a stream has come.
-
-        Args:
-            splits: all splits that go on.
-
-        Raises:
-            PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as their docstrings say.
-        """
+        """Become a subscriber of the streams of all splits that go on, again when a stream has come."""
         streams = frozenset(split.stream for split in splits)
         if self._subscribes and not streams <= self._kept:
             if self._group is None:

@@ -20,7 +20,6 @@ class PravegaSplit(SourceSplit):
     Pravega never uses a segment's number twice, even if a stream is deleted and made again.
 
     Attributes:
-        stream: name of the stream, in the scope of the source.
         segment: Pravega's 64 bits: the epoch in the upper half, the number in the lower.
         noted_from: the place, in the stream of marks, of the mark in force at its start, or of an earlier mark; used if
             the noted time is read.
@@ -94,11 +93,7 @@ class DataLoss(KnownLosses):
         super().__init__(go_on=go_on, metrics=metrics, amount="lost_bytes")
 
     def found(self, split: PravegaSplit, position: int, head: int | None) -> None:
-        """Handle the loss of bytes from `position` up to `head` (None: all later bytes), once.
-
-        Raises:
-            PravegaDataLost: unless reading goes on.
-        """
+        """Raise PravegaDataLost for bytes from `position` up to `head` (None: all later ones), or count them once."""
         until = min((each for each in (split.stop, head) if each is not None), default=None)
         lost = PravegaDataLost(split.split_id, position, head)
         self.take_range(lost, split.split_id, position, until, told_to=split.lost_before)

@@ -22,12 +22,7 @@ class Truncated(LowmarkError):
 
 
 class SegmentBytes:
-    """An open segment. For one thread.
-
-    Args:
-        action: completes "cannot ...".
-        patience: how long bytes that are known to exist are waited for.
-    """
+    """An open segment. For one thread."""
 
     def __init__(self, source: Any, place: str, action: str, patience: Patience) -> None:
         import jpype.nio
@@ -45,7 +40,7 @@ class SegmentBytes:
         Raises:
             Truncated: some bytes were truncated.
             Gone: the segment does not exist any more.
-            PravegaAccessDenied, PravegaUnavailable: as their docstrings say.
+            PravegaAccessDenied, PravegaUnavailable: as they say.
         """
         import jpype
 
@@ -72,5 +67,4 @@ class SegmentBytes:
                 raise PravegaUnavailable(self._place, self._action, self._patience.spent_seconds, cause)
 
     def close(self) -> None:
-        """Close the segment."""
         self._source.close()

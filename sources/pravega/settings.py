@@ -36,7 +36,6 @@ class PravegaSettings:
 
     @property
     def place(self) -> str:
-        """The controller, for people."""
         return without_login(self.controller)
 
     def __repr__(self) -> str:

@@ -63,11 +63,7 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
-    """Opens all its segments before it reads the first. Its thread may end together with it.
-
-    Attributes:
-        metrics: counts `lost_bytes` and `data_losses`.
-    """
+    """Opens all its segments before it reads the first. Its thread may end together with it."""
 
     def __init__(self, source: PravegaSource) -> None:
         super().__init__(source)
@@ -228,11 +224,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> PravegaSource:
-        """Make a source from options of `format("lowmark_pravega")`, listed in `spark_options`.
-
-        Raises:
-            InvalidPravegaOption: an option is invalid or unknown.
-        """
+        """Make a source from options of `format("lowmark_pravega")`, or raise InvalidPravegaOption."""
         from .spark_options import arguments
 
         return cls(**arguments(options))
@@ -308,7 +300,6 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self.create_planner().latest(splits)
 
     def loss(self, metrics: MetricGroup) -> DataLoss:
-        """Make a `DataLoss` of this source that counts in `metrics`."""
         return DataLoss(go_on=self._go_on, metrics=metrics)
 
     def read(
@@ -331,12 +322,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
                 position = lost_to
 
     def _lost(self, split: PravegaSplit, position: int, loss: DataLoss) -> int:
-        """Return where a slice goes on if some of its events were truncated after it was planned.
-
-        Raises:
-            PravegaDataLost: unless reading goes on.
-            PravegaEventBroken: the segment ends before the slice, though nothing was truncated.
-        """
+        """Return where a slice goes on if some of its events were truncated after it was planned."""
         assert split.stop is not None, "slices have one"
         head = client_of(self.settings).segment_head(split.stream, split.segment)
         if head is not None and head <= position:

@@ -42,10 +42,7 @@ _FLAGS = {"validateHostName": "validate_host_name", "notedTime": "noted_time"}
 
 
 def arguments(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `PravegaSource`.
-
-    Raises:
-        InvalidPravegaOption: an option is missing, unknown or wrong.
+    """Return the arguments of `PravegaSource`. Raises InvalidPravegaOption.
 
     >>> arguments({"controller": "tcp://h:9090", "scope": "shop", "streams": "orders, returns", "start": "tail"})
     {'controller': 'tcp://h:9090', 'scope': 'shop', 'streams': ['orders', 'returns'], 'start': 'tail'}
