@@ -54,7 +54,9 @@ class KinesisColumns:
             on_malformed: called with each record that begins as a packet but is not valid; the record gives one row.
         """
         if not any(is_packed(record["Data"]) for record in records):
-            return self._plain(split, records)
+            return pa.RecordBatch.from_arrays(
+                [self._column(name, split, records) for name in self.names], schema=self.schema
+            )
         held = [_held(record, split, on_malformed) for record in records]
         owners: npt.NDArray[np.int64] = np.repeat(np.arange(len(records)), [len(users) for users in held])
         columns = [
@@ -64,11 +66,6 @@ class KinesisColumns:
             for name in self.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _plain(self, split: KinesisSplit, records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [self._column(name, split, records) for name in self.names], self.schema.names
-        )
 
     def _column(self, name: str, split: KinesisSplit, records: Sequence[dict[str, Any]]) -> pa.Array[Any]:
         count = len(records)

@@ -30,9 +30,6 @@ times."""
 RETENTION_SECONDS = 300.0
 
 
-Look = Future["tuple[str, KinesisUnavailable] | None"]
-
-
 class KinesisPlanner(AskingPlanner[KinesisSplit]):
     """Plans shards. A position is an arrival time in milliseconds; see `split.py` and `look.py`.
 
@@ -70,7 +67,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         if client is None:
             client = KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
         self._client = client
-        self._asking: dict[str, Look] = {}  # looks that hang and are not waited for
+        self._asking: dict[str, Future[None]] = {}  # looks that hang and are not waited for
         self._failures: dict[str, KinesisUnavailable] = {}  # why the last look at a shard that ended got no answer
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes = max(disorder_us, 1_000), subscribes
@@ -97,21 +94,20 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         asked = [split for split in splits if split.split_id not in ends]
         failures = self._look_at(asked)
         self._check_failures(failures, len(asked))
-        failed = {name for name, _ in failures}
         known = {split.split_id for split in splits}
         for name in self._long_not_asked(splits):
             for kept in (self._looks, self._children, self._failures):
                 kept.pop(name, None)
         for split in asked:
-            if split.split_id not in failed:
+            if split.split_id not in failures:
                 ends[split.split_id] = self._end(split, self._looks.get(split.split_id), known)
         return ends
 
     def _wants(self, split: KinesisSplit) -> bool:
         return self._subscribes is None or self._subscribes(stream_name(split.stream))
 
-    def _look_at(self, splits: Sequence[KinesisSplit]) -> list[tuple[str, KinesisUnavailable]]:
-        """Look at shards side by side; return the shards that have not answered, and the reasons.
+    def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable]:
+        """Look at shards side by side; return why shards have not answered.
 
         A look that hangs is not waited for, and delays only its own shard: that shard is asked again after its look
         has ended.
@@ -122,14 +118,15 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             for split in splits
         }
         self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
-        failures = [look.result() for name, look in looks.items() if name not in self._asking]
-        hung = [(name, self._failures.get(name) or self._hangs(name)) for name in looks if name in self._asking]
-        return hung + [failed for failed in failures if failed is not None]
+        for name, look in looks.items():
+            if name in self._asking:
+                hangs = KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes")
+                self._failures.setdefault(name, hangs)
+            else:
+                look.result()
+        return {name: self._failures[name] for name in looks if name in self._failures}
 
-    def _hangs(self, name: str) -> KinesisUnavailable:
-        return KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes")
-
-    def _wait_for(self, looks: Mapping[str, Look]) -> None:
+    def _wait_for(self, looks: Mapping[str, Future[None]]) -> None:
         """Wait until looks have ended, except looks without answers. A look in the queue is waiting, not silent."""
         quiet_seconds, answers = dict.fromkeys(looks, 0), {name: self._answers(name) for name in looks}
         left = dict(looks)
@@ -148,16 +145,16 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         look = self._looks.get(name)
         return 0 if look is None else look.answers
 
-    def _look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
-        """Look at one shard; return and keep why it did not answer."""
-        failed = self._try_look(split)
-        if failed is None:
-            self._failures.pop(split.split_id, None)
+    def _look(self, split: KinesisSplit) -> None:
+        """Look at one shard; keep why it did not answer."""
+        try:
+            self._try_look(split)
+        except KinesisUnavailable as silent:
+            self._failures[split.split_id] = silent
         else:
-            self._failures[split.split_id] = failed[1]
-        return failed
+            self._failures.pop(split.split_id, None)
 
-    def _try_look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
+    def _try_look(self, split: KinesisSplit) -> None:
         look = self._looks.get(split.split_id)
         try:
             if look is None:
@@ -167,27 +164,26 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             self._refresh(look, split, min(PATIENCE_SECONDS, self._settings.give_up_seconds))
             if look.closed and not self._bounded and split.split_id not in self._children:
                 self._find_children(split, look)
-        except KinesisUnavailable as silent:
-            return split.split_id, silent
         except PlaceRefused as refused:
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         except ShardGone as gone:
-            return self._pass_gone(split, gone.cause)
+            self._pass_gone(split, gone.cause)
         except KinesisStreamMissing as missing:
-            return self._pass_gone(split, str(missing))
+            self._pass_gone(split, str(missing))
+        else:
+            self._check_first(split, look)
+
+    def _check_first(self, split: KinesisSplit, look: ShardLook) -> None:
         if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.ahead or look.at_tip):
             first = look.first()
             if first is None or split.cursor != at(first.sequence):
                 there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
                 self._loss.found(split, f"that record expired: {there}")
-        return None
 
-    def _pass_gone(self, split: KinesisSplit, cause: str) -> tuple[str, KinesisUnavailable] | None:
+    def _pass_gone(self, split: KinesisSplit, cause: str) -> None:
         """Take a missing shard as a loss, if it is one."""
         try:
             created_ms = self._client.created_ms(split.stream)
-        except KinesisUnavailable as silent:
-            return split.split_id, silent
         except KinesisStreamMissing:
             if self._named:
                 raise
@@ -200,7 +196,6 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         self._loss.found(split, f"{reason} ({cause})")
         self._looks[split.split_id] = ShardLook(split.cursor, split.start, closed=True, at_tip=True)
         self._children[split.split_id] = frozenset()
-        return None
 
     def _check_retention(self, split: KinesisSplit) -> None:
         """Report a loss if a split was not looked at for the whole retention, because records may have expired."""
@@ -251,11 +246,11 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
 
-    def _check_failures(self, failures: Sequence[tuple[str, KinesisUnavailable]], asked: int) -> None:
+    def _check_failures(self, failures: Mapping[str, KinesisUnavailable], asked: int) -> None:
         if not failures:
             self._unanswered.see(0, asked)
             return
-        name, error = failures[0]
+        name, error = next(iter(failures.items()))
         self._unanswered.see(len(failures), asked, name, error.cause)
         silent_seconds = self._unanswered.all_silent_seconds
         if silent_seconds > self._settings.give_up_seconds:

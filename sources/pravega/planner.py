@@ -310,8 +310,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
 
     def _index_small(self, splits: Sequence[PravegaSplit]) -> None:
         """Index the segments with few unindexed bytes. They are opened together."""
-        ends = {split.split_id: self._known_end(split) for split in splits}
-        behind = [split for split in splits if self._is_small(split)]
+        behind = [split for split in splits if 0 < self._known_end(split) - self._index(split).end <= EXACT_BYTES]
         for begin in range(0, len(behind), OPENED_TOGETHER):
             some = behind[begin : begin + OPENED_TOGETHER]
             try:
@@ -320,22 +319,18 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
                         at = self._index(split).end
                         self._opened[split.split_id] = self._client.open_ahead(split.stream, split.segment, at)
                 for split in some:
-                    self._index(split).extend(ends[split.split_id])
+                    self._index(split).extend(self._known_end(split))
             finally:
                 for opened in self._opened.values():
                     opened.close()
                 self._opened.clear()
 
-    def _is_small(self, split: PravegaSplit) -> bool:
-        """Whether the segment has unindexed events, but few."""
-        return 0 < self._known_end(split) - self._index(split).end <= EXACT_BYTES
-
     def _index_all(self, splits: Sequence[PravegaSplit]) -> None:
         """Read the unindexed bytes of some splits, a few splits at a time."""
         behind = [split for split in splits if self._index(split).end < self._known_end(split)]
-        for split in behind if len(behind) == 1 else ():
-            self._index(split).extend(self._known_end(split))
-        if len(behind) > 1:
+        if len(behind) == 1:
+            self._index(behind[0]).extend(self._known_end(behind[0]))
+        elif behind:
             with ThreadPoolExecutor(min(READERS, len(behind))) as pool:
                 list(pool.map(self._index_one, behind))
 
