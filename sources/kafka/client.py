@@ -212,24 +212,16 @@ class KafkaClient:
         self, partitions: Sequence[TopicPartitionId], position: KafkaOffsets, otherwise: KafkaOffsets, action: str
     ) -> dict[TopicPartitionId, int]:
         """Turn a user's position into an offset for every partition. Raises KafkaTopicMissing, KafkaUnavailable."""
-        found: dict[TopicPartitionId, int] = {}
-        ask: dict[TopicPartitionId, KafkaOffsets] = {}
-        fallback = position.otherwise if position.otherwise is not None else otherwise
+        given: Mapping[TopicPartitionId, int | KafkaOffsets | None]
         if position.kind == "committed":
-            for partition, offset in self.committed(partitions).items():
-                if offset is None:
-                    ask[partition] = fallback
-                else:
-                    found[partition] = offset
+            given = self.committed(partitions)
         elif position.kind == "offsets":
-            for partition in partitions:
-                given = position.for_partition(partition)
-                if isinstance(given, int):
-                    found[partition] = given
-                else:
-                    ask[partition] = fallback if given is None else given
+            given = {partition: position.for_partition(partition) for partition in partitions}
         else:
-            ask = dict.fromkeys(partitions, position)
+            given = dict.fromkeys(partitions, position)
+        fallback = position.otherwise if position.otherwise is not None else otherwise
+        found = {partition: at for partition, at in given.items() if isinstance(at, int)}
+        ask = {partition: fallback if at is None else at for partition, at in given.items() if not isinstance(at, int)}
         simple = {each: spec for each, spec in ask.items() if spec.kind in ("earliest", "latest", "timestamp")}
         answers, failed = self.positions(simple, action)
         self._raise_if_any(action, failed)

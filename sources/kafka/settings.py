@@ -18,12 +18,7 @@ _SHORT_SECRET = 6  # characters
 
 
 class KafkaSettings:
-    """How to reach the brokers.
-
-    Args:
-        bootstrap_servers: "host:port,host:port".
-        give_up_after_seconds: how long a question is repeated while brokers are away.
-        read_committed: whether records of open and aborted transactions are left out.
+    """How to reach the brokers; the arguments are those of `KafkaSource`.
 
     >>> settings = KafkaSettings("b:9092", {"sasl.password": "hunter2"}, 60.0, read_committed=True)
     >>> settings

@@ -143,11 +143,12 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         self._subscriber = _subscriber(topics, topic_pattern, partitions)
         self._start = KafkaOffsets.of(start)
         self._stop = None if stop is None else KafkaOffsets.of(stop, option="stop")
-        if "group.id" not in options and (_mentions(self._start, "committed") or _mentions(self._stop, "committed")):
+        kinds = _kinds(self._start, fallbacks=True) | _kinds(self._stop, fallbacks=True)
+        if "group.id" not in options and "committed" in kinds:
             raise InvalidKafkaOption(
                 "start, stop", "committed, without a group", "a group.id", 'give consumer_options={"group.id": ...}.'
             )
-        if _says(self._stop, "earliest"):
+        if "earliest" in _kinds(self._stop, fallbacks=False):
             raise InvalidKafkaOption("stop", "earliest", "latest, a timestamp or offsets", "nothing would be read.")
         self._go_on = _one_of("on_data_loss", on_data_loss, ("error", "go_on")) == "go_on"
         committed = _one_of("isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed"
@@ -264,18 +265,10 @@ def _one_of(option: str, given: str, values: tuple[str, str]) -> str:
     return given
 
 
-def _says(position: KafkaOffsets | None, kind: str) -> bool:
-    """Whether a position is of this kind, in at least one partition."""
+def _kinds(position: KafkaOffsets | None, *, fallbacks: bool) -> set[str]:
+    """The kinds of a position and of its positions of single partitions, with or without those of its fallbacks."""
     if position is None:
-        return False
-    return position.kind == kind or any(
-        _says(each, kind) for _, each in position.by_partition if isinstance(each, KafkaOffsets)
-    )
-
-
-def _mentions(position: KafkaOffsets | None, kind: str) -> bool:
-    """Whether a position or its fallback is of this kind, in at least one partition."""
-    if position is None:
-        return False
-    parts = [each for _, each in position.by_partition if isinstance(each, KafkaOffsets)]
-    return _says(position, kind) or any(_mentions(each, kind) for each in (position.otherwise, *parts))
+        return set()
+    inner = [each for _, each in position.by_partition if isinstance(each, KafkaOffsets)]
+    more = (_kinds(each, fallbacks=fallbacks) for each in (*inner, position.otherwise if fallbacks else None))
+    return {position.kind}.union(*more)

@@ -12,7 +12,7 @@ Scalings seal some segments and make others for the same keys: every successor n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lowmark.sources.kit.streams import Streams
@@ -83,27 +83,20 @@ class SegmentWalk:
         if self._stop is not None:
             self._found += self._bounded(client, stream, self._stop)
         elif stream in self._known:
-            self._found += self._walk(client, stream)
+            self._found += self._walk(client, stream, self._known[stream])
         else:
             late = self._late and self._streams.pattern is not None
             cut = client.head(stream) if late else self._start.resolve(client, stream)
-            self._known[stream] = set(cut.positions)
-            found = [split_of(stream, segment, start) for segment, start in sorted(cut.positions.items())]
-            try:
-                found += self._walk(client, stream)
-            except BaseException:
-                del self._known[stream]
-                raise
-            self._found += found
+            begun = [split_of(stream, segment, start) for segment, start in sorted(cut.positions.items())]
+            self._found += begun + self._walk(client, stream, cut.positions)
 
-    def _walk(self, client: PravegaClient, stream: str) -> list[PravegaSplit]:
-        known, found, carried_on = set(self._known[stream]), list[PravegaSplit](), set[tuple[str, int]]()
+    def _walk(self, client: PravegaClient, stream: str, begun: Iterable[int]) -> list[PravegaSplit]:
+        """Find the successors of known segments."""
+        known, found, carried_on = set(begun), list[PravegaSplit](), set[tuple[str, int]]()
         is_open = client.open_segments(stream)
-        if is_open and is_open <= known:
-            return []
-        asked = [
-            segment for segment in sorted(known - is_open) if (stream, segment) not in self._carried_on
-        ]  # all at once: a stream has few segments that are sealed and not done
+        # All at once: a stream has few segments that are sealed and not done.
+        sealed = [] if is_open and is_open <= known else sorted(known - is_open)
+        asked = [segment for segment in sealed if (stream, segment) not in self._carried_on]
         while asked:
             again: dict[int, None] = {}
             for segment, successors in client.successors(stream, asked).items():
