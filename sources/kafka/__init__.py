@@ -1,7 +1,4 @@
-"""Kafka topics as a source: one split for each partition.
-
-Users call `source.py`; `reader.py` runs in the tasks of a batch.
-"""
+"""Kafka topics as a source: one split for each partition."""
 
 from .enumerator import KafkaEnumeratorState
 from .errors import InvalidKafkaOption, InvalidUtf8, KafkaDataLost, KafkaTopicMissing, KafkaUnavailable

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 AnswerT = TypeVar("AnswerT")
+Positions = tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]
+"""Offsets, None if no record has that timestamp or a later one, or if the partition does not exist; and the errors of
+partitions that did not answer in time."""
 
 REQUEST_SECONDS = 10.0
 """How long one request may take before it is sent again; a reachable broker answers within milliseconds."""
@@ -130,17 +133,13 @@ class KafkaClient:
         *,
         patience_seconds: float | None = None,
         stable: bool = True,
-    ) -> tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]:
+    ) -> Positions:
         """Look up "earliest", "latest" and timestamps, of all partitions in one request.
 
         Args:
             patience_seconds: how long partitions without an answer are asked again once others have one; None: for the
                 whole allowed time.
             stable: whether "latest" is the last stable offset if only committed records are read.
-
-        Returns:
-            (offsets, None if no record has that timestamp or a later timestamp, or if the partition does not exist;
-            errors of partitions that did not answer in time).
         """
         return self.positions_of_each([wanted], action, patience_seconds=patience_seconds, stable=stable)[0]
 
@@ -151,7 +150,7 @@ class KafkaClient:
         *,
         patience_seconds: float | None = None,
         stable: bool = True,
-    ) -> list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]]:
+    ) -> list[Positions]:
         """Do several `positions` at once, with all requests under way together."""
         from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
         from confluent_kafka.admin import OffsetSpec
@@ -178,9 +177,7 @@ class KafkaClient:
 
         absent = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001  # librdkafka's own codes
         answers, failed = self._ask_each(action, ask, absent=absent, left=left, patience_seconds=patience_seconds)
-        results: list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]] = [
-            ({}, {}) for _ in wanted
-        ]
+        results: list[Positions] = [({}, {}) for _ in wanted]
         for (which, partition), found in answers.items():
             results[which][0][partition] = None if found is None or found.offset < 0 else int(found.offset)
         for (which, partition), error in failed.items():
@@ -263,11 +260,10 @@ class KafkaClient:
 
         patience = self._patience(action)
         answers: dict[Any, AnswerT | None] = {}
-        failed: dict[Any, Exception] = {}
         if left is not None and not left:
-            return answers, failed
+            return answers, {}
         while True:
-            failed = {}
+            failed: dict[Any, Exception] = {}
             unreached = self._greeting()
             if unreached is not None:
                 self._renew()

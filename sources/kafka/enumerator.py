@@ -1,7 +1,4 @@
-"""Finds the partitions of a Kafka source: several strategies of discovery, one kind of split.
-
-    subscriber    lists the present topics and partitions
-    enumerator    finds new partitions, where each begins and ends, and whether a topic is still the same topic
+"""Finds the partitions of a Kafka source, and whether a topic is still the same topic.
 
 The begin of a partition is looked up once, when it is found, and kept in its split, so a restart changes nothing.
 Partitions found later begin at their first record, for any start of the first partitions (FLIP-288), because their

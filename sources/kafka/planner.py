@@ -22,8 +22,7 @@ PATIENCE_SECONDS = 2.0
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""Questions about a missing partition are repeated a few times, this far apart, before it counts as deleted, because
-brokers that have just started do not know all partitions yet."""
+"""A question about a missing partition is repeated before it counts as deleted, as for topics in `enumerator.py`."""
 
 _log = logging.getLogger("lowmark")
 

@@ -216,10 +216,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
         rows = [each.stop - each.position for each in added]
         record_bytes = max(_record_bytes.get(each.split.topic, GUESSED_RECORD_BYTES) for each in added)
-        return {
-            **range_properties(self._settings),
-            **fetch_properties(rows, record_bytes),
-        }
+        return {**range_properties(self._settings), **fetch_properties(rows, record_bytes)}
 
     def _drop(self, dropped: Sequence[_Range]) -> None:
         for each in dropped:

@@ -86,12 +86,11 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         on_data_loss: for records that were deleted before they were read: "error", or "go_on" without these records.
         isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.
         transactional: whether partitions have transactions. None: unknown, so the result of a search by time is looked
-            at before the time is claimed, because it may be the marker that ends a transaction, or a record of an
-            aborted transaction, followed by older rows. If so, the partition is read by shares of rows until it
-            is past these rows, and its watermark follows the read rows. True: all partitions are read by shares,
-            without searches. False: no partition ever had a transaction, so found rows are not looked at, which saves
-            the driver some 10 ms for each batch; if a partition has a transaction all the same, rows are dropped as
-            late.
+            at before the time is claimed, because it may be a marker or an aborted record, followed by older rows. If
+            so, the partition is read by shares of rows until it is past these rows, and its watermark follows the read
+            rows. True: all partitions are read by shares, without searches. False: no partition ever had a transaction,
+            so found rows are not looked at, which saves the driver some 10 ms for each batch; if a partition has a
+            transaction all the same, rows are dropped as late.
         columns: the columns of rows, some of key, value, topic, partition, offset, timestamp, timestampType, headers.
             Other columns cost nothing; without `timestamp`, slices cannot be planned by time.
         key_type: "binary", or "string" for UTF-8; a key that is not UTF-8 is then an error that names the record.
@@ -132,11 +131,10 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         give_up_after: str | timedelta = "1 minute",
     ) -> None:
         options = dict(consumer_options or {})
-        for name in options:
-            if name in OWNED or name in JAVA_ONLY:
-                why = "librdkafka has no such property" if name in JAVA_ONLY else "the connector sets it itself"
-                hint = JAVA_ONLY.get(name, OWNED.get(name, ""))
-                raise InvalidKafkaOption(f"consumer_options[{name!r}]", f"a value, but {why}", "nothing", hint)
+        for refused, why in ((JAVA_ONLY, "librdkafka has no such property"), (OWNED, "the connector sets it itself")):
+            for name in refused.keys() & options.keys():
+                got = f"a value, but {why}"
+                raise InvalidKafkaOption(f"consumer_options[{name!r}]", got, "nothing", refused[name])
         brokers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
         if not brokers.strip():
             raise InvalidKafkaOption("bootstrap_servers", repr(bootstrap_servers), '"host:port"', "name a broker.")

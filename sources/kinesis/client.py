@@ -3,8 +3,6 @@
 Connections are made where they are used and kept for the life of the process: making a client takes longer than many
 a batch. Credentials are boto3's own (environment, profile, role of the machine or pod), found on the driver and on each
 executor; a given role is assumed there, and renewed. So no secret is in a source, a split or an offset.
-
-One file, because every question shares one list of errors and one clock.
 """
 
 from __future__ import annotations
@@ -307,11 +305,7 @@ class KinesisClient:
 
 
 def milliseconds(time_of: datetime) -> int:
-    """Milliseconds since the epoch, exactly.
-
-    >>> milliseconds(datetime(2026, 1, 1, microsecond=7_999, tzinfo=timezone.utc))
-    1767225600007
-    """
+    """Milliseconds since the epoch, exactly."""
     return us_of(time_of) // MILLISECOND_US
 
 

@@ -107,10 +107,9 @@ def _prepared(
     earliest_ms: int,
     latest_ms: int,
 ) -> list[KinesisSplit]:
-    """Say where new shards begin and end; places that depend on the present time are decided here, once, and kept.
+    """Say where new shards begin and end, once. The present lies between the two times.
 
-    The present lies between the two times. "LATEST" as a start is the first time, as a stop the second time, so that no
-    record is lost.
+    "LATEST" as a start is the first time, as a stop the second time, so that no record is lost.
     """
     if start.kind == "AT_TIMESTAMP" and start.time_us > latest_ms * 1_000:
         raise InvalidKinesisOption(

@@ -7,8 +7,6 @@ the density in both looks. The estimate only decides how far a batch goes: the e
 
 Looking costs reads, and a shard allows five reads a second for all its readers. So the planner looks at most every
 `poll_seconds`, with one read while there are no new records, and some hundred records ahead.
-
-One file, because exact and estimated knowledge of a shard answer the same questions.
 """
 
 from __future__ import annotations

@@ -109,8 +109,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
     def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable]:
         """Look at shards side by side; return why shards have not answered.
 
-        A look that hangs is not waited for, and delays only its own shard: that shard is asked again after its look
-        has ended.
+        A look that hangs delays only its own shard, which is asked again after the look has ended.
         """
         self._asking = {name: look for name, look in self._asking.items() if not look.done()}
         looks = {

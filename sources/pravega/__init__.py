@@ -1,7 +1,4 @@
-"""Streams of Pravega as a source: one split for each segment.
-
-Users call `source.py`; `client.py` calls Java, in the driver's planner and in tasks.
-"""
+"""Streams of Pravega as a source: one split for each segment."""
 
 from .errors import (
     InvalidPravegaOption,

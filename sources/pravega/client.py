@@ -6,8 +6,6 @@ batch. Questions are repeated until `give_up_seconds` are over; errors that wait
 `io.pravega.client.BatchClientFactory`, the public way to read ranges, gives one event in each call. This module uses
 the classes beneath it (`ControllerImpl`, `SegmentMetadataClient`, `SegmentInputStream`), which give bytes, ask many
 segments at once, and know predecessors. These classes are the same in 0.12 and 0.13.
-
-One file, because all questions share a connection, tokens and patience.
 """
 
 from __future__ import annotations
@@ -187,7 +185,6 @@ class PravegaClient:
 
         Args:
             place: the place in the stream of marks to begin at: 0, or `after` of a mark. Truncated marks are skipped.
-            most: the largest number of marks; None: all marks.
             origin: the origin of the place, "" if unknown. For another origin, all marks are returned.
         """
         with self._lock:
@@ -229,13 +226,12 @@ class PravegaClient:
                 if JavaError.DENIED.is_in(said):
                     action = f"read segment {key[0]}/{segment_name(key[1])}"
                     raise PravegaAccessDenied(self.settings.place, action, said) from None
+                self._unwatch(*key)
                 if JavaError.MISSING.is_in(said):
                     found[key] = None
-                    self._unwatch(*key)
                 else:
                     last = said
                     future.cancel(True)
-                    self._unwatch(*key)
                 continue
             found[key] = SegmentState(int(info.getStartingOffset()), int(info.getWriteOffset()), bool(info.isSealed()))
         if asked and not found:

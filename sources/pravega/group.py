@@ -1,11 +1,7 @@
 """A reader group of Pravega: the position of a query, for retention and for applications that share the position.
 
-    subscribe   makes the group, so that retention by consumption keeps the events that it has not released
-    join        resets the group to a position, and starts a reader in it that throws its events away
-    checkpoint  takes a checkpoint of the group, which is complete when all its readers have read up to it
-    release     lets Pravega truncate the events before a position
-
-A checkpoint waits for ever for a dead reader, until `readerOffline` is called or the group is reset, as in `join`.
+A checkpoint of the group is complete when all its readers have read up to it. It waits for ever for a dead reader,
+until `readerOffline` is called or the group is reset, as in `join`.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ class PravegaGroup:
         self._due: Any = None
 
     def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Make the group at these StreamCuts. An existing group of the same streams is not changed."""
+        """Make the group, so that retention keeps what it has not released. One of the same streams is not changed."""
         config = self._config(cuts)
         group, streams = self._make(config)
         if streams != cuts.keys():

@@ -35,14 +35,11 @@ Block = tuple[Integers, Integers]
 
 
 class SegmentIndex:
-    """The index of one segment from a position on.
+    """The index of one segment from a position on: from `begin`, or later, once blocks were forgotten.
 
     Args:
         read: (start, stop) -> the events between.
         times_us: chunk -> the time of each event, `NO_TIME` for an event without a time; None: no times.
-
-    Attributes:
-        begin: the position from which on it answers: as given, or later, once blocks were forgotten.
     """
 
     def __init__(
@@ -83,10 +80,7 @@ class SegmentIndex:
                 return
 
     def rows_before(self, position: int) -> int:
-        """Return the number of events before a position: an upper bound if the position is not indexed.
-
-        For a position before `begin`, the number of events before `begin`.
-        """
+        """The number of events before a position, or before `begin`; an upper bound if the position is not indexed."""
         if position >= self.end:
             return self.rows + -(-(position - self.end) // LEAST_EVENT_BYTES)
         if position <= self.begin:

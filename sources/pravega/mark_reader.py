@@ -22,7 +22,7 @@ class MarkReader:
         self._oldest: str | None = None  # the begin of the marks, in Java's form
 
     def read(self, place: int, most: int | None, origin: str) -> Marks:
-        """Read on from a place; arguments as in `PravegaClient.marks`."""
+        """Read on, as `PravegaClient.marks` says."""
         if self._reader is None:
             self._reader = self._connect()
         truncated = java_class("io.pravega.client.stream.TruncatedDataException")

@@ -8,8 +8,6 @@ and, with `event_time=`, its time. Positions are bytes, so a batch can be read a
 begin when their predecessors are read, at the lowest watermark of the predecessors.
 
 Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Pravega segment as the unit of a split").
-
-One file, because the source is one public class, with the docstring, the check and the use of each option.
 """
 
 from __future__ import annotations
@@ -252,7 +250,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             stream -> the text of its StreamCut.
 
         Raises:
-            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: as their docstrings say.
+            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: as they say.
         """
         client = client_of(self.settings)
         return {stream: client.text_of(cut) for stream, cut in self._cuts(positions).items()}
