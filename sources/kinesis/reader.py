@@ -62,19 +62,17 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         columns: KinesisColumns,
         *,
         go_on: bool,
-        reads_per_second: float | None = None,
-        bytes_per_second: float | None = None,
+        rates: tuple[float | None, float | None] = (None, None),
         records_per_read: int = MOST_RECORDS,
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = MetricGroup()
-        self._settings, self._columns, self._now_seconds = settings, columns, now_seconds
+        self._columns, self._now_seconds = columns, now_seconds
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._malformed = self.metrics.counter("malformed_packets")
         self._most_records = records_per_read
         self._woken = threading.Event()
-        rates = reads_per_second, bytes_per_second
         self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait, rates=rates)
         self._slices: OrderedDict[str, _Slice] = OrderedDict()
 

@@ -230,11 +230,13 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         )
 
     def create_split_reader(self) -> SplitReader[KinesisSplit]:
-        reads, size = self._rates
         return KinesisSplitReader(
-            self._settings, self._columns, go_on=self._go_on, reads_per_second=reads, bytes_per_second=size,
+            self._settings,
+            self._columns,
+            go_on=self._go_on,
+            rates=self._rates,
             records_per_read=self._records_per_read,
-        )  # fmt: skip
+        )
 
 
 def _check_read(start: KinesisPosition, streams: Streams) -> None:

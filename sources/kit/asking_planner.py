@@ -23,9 +23,6 @@ class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
     Args:
         system: the system and its place, such as "Kafka at broker:9092".
         splits: what its splits are called.
-
-    Attributes:
-        metrics: the counts of the planner.
     """
 
     def __init__(self, system: str, splits: str, now_seconds: Callable[[], float]) -> None:

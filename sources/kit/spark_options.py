@@ -11,16 +11,12 @@ from .options import Refusal
 
 
 class SparkOptions:
-    """The given options of one stream.
+    """The given options of one stream; an unknown one is refused.
 
     Args:
         known: names of options, as users spell them.
-        refusal: the error for an unknown or invalid option.
-        expected: what an option should be, for the error about an unknown one.
-        hint: for the same error, where no known name is like the given name.
-
-    Raises:
-        InvalidSourceOption: an option is unknown.
+        expected: what an option should be, for the refusal.
+        hint: for the refusal, where no known name is like the given name.
     """
 
     def __init__(
@@ -35,7 +31,6 @@ class SparkOptions:
                 raise refusal(name, "a value", expected, f"did you mean {spelt[near[0]]!r}?" if near else otherwise)
 
     def text(self, option: str) -> str | None:
-        """Return the value of an option; None: it is not given."""
         return self._given.get(option.lower())
 
     def texts(self, arguments: Mapping[str, str]) -> dict[str, str]:

@@ -39,8 +39,7 @@ class Streams:
         """Take a user's values, of which exactly one is given.
 
         Args:
-            name_of: the name of a given stream, None if it is no stream.
-            expected, hint: for the error about `streams`.
+            name_of: the name of a given stream; None: it is no stream, so the error says what is `expected`.
         """
         check_just_one({"streams": streams, "stream_pattern": stream_pattern}, refusal)
         if stream_pattern is not None:
