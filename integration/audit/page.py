@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
-from lowmark.watermark import format_duration_us, format_time_us
+from lowmark.watermark import format_time_us
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
 from lowmark.watermark.replay.report import AuditReport, SplitReport
 
-from .text import by_loss, lost_line
+from .text import by_loss, delay_rows, how_late, lost_line, when_late
 
 SPLITS_SHOWN = 200
 LINES_SHOWN = 24
@@ -55,7 +55,7 @@ def page(report: AuditReport) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>lowmark audit: {_text(report.what)}</title><style>{_STYLE}</style></head><body>",
             f"<h1>lowmark audit</h1><p>{_text(report.what)}: {_text(report.order)}.<br>",
-            f"Event time: {_text(report.event_time)}; {_window(report)}.</p>",
+            f"Event time: {_text(report.event_time)}; {when_late(report)}.</p>",
             *(f"<p>Note: {_text(note)}</p>" for note in report.notes),
             f'<p class="loss">{_text(lost_line(report))}</p>',
             "<h2>What is lost</h2>",
@@ -63,20 +63,7 @@ def page(report: AuditReport) -> str:
                 ("delay", "native Spark drops", "of rows", "of splits", "keeps rows", "lowmark drops", "keeps rows"),
                 {1, 2, 4, 5, 6},
                 {3},
-                [
-                    (
-                        format_duration_us(native.delay_us),
-                        f"{native.rows_dropped:,}",
-                        f"{100 * native.rows_dropped / max(1, report.rows):.2f} %",
-                        ", ".join(
-                            f"{name}: {rows:,}" for name, rows in sorted(native.splits.items(), key=lambda s: -s[1])[:8]
-                        ),
-                        "" if native.kept_rows is None else f"{native.kept_rows:,}",
-                        f"{low.rows_dropped:,}",
-                        "" if low.kept_rows is None else f"{low.kept_rows:,}",
-                    )
-                    for native, low in zip(report.native, report.lowmark, strict=True)
-                ],
+                delay_rows(report, most_splits=8),
             ),
             "<h2>The strategy for it</h2>",
             f"<pre>{escape(chr(10).join(map(printable, report.advice.code().split(chr(10)))))}</pre>",
@@ -98,20 +85,13 @@ def page(report: AuditReport) -> str:
     )  # fmt: skip
 
 
-def _text(text: str) -> str:
+def _text(text: str, most: int = 2_000) -> str:
     shown = printable(text)
-    return escape(shown if len(shown) <= 2_000 else f"{shown[:2_000]}...")
+    return escape(shown if len(shown) <= most else f"{shown[:most]}...")
 
 
 def _name(name: str) -> str:
-    shown = printable(name)
-    return escape(shown if len(shown) <= _LONGEST_NAME else f"{shown[:_LONGEST_NAME]}...")
-
-
-def _window(report: AuditReport) -> str:
-    if report.window_us is None:
-        return "a row is late by its own time"
-    return f"a row is late once its window of {format_duration_us(report.window_us)} is over"
+    return _text(name, _LONGEST_NAME)
 
 
 def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequence[Sequence[str]]) -> str:
@@ -140,10 +120,7 @@ def _row(split: SplitReport) -> tuple[str, ...]:
         f"{profile.rows:,}",
         format_time_us(profile.first_us)[:19],
         format_time_us(profile.last_us)[:19],
-        rough_duration_us(profile.disorder.quantile_us(0.99)),
-        rough_duration_us(profile.disorder.quantile_us(0.9999)),
-        rough_duration_us(profile.disorder.largest_us),
-        "" if split.most_behind_us is None else rough_duration_us(split.most_behind_us),
+        *how_late(split),
         rough_duration_us(silence_us) if silence_us else "",
         *(
             f"{rows:,}" if rows else ""

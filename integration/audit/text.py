@@ -8,7 +8,7 @@ from lowmark.integration.console import EscapingConsole, Sheet, print_lines
 from lowmark.watermark import format_duration_us, format_time_us
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
-from lowmark.watermark.replay.report import AuditReport, Outcome, SplitReport
+from lowmark.watermark.replay.report import AuditReport, SplitReport
 
 _NAMES_SHOWN = 4
 
@@ -20,7 +20,8 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
         limit: number of splits, those that lose most first; 0: all.
     """
     print_lines(printable(f"{report.what}: {report.order}"), console)
-    print_lines(printable(f"event time: {report.event_time}; {_window(report)}"), console)
+    hint = " (--window: by the end of its window)" if report.window_us is None else ""
+    print_lines(printable(f"event time: {report.event_time}; {when_late(report)}{hint}"), console)
     for note in report.notes:
         print_lines(printable(f"note: {note}"), console)
     print_lines("", console)
@@ -50,7 +51,7 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
     console.print(
         Sheet(
             ("delay", "native Spark drops", "of rows", "of splits", "keeps rows", "lowmark drops", "keeps"),
-            [_delay_row(native, low, report) for native, low in zip(report.native, report.lowmark, strict=True)],
+            delay_rows(report, _NAMES_SHOWN),
             whole=("delay", "native Spark drops"),
             right=("native Spark drops", "of rows", "keeps rows", "lowmark drops", "keeps"),
             title="Lost rows by withWatermark's delay and by lowmark's bound",
@@ -82,9 +83,10 @@ def by_loss(report: AuditReport) -> list[SplitReport]:
     return sorted(report.splits, key=lambda split: (-lost.get(split.name, 0), split.name))
 
 
-def _window(report: AuditReport) -> str:
+def when_late(report: AuditReport) -> str:
+    """When a row is late, as the end of a sentence."""
     if report.window_us is None:
-        return "a row is late by its own time (--window: by the end of its window)"
+        return "a row is late by its own time"
     return f"a row is late once its window of {format_duration_us(report.window_us)} is over"
 
 
@@ -99,12 +101,20 @@ def _split_row(split: SplitReport) -> tuple[str, ...]:
         split.name,
         f"{profile.rows:,}",
         span,
-        rough_duration_us(profile.disorder.quantile_us(0.99)),
-        rough_duration_us(profile.disorder.quantile_us(0.9999)),
-        rough_duration_us(profile.disorder.largest_us),
-        "" if split.most_behind_us is None else rough_duration_us(split.most_behind_us),
+        *how_late(split),
         f"{rough_duration_us(silent)}{ended}" if silent else "",
         ", ".join(_bad_rows(split)),
+    )
+
+
+def how_late(split: SplitReport) -> tuple[str, ...]:
+    """How far 99 %, 99.99 % and all rows lie behind, and how far the split was behind at most."""
+    disorder = split.profile.disorder
+    return (
+        rough_duration_us(disorder.quantile_us(0.99)),
+        rough_duration_us(disorder.quantile_us(0.9999)),
+        rough_duration_us(disorder.largest_us),
+        "" if split.most_behind_us is None else rough_duration_us(split.most_behind_us),
     )
 
 
@@ -120,16 +130,22 @@ def _bad_rows(split: SplitReport) -> Iterator[str]:
             yield f"{rows:,} {what}"
 
 
-def _delay_row(native: Outcome, low: Outcome, report: AuditReport) -> tuple[str, ...]:
-    worst = sorted(native.splits.items(), key=lambda item: -item[1])
-    named = [f"{name}: {rows:,}" for name, rows in worst[:_NAMES_SHOWN]]
-    named += [f"{len(worst) - _NAMES_SHOWN} more"] if len(worst) > _NAMES_SHOWN else []
-    return (
-        format_duration_us(native.delay_us),
-        f"{native.rows_dropped:,}",
-        f"{100 * native.rows_dropped / max(1, report.rows):.2f} %",
-        ", ".join(named),
-        "" if native.kept_rows is None else f"{native.kept_rows:,}",
-        f"{low.rows_dropped:,}",
-        "" if low.kept_rows is None else f"{low.kept_rows:,}",
-    )
+def delay_rows(report: AuditReport, most_splits: int) -> list[tuple[str, ...]]:
+    """For each delay: rows that native Spark drops, their share, the worst splits, rows that it keeps; lowmark's."""
+    rows = []
+    for native, low in zip(report.native, report.lowmark, strict=True):
+        worst = sorted(native.splits.items(), key=lambda item: -item[1])
+        named = [f"{name}: {lost:,}" for name, lost in worst[:most_splits]]
+        named += [f"{len(worst) - most_splits} more"] if len(worst) > most_splits else []
+        rows.append(
+            (
+                format_duration_us(native.delay_us),
+                f"{native.rows_dropped:,}",
+                f"{100 * native.rows_dropped / max(1, report.rows):.2f} %",
+                ", ".join(named),
+                "" if native.kept_rows is None else f"{native.kept_rows:,}",
+                f"{low.rows_dropped:,}",
+                "" if low.kept_rows is None else f"{low.kept_rows:,}",
+            )
+        )
+    return rows
