@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.replay import Batches
 
 Numbers = npt.NDArray[np.int64]
@@ -24,6 +25,10 @@ Flags = npt.NDArray[np.bool_]
 
 AHEAD_ROWS = 50_000
 """Number of rows of one split that may wait for other splits."""
+
+_TRIGGER_US = 10_000_000  # between the batches of a query that keeps up
+_ROWS_PER_BATCH = 10_000
+_BATCHES = 100  # at least, of a small backlog
 
 
 class _Waiting:
@@ -147,13 +152,12 @@ class ByRows(_Ordered):
     def __init__(self, splits: int, rows: int) -> None:
         super().__init__(splits)
         self._rows = rows
-        self._left = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        self._left = self._merged(None)  # the rows of a batch that is not full; none yet
 
     def drain(self) -> Batches | None:
-        safe, left = self._safe(), self._left
-        fresh = self._merged(safe)
-        numbers, keys = np.concatenate((left[0], fresh[0])), np.concatenate((left[1], fresh[1]))
-        times_us, timed = np.concatenate((left[2], fresh[2])), np.concatenate((left[3], fresh[3]))
+        safe = self._safe()
+        columns = [np.concatenate(pair) for pair in zip(self._left, self._merged(safe), strict=True)]
+        numbers, keys, times_us, timed = columns
         whole = len(keys) if safe is None else len(keys) // self._rows * self._rows
         self._left = numbers[whole:], keys[whole:], times_us[whole:], timed[whole:]
         if not whole:
@@ -242,6 +246,22 @@ class AsRead(Cut):
 
     def _behind(self) -> Sequence[int]:
         return ()
+
+
+def by_time_of_writing(splits: int, rows_per_batch: int | None, trigger_us: int | None) -> tuple[Cut, str]:
+    """The cut for rows whose times of writing are known, and its batches in words."""
+    if rows_per_batch is not None:
+        return ByRows(splits, rows_per_batch), f"{rows_per_batch:,} rows a batch"
+    trigger_us = _TRIGGER_US if trigger_us is None else trigger_us
+    return ByTime(splits, trigger_us), f"a batch every {format_duration_us(trigger_us)}"
+
+
+def by_offset(
+    begins: Sequence[int], ends: Sequence[int], rows_per_batch: int | None, *, total: int, now_us: int
+) -> tuple[Cut, str]:
+    """The cut for rows that have offsets alone, about `total` rows, and its batches in words."""
+    rows = min(_ROWS_PER_BATCH, max(1, total // _BATCHES)) if rows_per_batch is None else rows_per_batch
+    return Proportional(begins, ends, rows, now_us), f"maxOffsetsPerTrigger={rows}"
 
 
 def _batches(parts: Sequence[tuple[int, Numbers, Flags]], ends: Sequence[int], clock_us: int) -> Batches:

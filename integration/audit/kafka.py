@@ -19,16 +19,15 @@ from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
-from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
+from lowmark.sources.kafka.errors import KafkaUnavailable
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kafka.offsets import TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
-from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import Audit, Question
-from .cuts import ByRows, ByTime, Cut, Proportional
+from .cuts import by_offset, by_time_of_writing
 from .event_time import EventTimes, Header, JsonPath, TimeReader, shown_place
 from .kafka_range import Offsets, TopicRange, Topics, Wanted
 from .schema import Schema, schema_id, unframed
@@ -37,12 +36,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 Numbers = npt.NDArray[np.int64]
-
-TRIGGER_US = 10_000_000
-"""The default time between batches of a query that keeps up."""
-ROWS_PER_BATCH = 10_000
-BATCHES = 100
-"""A small topic without append times is replayed in at least so many batches."""
 
 _CHUNK = 10_000
 _WAIT_SECONDS = 0.2
@@ -88,16 +81,8 @@ class KafkaAudit:
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
-            wanted = TopicRange(self.bootstrap_servers, self.topics, self.wanted, self.now_us, self._notes)
-            begins, ends = wanted.find(client)
-            return self._read(settings, client, begins, ends)
-        except KafkaTopicMissing as missing:
-            raise AuditImpossible(
-                f"Kafka at {self.bootstrap_servers}: there is no topic {', '.join(map(repr, missing.missing))}"
-                if self.topics.pattern is None
-                else f"Kafka at {self.bootstrap_servers}: there are no {self.topics}",
-                "check the spelling, and the right to describe and read it.",
-            ) from missing
+            part = TopicRange(client, self.bootstrap_servers, self.topics, self.wanted, self.now_us, self._notes)
+            return self._read(settings, client, *part.find())
         except KafkaUnavailable as away:
             raise AuditImpossible(
                 f"Kafka at {away.place}: cannot {away.action}, tried for {away.after_seconds:.0f} s: {away.cause}",
@@ -111,12 +96,12 @@ class KafkaAudit:
     def _read(self, settings: KafkaSettings, client: KafkaClient, begins: Offsets, ends: Offsets) -> AuditReport:
         from confluent_kafka import TopicPartition
 
-        sizes = [ends[each] - begins[each] for each in begins if begins[each] < ends[each]]
+        with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
+        sizes = [ends[each] - begins[each] for each in with_rows]
         properties = {**range_properties(settings), **fetch_properties(sizes, GUESSED_RECORD_BYTES)}
         kept = KeptConsumer(settings, properties, None, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
         reading = _Reading(self, kept, client, begins, ends)
         try:
-            with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
             kept.consumer.assign([TopicPartition(each[0], each[1], begins[each]) for each in with_rows])
             reading.run()
         finally:
@@ -141,7 +126,7 @@ class KafkaAudit:
                 "where they differ before the event time, times are wrong"
             )
         if reading.empty:
-            notes.append(f"no row of it in what was read: {', '.join(self.name(each) for each in reading.empty[:20])}")
+            notes.append(f"no row of it in what was read: {', '.join(map(split_name, reading.empty[:20]))}")
         if reading.why_short is not None:
             notes.append(f"not all was read: {settings.redact(reading.why_short)}")
         elif self.stop():
@@ -162,9 +147,6 @@ class KafkaAudit:
         if self.schema is None:
             return self.reader.payloads([unframed(value) for value in values], path)
         return self.reader.values(self.schema.values(values, path))
-
-    def name(self, partition: TopicPartitionId) -> str:
-        return split_name(partition)
 
     def _no_times(self, audit: Audit, reading: _Reading) -> str:
         where = "the record's timestamp" if self.place is None else shown_place(self.place)
@@ -313,7 +295,21 @@ class _Reading:
         with_rows = sorted(self._left)
         known = [*with_rows, *(self.empty if self._appended else [])]
         self._numbers = {partition: number for number, partition in enumerate(known)}
-        cut = self._append_order(len(known), question) if self._appended else self._spark_order(with_rows, question)
+        if self._appended:
+            cut, batches = by_time_of_writing(len(known), question.rows_per_batch, question.trigger_us)
+            self.order = f"by append time (the topic's message.timestamp.type is LogAppendTime), {batches}"
+        else:
+            begins, ends = ([offsets[each] for each in with_rows] for offsets in (self._begins, self._ends))
+            cut, batches = by_offset(begins, ends, question.rows_per_batch, total=self._total, now_us=of.now_us)
+            self.order = (
+                "as Spark's rate limiting reads a backlog, of each partition in proportion (the topic has no append "
+                f"time), {batches}"
+            )
+            if question.trigger_us is not None:
+                of._notes.append(
+                    "--trigger has no effect, because the topic has no append times: batches are cut by "
+                    "--rows-per-batch"
+                )
         stamp = "append time" if self._appended else "timestamp, which its producer gave it"
         self.event_time = f"the record's {stamp}" if of.place is None else shown_place(of.place)
         if self._appended and of.place is None:
@@ -325,7 +321,7 @@ class _Reading:
         for number in empty:
             cut.end(number)
         self.audit = Audit(
-            [of.name(partition) for partition in known],
+            list(map(split_name, known)),
             cut,
             question,
             of.now_us,
@@ -333,30 +329,6 @@ class _Reading:
             stamped=of.place is not None,  # otherwise a split that is behind would look silent
             empty=empty,
         )
-
-    def _append_order(self, splits: int, question: Question) -> Cut:
-        begin = "by append time (the topic's message.timestamp.type is LogAppendTime), "
-        if question.rows_per_batch is not None:
-            self.order = f"{begin}{question.rows_per_batch:,} rows a batch"
-            return ByRows(splits, question.rows_per_batch)
-        trigger_us = TRIGGER_US if question.trigger_us is None else question.trigger_us
-        self.order = f"{begin}a batch every {format_duration_us(trigger_us)}"
-        return ByTime(splits, trigger_us)
-
-    def _spark_order(self, partitions: Sequence[TopicPartitionId], question: Question) -> Cut:
-        rows = question.rows_per_batch
-        if rows is None:
-            rows = min(ROWS_PER_BATCH, max(1, self._total // BATCHES))
-        if question.trigger_us is not None:
-            self._of._notes.append(
-                "--trigger has no effect, because the topic has no append times: batches are cut by --rows-per-batch"
-            )
-        self.order = (
-            "as Spark's rate limiting reads a backlog, of each partition in proportion (the topic has no append time), "
-            f"maxOffsetsPerTrigger={rows}"
-        )
-        begins, ends = ([of[partition] for partition in partitions] for of in (self._begins, self._ends))
-        return Proportional(begins, ends, rows, self._of.now_us)
 
     def _hear(self, message: Message) -> None:
         from confluent_kafka import KafkaError
@@ -368,7 +340,7 @@ class _Reading:
                 self._end(partition)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             if partition in self._left:
-                self._of._notes.append(f"rows of {self._of.name(partition)} were deleted before they were read")
+                self._of._notes.append(f"rows of {split_name(partition)} were deleted before they were read")
                 self._end(partition)
         elif error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -1,4 +1,4 @@
-"""The bounded part of topics that is audited: it begins at the same time in all partitions.
+"""The part of topics to audit begins at the same time in all partitions.
 
 If one partition were read further back than the others, it would look late only because its rows are old.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from lowmark.integration.errors import AuditImpossible
 from lowmark.sources.kafka.client import KafkaClient, Topic
-from lowmark.sources.kafka.errors import KafkaTopicMissing
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
 
@@ -63,20 +62,25 @@ class Topics:
 class TopicRange:
     """Finds the part of the topics to read."""
 
+    client: KafkaClient
     bootstrap_servers: str
     topics: Topics
     wanted: Wanted
     now_us: int
     notes: list[str]
 
-    def find(self, client: KafkaClient) -> tuple[Offsets, Offsets]:
+    def find(self) -> tuple[Offsets, Offsets]:
         """Return the first offset to read of each partition, and the offset after the last."""
-        found = self.topics.find(client)
-        missing = tuple(name for name in self.topics.names if name not in found)
+        found = self.topics.find(self.client)
+        missing = [name for name in self.topics.names if name not in found]
         if missing or not found:
-            raise KafkaTopicMissing(missing or (str(self.topics),), self.bootstrap_servers)
+            what = f"is no topic {', '.join(map(repr, missing))}" if missing else f"are no {self.topics}"
+            raise AuditImpossible(
+                f"Kafka at {self.bootstrap_servers}: there {what}",
+                "check the spelling, and the right to describe and read it.",
+            )
         every = [(topic, partition) for topic, each in found.items() for partition in each.partitions]
-        (first, no_first), (last, no_last) = client.positions_of_each(
+        (first, no_first), (last, no_last) = self.client.positions_of_each(
             [dict.fromkeys(every, _EARLIEST), dict.fromkeys(every, _LATEST)], f"ask where {self.topics} end"
         )
         if no_first or no_last:
@@ -90,13 +94,13 @@ class TopicRange:
             raise AuditImpossible(
                 f"{self.topics} hold no record that can be read", "audit it once rows were written to it."
             )
-        return self._narrowed(client, begins, ends), ends
+        return self._narrowed(begins, ends), ends
 
-    def _narrowed(self, client: KafkaClient, begins: Offsets, ends: Offsets) -> Offsets:
+    def _narrowed(self, begins: Offsets, ends: Offsets) -> Offsets:
         """The first offsets of the wanted part, at the same time in all partitions."""
         if self.wanted.last_us is not None:
             since_us = self.now_us - self.wanted.last_us
-            begins = self._at(client, since_us, begins, ends)
+            begins = self._at(since_us, begins, ends)
             if begins == ends:
                 raise AuditImpossible(
                     f"{self.topics}: nothing was written since {format_time_us(since_us)}",
@@ -108,7 +112,7 @@ class TopicRange:
         low_us, high_us, found = 0, self.now_us, ends
         for _ in range(_BISECTIONS):  # down to a millisecond
             middle_us = (low_us + high_us) // 2
-            at = self._at(client, middle_us, begins, ends)
+            at = self._at(middle_us, begins, ends)
             count = sum(ends[each] - at[each] for each in ends)
             if count > rows:
                 low_us = middle_us
@@ -125,9 +129,9 @@ class TopicRange:
             )
         return found
 
-    def _at(self, client: KafkaClient, time_us: int, begins: Offsets, ends: Offsets) -> Offsets:
+    def _at(self, time_us: int, begins: Offsets, ends: Offsets) -> Offsets:
         wanted = {partition: KafkaOffsets.timestamp(time_us) for partition in ends}
-        found, _ = client.positions(wanted, f"search {self.topics} by time")
+        found, _ = self.client.positions(wanted, f"search {self.topics} by time")
         at: Offsets = {}
         for partition, end in ends.items():
             offset = found.get(partition)

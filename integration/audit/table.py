@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 from lowmark.integration.console import EscapingConsole
 from lowmark.integration.errors import AuditImpossible
-from lowmark.watermark import duration_us, format_duration_us
+from lowmark.watermark import duration_us
 from lowmark.watermark.replay.advice import Advice
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import DELAYS_US, Audit, Question
-from .cuts import ByRows, ByTime, Cut, Proportional
+from .cuts import Cut, by_offset, by_time_of_writing
 from .event_time import EventTimes
-from .kafka import BATCHES, ROWS_PER_BATCH, TRIGGER_US
 from .kafka_range import ROWS
 from .page import page
 from .text import show
@@ -249,16 +248,12 @@ class _Table:
         return [low if share == 1.0 else inner[0], *sorted(set(inner[1:]) - {inner[0]}), high + 1]
 
     def _cut(self, begins: Sequence[int], ends: Sequence[int], *, total: int) -> tuple[Cut, str]:
-        question, by = self.question, f"by {self.order}, "
-        if self.timed and question.rows_per_batch is not None:
-            return ByRows(len(begins), question.rows_per_batch), f"{by}{question.rows_per_batch:,} rows a batch"
+        question = self.question
         if self.timed:
-            trigger_us = TRIGGER_US if question.trigger_us is None else question.trigger_us
-            return ByTime(len(begins), trigger_us), f"{by}a batch every {format_duration_us(trigger_us)}"
-        rows = question.rows_per_batch
-        rows = min(ROWS_PER_BATCH, max(1, total // BATCHES)) if rows is None else rows
-        told = f"as Spark's rate limiting reads a backlog, of each split in proportion, maxOffsetsPerTrigger={rows}"
-        return Proportional(begins, ends, rows, time.time_ns() // 1_000), told
+            cut, batches = by_time_of_writing(len(begins), question.rows_per_batch, question.trigger_us)
+            return cut, f"by {self.order}, {batches}"
+        cut, batches = by_offset(begins, ends, question.rows_per_batch, total=total, now_us=time.time_ns() // 1_000)
+        return cut, f"as Spark's rate limiting reads a backlog, of each split in proportion, {batches}"
 
     def _add(self, table: pa.Table, audit: Audit, numbers: dict[str, int], begins: np.ndarray[Any, Any] | None) -> None:
         if not len(table):
