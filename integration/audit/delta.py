@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,21 +15,13 @@ _UNREAD = {
 }
 
 
-class LiveFile(NamedTuple):
-    """A file of the newest version of a table."""
-
-    written_ns: int
-    path: Path
-    size_bytes: int
-
-
 def is_table(folder: Path) -> bool:
     """Whether a folder is a Delta table."""
     return (folder / "_delta_log").is_dir()
 
 
-def live_files(folder: Path) -> Iterator[LiveFile]:
-    """The files of a table's newest version, in no particular order.
+def live_files(folder: Path) -> Iterator[tuple[int, Path, int]]:
+    """When each file of a table's newest version was added (nanoseconds), its path and its bytes, in no order.
 
     Raises:
         AuditImpossible: the log cannot be read, or the files alone do not give the table's rows.
@@ -56,4 +47,4 @@ def live_files(folder: Path) -> Iterator[LiveFile]:
                 "audit it in a session with lowmark.audit_table.",
             )
     for action in actions.select(["path", "size_bytes", "modification_time"]).to_pylist():
-        yield LiveFile(action["modification_time"] * 1_000_000, folder / unquote(action["path"]), action["size_bytes"])
+        yield action["modification_time"] * 1_000_000, folder / unquote(action["path"]), action["size_bytes"]

@@ -160,21 +160,7 @@ class TimeReader:
 
     def payloads(self, payloads: Sequence[bytes | None], path: JsonPath) -> EventTimes:
         """Return the times in JSON payloads."""
-        decode, get = _decoder(path)
-        found: list[Any]
-        broken = 0
-        try:
-            found = [None if payload is None else get(decode(payload)) for payload in payloads]
-        except (msgspec.DecodeError, AttributeError, IndexError, TypeError, UnicodeDecodeError, RecursionError):
-            found = []
-            for payload in payloads:
-                try:
-                    found.append(None if payload is None else get(decode(payload)))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    found.append(None)
-                    broken += 1
-                except (AttributeError, IndexError, TypeError):  # a step is null, or an array is too short
-                    found.append(None)
+        found, broken = field_values(payloads, path)
         times = self.values(found)
         return EventTimes(times.times_us, times.timed, times.null_rows - broken, times.unreadable_rows + broken)
 
@@ -310,17 +296,21 @@ class TimeReader:
         return None
 
 
-def field_values(payloads: Sequence[bytes], path: JsonPath) -> list[Any]:
-    """Return a field of each JSON payload; None for a payload without the field."""
+def field_values(payloads: Sequence[bytes | None], path: JsonPath) -> tuple[list[Any], int]:
+    """Return a field of each JSON payload, None for a payload without the field; and how many are no JSON."""
     decode, get = _decoder(path)
-    found = []
+    found: list[Any] = []
+    broken = 0
     for payload in payloads:
+        value = None
         try:
-            value = get(decode(payload))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, IndexError, TypeError):
-            value = None
+            value = None if payload is None else get(decode(payload))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            broken += 1
+        except (AttributeError, IndexError, TypeError):  # a step is null, or an array is too short
+            pass
         found.append(value)
-    return found
+    return found, broken
 
 
 def _decoder(path: JsonPath) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:

@@ -201,8 +201,7 @@ class FilesAudit:
         For a Delta table, return the files of its newest version.
         """
         if delta.is_table(self.path):
-            for live in delta.live_files(self.path):
-                yield _File(live.written_ns, live.path, live.size_bytes)
+            yield from map(_File._make, delta.live_files(self.path))
             return
         links = 0
         for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
@@ -285,7 +284,7 @@ class FilesAudit:
                 rows = [line for line in piece if line.strip()]
                 if rows:
                     columns = [
-                        [folders[name]] * len(rows) if name in folders else field_values(rows, json_path(name))
+                        [folders[name]] * len(rows) if name in folders else field_values(rows, json_path(name))[0]
                         for name in self.split
                     ]
                     yield self.reader.payloads(rows, path), _named(columns) if columns else None

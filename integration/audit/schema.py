@@ -41,6 +41,10 @@ def unframed(value: bytes | None) -> bytes | None:
     return value[_HEAD.size :] if framed and value is not None else value
 
 
+BROKEN = object()
+"""Stands for a value that cannot be decoded, and is no time."""
+
+
 class Schema(ABC):
     """Reads one field of values.
 
@@ -96,13 +100,6 @@ class Schema(ABC):
     @abstractmethod
     def _field(self, found: Any, path: JsonPath) -> Any:
         """Return the field of a record; None if it is not set."""
-
-
-class _Broken:
-    """Stands for a value that cannot be decoded, and is no time."""
-
-
-BROKEN = _Broken()
 
 
 class _Avro(Schema):
