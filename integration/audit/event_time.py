@@ -53,15 +53,13 @@ class Unit(str, Enum):
     MICROSECONDS = "us"
     NANOSECONDS = "ns"
 
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
 
 _US_PER = {Unit.SECONDS: 1e6, Unit.MILLISECONDS: 1e3, Unit.MICROSECONDS: 1.0, Unit.NANOSECONDS: 1e-3}
 _LIMITS = (1e11, 1e14, 1e17)  # bounds between the sizes of the units, in the order of `Unit`
-_WORDS = {
-    Unit.SECONDS: "seconds",
-    Unit.MILLISECONDS: "milliseconds",
-    Unit.MICROSECONDS: "microseconds",
-    Unit.NANOSECONDS: "nanoseconds",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +148,10 @@ class TimeReader:
         """The guesses in words."""
         if not self.guessed or self.unit is None:
             return []
-        made = [f"numbers are taken as {_WORDS[self.unit]} since 1970, by their size (--unit says otherwise)"]
+        made = [f"numbers are taken as {self.unit.word} since 1970, by their size (--unit says otherwise)"]
         for unit, rows in sorted(self._of_another_unit.items()):
             made.append(
-                f"units are mixed: {rows:,} rows have a time that looks like {_WORDS[unit]} among {_WORDS[self.unit]}; "
+                f"units are mixed: {rows:,} rows have a time that looks like {unit.word} among {self.unit.word}; "
                 "these rows count as unreadable, and a query with one unit for all rows has wrong times there"
             )
         return made
@@ -181,16 +179,11 @@ class TimeReader:
             return self.column(pa.array(values, pa.string()))
         elif kinds == {dt.datetime}:
             return self.column(pa.array(values, pa.timestamp("us", "UTC")))
-        made = [self._single(value) for value in values]
-        return _gathered(made, sum(value is None for value in values))
+        return self._one_by_one(values)
 
-    def column(self, column: pa.Array[Any] | pa.ChunkedArray[Any]) -> EventTimes:
+    def column(self, column: pa.Array[Any]) -> EventTimes:
         """Return the times in an Arrow column of timestamps, dates, numbers or texts."""
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
         kind = column.type
-        if pa.types.is_dictionary(kind):
-            return self.column(column.cast(kind.value_type))
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             try:
                 return _settled(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), column.null_count)
@@ -200,8 +193,7 @@ class TimeReader:
             return self._numbers(column)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._texts(column.cast(pa.string()))
-        made: list[int | None] = [None] * len(column)
-        return _gathered(made, column.null_count)
+        return _settled(pa.nulls(len(column), pa.int64()), column.null_count)
 
     # -- how
 
@@ -253,7 +245,7 @@ class TimeReader:
                 return _settled(column.cast(kind).cast(pa.int64()), nulls)
             except pa.ArrowInvalid:
                 continue
-        return _gathered([self._single(value) for value in column.to_pylist()], nulls)
+        return self._one_by_one(column.to_pylist())
 
     def _formatted(self, column: pa.Array[Any], pattern: str) -> EventTimes:
         try:
@@ -269,6 +261,10 @@ class TimeReader:
             read = pa.array([self._single(text) for text in column.filter(left).to_pylist()], pa.int64())
             made = pc.replace_with_mask(made, left, read)
         return _settled(made, column.null_count)
+
+    def _one_by_one(self, values: Sequence[Any]) -> EventTimes:
+        made = pa.array([self._single(value) for value in values], pa.int64())
+        return _settled(made, sum(value is None for value in values))
 
     def _single(self, value: Any) -> int | None:
         """Convert one value, for a column of mixed kinds."""
@@ -340,9 +336,3 @@ def _settled(micros: pa.Array[Any], nulls: int) -> EventTimes:
     timed = np.asarray(micros.is_valid())
     times_us = np.asarray(micros.fill_null(0)).astype(np.int64)
     return EventTimes(times_us, timed, nulls, len(timed) - int(timed.sum()) - nulls)
-
-
-def _gathered(made: Sequence[int | None], nulls: int) -> EventTimes:
-    timed = np.array([time_us is not None for time_us in made], np.bool_)
-    times_us = np.array([0 if time_us is None else time_us for time_us in made], np.int64)
-    return EventTimes(times_us, timed, nulls, len(made) - int(timed.sum()) - nulls)

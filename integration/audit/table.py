@@ -189,13 +189,13 @@ class _Table:
         total = sum(rows for _, rows, _, _ in splits)
         names = [name for name, _, _, _ in splits]
         notes: list[str] = []
-        df, share = self.df, 1.0
+        share = 1.0
         if self.rows is not None and total > self.rows:
             share = self.rows / total
             notes.append(f"the newest {self.rows:,} of {total:,} rows, about (rows=None reads all of them)")
         begins, ends = [first for _, _, first, _ in splits], [last + 1 for _, _, _, last in splits]
         position = self._position(splits)
-        edges = self._edges(df, position, share, total)
+        edges = self._edges(position, share, total)
         if share < 1 and not self.timed:
             # Exactly the part that Spark would find between these offsets.
             begins = [begin + int((end - begin) * (1 - share)) for begin, end in zip(begins, ends, strict=True)]
@@ -204,7 +204,7 @@ class _Table:
         numbers = {name: number for number, name in enumerate(names)}
         begun = np.array(begins, np.int64)
         for low, high in pairwise(edges):
-            piece = df.where((position >= F.lit(low)) & (position < F.lit(high)))
+            piece = self.df.where((position >= F.lit(low)) & (position < F.lit(high)))
             self._add(piece.orderBy(_SPLIT, _ORDER).toArrow(), audit, numbers, None if self.timed else begun)
             if high != edges[-1]:
                 audit.advance()
@@ -234,7 +234,7 @@ class _Table:
         sizes = F.create_map(*[F.lit(each) for name, _, first, last in splits for each in (name, last + 1 - first)])
         return (F.col(_ORDER) - begins[F.col(_SPLIT)]) / sizes[F.col(_SPLIT)]
 
-    def _edges(self, df: DataFrame, position: Column, share: float, total: int) -> list[float]:
+    def _edges(self, position: Column, share: float, total: int) -> list[float]:
         """Positions at which one piece ends and the next begins, for about `ROWS` rows each."""
         from pyspark.sql import functions as F
 
@@ -242,7 +242,7 @@ class _Table:
         shares = [1 - share + share * at / pieces for at in range(pieces)]
         if not self.timed:
             return [*shares, 2.0]
-        found = df.agg(F.percentile_approx(position, shares, 10_000), F.min(position), F.max(position)).first()
+        found = self.df.agg(F.percentile_approx(position, shares, 10_000), F.min(position), F.max(position)).first()
         assert found is not None, "an aggregate without groups is one row"
         inner, low, high = found
         return [low if share == 1.0 else inner[0], *sorted(set(inner[1:]) - {inner[0]}), high + 1]

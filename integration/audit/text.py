@@ -132,7 +132,7 @@ def _bad_rows(split: SplitReport) -> Iterator[str]:
 
 def delay_rows(report: AuditReport, most_splits: int) -> list[tuple[str, ...]]:
     """For each delay: rows that native Spark drops, their share, the worst splits, rows that it keeps; lowmark's."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for native, low in zip(report.native, report.lowmark, strict=True):
         worst = sorted(native.splits.items(), key=lambda item: -item[1])
         named = [f"{name}: {lost:,}" for name, lost in worst[:most_splits]]
