@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -26,7 +27,7 @@ def page(
     Services that start later appear by themselves. Only this machine can open the page, and the page changes nothing.
     """
     from lowmark.integration.page.endpoint import PageServer
-    from lowmark.integration.page.look import AllServices
+    from lowmark.integration.page.look import all_services, one_service
 
     ended, by = threading.Event(), [signal.SIGINT]
 
@@ -34,7 +35,7 @@ def page(
         by[0] = signal.Signals(number)
         ended.set()
 
-    server = PageServer(AllServices(connect), port=port)
+    server = PageServer(all_services if connect is None else partial(one_service, connect), port=port)
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         if as_json:

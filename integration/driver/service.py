@@ -217,9 +217,8 @@ class LowWatermarkService:
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
             if page_port is not None:
                 from lowmark.integration.page.endpoint import PageServer
-                from lowmark.integration.page.look import OneService
 
-                self._page = PageServer(OneService(self.address, answers.status), port=page_port)
+                self._page = PageServer(lambda asked: {self.address: answers.status(asked)}, port=page_port)
         except Exception:
             self.stop()  # the caller gets no service, so the caller could not stop its threads
             raise

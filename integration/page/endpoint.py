@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from lowmark.integration.errors import PageUnavailable, ServiceRefused
-from lowmark.integration.process.http_server import HttpServer, cause
+from lowmark.integration.errors import PageUnavailable
+from lowmark.integration.process.http_server import HttpServer, cause, check_port
 
 from .app import application
 from .look import Look
@@ -14,14 +14,11 @@ from .picture import Picture
 _HOST = "127.0.0.1"
 
 
-class PageServer:
-    """Serves the page on 127.0.0.1 until it is stopped.
-
-    Args:
-        port: port to listen on, 0 for any free port.
+class PageServer(HttpServer):
+    """Serves the page on 127.0.0.1.
 
     Attributes:
-        port: the real port.
+        address: the address to open in a browser.
 
     Raises:
         PageUnavailable: it cannot listen there, for instance because another process does.
@@ -29,20 +26,10 @@ class PageServer:
     """
 
     def __init__(self, look: Look, *, port: int = 0) -> None:
-        if port not in range(65_536):
-            raise ServiceRefused(f"page_port is {port!r}, expected a number from 0 to 65535", "0 takes any free port.")
+        check_port("page_port", port)
         page = application(Picture(look, lambda: time.time_ns() // 1_000))
         try:
-            self._server = HttpServer(page, host=_HOST, port=port, name="lowmark-page")
+            super().__init__(page, host=_HOST, port=port, name="lowmark-page")
         except OSError as failed:
             raise PageUnavailable(port, cause(failed)) from failed
-        self.port = self._server.port
-
-    @property
-    def address(self) -> str:
-        """The address to open in a browser."""
-        return f"http://{_HOST}:{self.port}/"
-
-    def stop(self) -> None:
-        """Stop answering and free the port. May be called more than once."""
-        self._server.stop()
+        self.address = f"http://{_HOST}:{self.port}/"

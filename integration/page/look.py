@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.process import sockets
@@ -13,58 +12,34 @@ from lowmark.integration.transport.driver_rpc import Client, StatusReply, Status
 _DEADLINE_SECONDS = 5.0
 _AT_ONCE = 16
 
+Look = Callable[[StatusRequest], Mapping[str, StatusReply | str]]
+"""Asks services. Gives the answers by address, or why a service gives none; a service that has ended is missing.
 
-class Look(Protocol):
-    """Asks services. Called from threads, one at a time."""
-
-    def __call__(self, request: StatusRequest) -> Mapping[str, StatusReply | str]:
-        """Return the answers by address, or why a service gives none. A service that has ended is missing."""
-        ...
+It is called from threads, one at a time. It may raise: the page then shows the error beside what was seen last.
+"""
 
 
-class OneService:
-    """The service in this process.
+def all_services(request: StatusRequest) -> dict[str, StatusReply | str]:
+    """Ask the services of this user, found as by `lowmark status`; searched again with every look.
 
-    Args:
-        address: address of its socket, as `lowmark status` shows it.
-        status: answers as over the socket.
+    Raises:
+        SocketsRefused: other users may enter the folder of the sockets.
     """
-
-    def __init__(self, address: str, status: Callable[[StatusRequest], StatusReply]) -> None:
-        self._address, self._status = address, status
-
-    def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
-        """Ask the service. Raises the errors of `status`: the service is stopping, or busy."""
-        return {self._address: self._status(request)}
-
-
-class AllServices:
-    """The services of this user, found as by `lowmark status`; searched again with every look.
-
-    Args:
-        connect: a single address instead, or None.
-    """
-
-    def __init__(self, connect: str | None = None) -> None:
-        self._connect = connect
-
-    def __call__(self, request: StatusRequest) -> dict[str, StatusReply | str]:
-        """Ask all services. Raises `SocketsRefused` if other users may enter the folder of the sockets."""
-        addresses = [self._connect] if self._connect is not None else sockets.find_addresses()
-        if not addresses:
-            return {}
-        with ThreadPoolExecutor(
-            min(len(addresses), _AT_ONCE), "lowmark-look"
-        ) as pool:  # a hanging service delays no other
-            replies = pool.map(lambda address: _ask(address, request), addresses)
-            return {at: reply for at, reply in zip(addresses, replies, strict=True) if reply is not None}
+    addresses = sockets.find_addresses()
+    if not addresses:
+        return {}
+    with ThreadPoolExecutor(min(len(addresses), _AT_ONCE), "lowmark-look") as pool:  # a hanging service delays no other
+        found = pool.map(lambda address: one_service(address, request), addresses)
+        return {address: answer for each in found for address, answer in each.items()}
 
 
-def _ask(address: str, request: StatusRequest) -> StatusReply | str | None:
+def one_service(address: str, request: StatusRequest) -> dict[str, StatusReply | str]:
+    """Ask the service at an address."""
     client = Client(address, deadline_seconds=_DEADLINE_SECONDS)
     try:
-        return client.status(request)
+        return {address: client.status(request)}
     except ServiceUnreachable as failed:
-        return why_silent(failed)
+        why = why_silent(failed)
+        return {} if why is None else {address: why}
     finally:
         client.close()

@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from wsgiref.headers import Headers
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
+from lowmark.integration.errors import ServiceRefused
 from lowmark.sources.worker import Worker
 
 from .clock import monotonic_us
@@ -90,6 +91,12 @@ class HttpServer:
         self._server.shutdown()
         self._server.server_close()
         self._worker.join(threading.TIMEOUT_MAX)
+
+
+def check_port(option: str, port: int) -> None:
+    """Raise ServiceRefused for an option that is no port."""
+    if port not in range(65_536):
+        raise ServiceRefused(f"{option} is {port!r}, expected a number from 0 to 65535", "0 takes any free port.")
 
 
 def cause(failed: OSError) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import ByHandRefused
-from lowmark.integration.page.look import OneService
 from lowmark.integration.page.picture import Picture
 from lowmark.integration.transport.driver_rpc import Client, SetRequest
 from lowmark.watermark import InvalidDuration, SplitState, WatermarkStrategy
@@ -78,7 +77,7 @@ def test_a_smaller_delay_closes_windows_with_the_next_rows_and_everything_says_w
         ("delay", 10_000_000, 60_000_000)
     ]
     assert 'lowmark_set_by_hand_info{query="counts",stream="orders",what="delay",why="' in scraped(service)
-    (run,) = Picture(OneService(service.address, service._answers.status), lambda: 1).since(None, None)["runs"]
+    (run,) = Picture(lambda asked: {service.address: service._answers.status(asked)}, lambda: 1).since(None, None)["runs"]
     assert run["set_by_hand"] == [why]
 
 

@@ -19,7 +19,7 @@ import pytest
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.page import picture
 from lowmark.integration.page.endpoint import PageServer
-from lowmark.integration.page.look import AllServices
+from lowmark.integration.page.look import all_services
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import run_json
@@ -322,12 +322,12 @@ def test_a_service_that_answers_with_an_error_is_named_and_delays_no_other(monke
             return address
 
         fails = serve(fail)
-        shown = Picture(AllServices(), Clock())
+        shown = Picture(all_services, Clock())
         told = [f"the service at {fails} answers with an error: NOT_FOUND: 't7'"]
         alone = shown.since(None, None)
         assert (alone["silent"], alone["services"], alone["runs"], alone["error"]) == (told, [], [], None)
         serve(lambda request: reply(runs, request))
-        both = Picture(AllServices(), Clock()).since(None, None)
+        both = Picture(all_services, Clock()).since(None, None)
         assert (both["silent"], len(both["services"]), len(both["splits"]), both["error"]) == (told, 1, 2, None)
 
 

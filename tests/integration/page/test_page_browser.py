@@ -20,7 +20,7 @@ from lowmark.integration.audit.page import page as audit_page
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.endpoint import PageServer
-from lowmark.integration.page.look import AllServices
+from lowmark.integration.page.look import all_services
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import printable
@@ -152,7 +152,7 @@ def test_page_explain_and_metric_name_one_holder_and_follow_it(
 def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
     spark: SparkSession, browser: Browser, feed: Feed, checkpoint: str
 ) -> None:
-    everyone = PageServer(AllServices())
+    everyone = PageServer(all_services)
     try:
         with opened(browser, everyone.address) as page:
             assert "No lowmark service of this user runs" in text(page, "main"), text(page, "body")
@@ -174,7 +174,7 @@ def test_a_service_whose_page_cannot_be_served_leaves_nothing_behind(spark: Spar
     def threads() -> set[str]:
         return {thread.name for thread in threading.enumerate() if thread.name.startswith("lowmark")}
 
-    before, taken = threads(), PageServer(AllServices())
+    before, taken = threads(), PageServer(all_services)
     try:
         with pytest.raises(PageUnavailable, match="another service of this process"):
             LowWatermarkService(spark, metrics_port=0, page_port=taken.port)
