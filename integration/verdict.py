@@ -16,7 +16,7 @@ The first word that applies counts. Only `failed` and `stuck` need a person.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -41,8 +41,6 @@ class _Coordinator(msgspec.Struct, frozen=True):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """See `run_json`."""
-
     failed: bool = False
     refused: bool = False
     ended: bool = False
@@ -54,35 +52,14 @@ class _Run(msgspec.Struct, frozen=True):
     alignment: _Alignment | None = None
     coordinator: _Coordinator | None = None
 
-    @property
-    def held_from_away(self) -> bool:
-        """Whether the coordinator does not answer and so holds the low watermark."""
-        return self.coordinator is not None and self.coordinator.holds and not self.coordinator.connected
-
 
 class _Stream(msgspec.Struct, frozen=True):
-    """The fields of a stream's status that decide the verdict. A later version may answer with more."""
+    """What decides the verdict, of the status that `run_json` makes. Services of other versions tell more or less."""
 
     since: datetime | None = None
     silent_since: datetime | None = None
     low_watermark_us: int | None = None
     run: _Run = _Run()
-
-    @property
-    def rows_wait(self) -> bool:
-        """Whether unread rows are known."""
-        return self.run.backlog_rows is not None and self.run.backlog_rows > 0
-
-    def batch_lasts(self, now: datetime, patience: timedelta) -> bool:
-        """Whether a batch has been read for longer than the patience."""
-        return self.run.batch_since is not None and now - self.run.batch_since > patience
-
-    def rows_came(self, now: datetime, stood: timedelta, patience: timedelta) -> bool:
-        """Whether rows kept coming: within the patience, and well after the low watermark last rose."""
-        if self.run.rows_at is None:
-            return False
-        ago = now - self.run.rows_at
-        return ago < patience and stood - ago > patience / 2
 
 
 def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
@@ -121,12 +98,13 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
         return "measuring"
     stood = timedelta() if seen.since is None else now - seen.since
     stands = stood > patience
-    aligned = run.alignment is not None and run.alignment.waiting
-    if run.held_from_away:
+    if run.coordinator is not None and run.coordinator.holds and not run.coordinator.connected:
         return "stuck" if stands else "standing"
-    if stands and seen.batch_lasts(now, patience):
+    if stands and run.batch_since is not None and now - run.batch_since > patience:
         return "stuck"
-    if stands and not aligned and (seen.rows_wait or seen.rows_came(now, stood, patience)):
+    aligned = run.alignment is not None and run.alignment.waiting
+    rows_wait = run.backlog_rows is not None and run.backlog_rows > 0
+    if stands and not aligned and (rows_wait or _rows_came(run, now, stood, patience)):
         return "stuck"
     if seen.silent_since is not None:
         return "silent"
@@ -135,19 +113,9 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     return "standing" if stands else "moving"
 
 
-def newest(services: Iterable[Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The newest run of each stream in each query of each service, because a failed run that began again is over.
-
-    An ended run is also left out while a query of its name runs on the stream in another service, because a person has
-    moved the query. Two runs that have not ended both stay, because two drivers may name their queries alike.
-
-    Args:
-        services: the streams of each service, in the order in which their runs began.
-    """
-    runs = [run for streams in services for run in {_names(run): run for run in streams}.values()]
-    running = {_names(run) for run in runs if run["query"] is not None and not run["run"]["ended"]}
-    return [run for run in runs if not run["run"]["ended"] or _names(run) not in running]
-
-
-def _names(run: dict[str, Any]) -> tuple[str, str | None]:
-    return run["name"], run["query"]
+def _rows_came(run: _Run, now: datetime, stood: timedelta, patience: timedelta) -> bool:
+    """Whether rows kept coming: within the patience, and well after the low watermark last rose."""
+    if run.rows_at is None:
+        return False
+    ago = now - run.rows_at
+    return ago < patience and stood - ago > patience / 2

@@ -10,17 +10,19 @@ The exit codes of `lowmark status` differ (1: nothing to show), so `check` is a 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import msgspec
 import typer
-from lowmark.integration.console import print_error, print_json, print_lines
-from lowmark.watermark import LowmarkError
+from lowmark.integration.console import ago, print_error, print_json, print_lines
+from lowmark.integration.errors import ServiceUnreachable
+from lowmark.integration.verdict import WANTS_A_PERSON, told_at, verdict
+from lowmark.watermark import LowmarkError, SetByHand, WrongClock, duration_us
+from lowmark.watermark.moment import us_of
+from lowmark.watermark.printable import printable
 
 from .common import Connect, Debug, Json, Name
-
-if TYPE_CHECKING:
-    from lowmark.integration.errors import ServiceUnreachable
-    from lowmark.integration.transport.driver_rpc import StatusReply
+from .status import ask
 
 _BY_HAND_SHOWN = 10
 _MOVING, _STUCK, _UNREACHABLE = 0, 1, 2
@@ -39,15 +41,12 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Say whether low watermarks move, in one line each and by the exit code: for cron and probes."""
-    from lowmark.integration.transport.driver_rpc import why_silent
-    from lowmark.integration.verdict import WANTS_A_PERSON, newest, told_at, verdict
-    from lowmark.watermark import duration_us
-    from lowmark.watermark.printable import printable
+    from lowmark.integration.transport.driver_rpc import newest, why_silent
 
     hung: list[ServiceUnreachable] = []
     most = timedelta(microseconds=duration_us(patience, what="--patience"))
     try:
-        services = _services(name, connect, hung)
+        services, _ = ask(name, connect, limit=0, ended=True, hung=hung)
     except LowmarkError as failed:
         if debug:
             raise
@@ -56,7 +55,7 @@ def check(
         print_error(str(failed))
         raise typer.Exit(_UNREACHABLE) from failed
     now = datetime.now(timezone.utc)
-    words = [(stream, verdict(stream, now, most)) for stream in newest(services)]
+    words = [(stream, verdict(stream, now, most)) for _, stream, _ in newest(services)]
     code, error = _MOVING, None
     if not words:
         code, error = _UNREACHABLE, "services answer, and none of them has a query with a wrapped stream"
@@ -75,19 +74,6 @@ def check(
     raise typer.Exit(code)
 
 
-def _services(name: str | None, connect: str | None, hung: list[ServiceUnreachable]) -> list[list[dict[str, Any]]]:
-    """Return for each service every stream in every query, including ended queries.
-
-    Raises:
-        NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
-    """
-    from .status import ask
-
-    services: list[tuple[str, StatusReply]]
-    services, _ = ask(name, connect, limit=0, ended=True, hung=hung)
-    return [reply.streams for _, reply in services]
-
-
 def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
     kept = ("low_watermark_us", "since", "holder", "why", "next")
     backlog_rows = stream["run"]["backlog_rows"]
@@ -96,9 +82,6 @@ def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
 
 
 def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
-    from lowmark.watermark.duration import rough_duration_us
-    from lowmark.watermark.printable import printable
-
     facts = (*_clocks(stream), *_set_by_hand(stream), *_by_hand(stream), *_left_alone(stream))
     beside = "".join(f"; {printable(fact)}" for fact in facts)
     if word == "failed":
@@ -106,34 +89,22 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
     if word not in ("stuck", "silent", "waiting", "standing"):
         return beside
     since, unread = stream["since"], stream["run"]["backlog_rows"]
-    stood = (
-        ""
-        if since is None
-        else rough_duration_us((now - datetime.fromisoformat(since)) // timedelta(seconds=1) * 10**6)
-    )
+    stood = "" if since is None else ago(us_of(datetime.fromisoformat(since)), us_of(now))
     told = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
     return f", {', '.join(fact for fact in told if fact)}{beside}"
 
 
 def _clocks(stream: dict[str, Any]) -> list[str]:
     """The splits whose clocks are wrong; the holder's is in ``why``."""
-    import msgspec
-    from lowmark.watermark import WrongClock
-
     clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
     return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
 
 
 def _set_by_hand(stream: dict[str, Any]) -> list[str]:
-    """The settings that a person changed in the query."""
-    import msgspec
-    from lowmark.watermark import SetByHand
-
     return [str(each) for each in msgspec.convert(stream.get("set_by_hand", []), list[SetByHand])]
 
 
 def _by_hand(stream: dict[str, Any]) -> list[str]:
-    """The splits that a person has left out."""
     splits = stream.get("by_hand", [])  # an earlier version of the service has none
     more = [f"{len(splits) - _BY_HAND_SHOWN:,} more splits are left out by hand"] if splits[_BY_HAND_SHOWN:] else []
     return [f"split {name} is {why}" for name, why in splits[:_BY_HAND_SHOWN]] + more

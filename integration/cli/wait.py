@@ -170,7 +170,7 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
     """
     from lowmark.integration.errors import UnknownStream
     from lowmark.integration.spark.completion import least_us
-    from lowmark.integration.verdict import newest
+    from lowmark.integration.transport.driver_rpc import newest
 
     from .status import ask
 
@@ -185,16 +185,13 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
         raise hung[0]
     until_us: list[int | None] = []
     why = []
-    told = {
-        id(each): text for _, reply in services for each, text in zip(reply.streams, reply.explanations, strict=True)
-    }
-    for each in newest(reply.streams for _, reply in services):
+    for _, each, explanation in newest(services):
         if not each["run"]["emits"]:
             continue
         at_us = each["run"].get("complete_until_us")  # a service of an earlier version does not know
         until_us.append(at_us)
         if at_us is None or at_us < past_us:
-            why.append(told[id(each)] + _beside(each, past_us))
+            why.append(explanation + _beside(each, past_us))
     return _Answer(least_us(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
-from lowmark.integration.verdict import VERDICTS, newest, verdict
+from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest, newest
+from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import SetByHand
 from lowmark.watermark.moment import none_first
 from lowmark.watermark.printable import printable
@@ -153,7 +153,7 @@ class Picture:
             {"address": address, "application": reply.application, "pid": reply.pid}
             for address, reply in sorted(replies.items())
         ]
-        runs = [_run(address, stream, text, now) for address, stream, text in _newest(replies)]
+        runs = [_run(address, stream, text, now) for address, stream, text in newest(replies.items())]
         runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
         self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
         for gone in self._splits.keys() - self._runs.keys():
@@ -188,17 +188,6 @@ class Picture:
             if len(splits.gone) > _GONE_SPLITS_MOST:  # forgetting names means that every browser must begin anew
                 splits.gone.clear()
                 self._born = _token()
-
-
-def _newest(replies: Mapping[str, StatusReply]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """The newest run of each query, with the address of its service and its explanation."""
-    told = {
-        id(stream): (address, text)
-        for address, reply in replies.items()
-        for stream, text in zip(reply.streams, reply.explanations, strict=True)
-    }
-    for stream in newest(reply.streams for reply in replies.values()):
-        yield told[id(stream)][0], stream, told[id(stream)][1]
 
 
 def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetime) -> dict[str, Any]:

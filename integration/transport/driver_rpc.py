@@ -16,7 +16,7 @@ One file, because a message stands beside its method and its two ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -377,6 +377,27 @@ def why_silent(failed: ServiceUnreachable) -> str | None:
 def hangs(failed: Exception | None) -> bool:
     """Whether a service that was found gave no answer in time."""
     return isinstance(failed, ServiceUnreachable) and failed.cause.startswith(_HANGS)
+
+
+def newest(services: Iterable[tuple[str, StatusReply]]) -> list[tuple[str, dict[str, Any], str]]:
+    """The newest run of each stream in each query of each service, because a failed run that began again is over.
+
+    An ended run is also left out while a query of its name runs on the stream in another service, because a person has
+    moved the query. Two runs that have not ended both stay, because two drivers may name their queries alike.
+
+    Returns:
+        (address of the service, the run, its explanation).
+    """
+    told = []
+    for address, reply in services:
+        runs = zip(reply.streams, reply.explanations, strict=True)  # in the order in which they began
+        told += {_names(run): (address, run, explanation) for run, explanation in runs}.values()
+    running = {_names(run) for _, run, _ in told if run["query"] is not None and not run["run"]["ended"]}
+    return [each for each in told if not each[1]["run"]["ended"] or _names(each[1]) not in running]
+
+
+def _names(run: dict[str, Any]) -> tuple[str, str | None]:
+    return run["name"], run["query"]
 
 
 def _said(reply: ByHandReply[Said], stream: str) -> list[Said]:
