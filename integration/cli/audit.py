@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import signal
@@ -9,17 +10,19 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json
+from lowmark.integration.errors import AuditImpossible, ExtraMissing
+from lowmark.watermark import duration_us
 
 from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json
 
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question
     from lowmark.integration.audit.event_time import TimeReader
-    from lowmark.integration.audit.kafka_range import Topics
-    from lowmark.integration.errors import AuditImpossible
+    from lowmark.integration.audit.kafka_range import Topics, Wanted
     from lowmark.watermark.replay.report import AuditReport
     from rich.progress import Progress
     from typing_extensions import Self
@@ -139,18 +142,17 @@ def kafka(
     Ctrl-C ends the reading, and the answer covers the rows that were read.
     """
     _log_to_stderr(debug)
-    _need_kafka()
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ExtraMissing("an audit of a topic", "confluent-kafka", "kafka")
     from lowmark.integration.audit.event_time import record_place
     from lowmark.integration.audit.kafka import KafkaAudit
-    from lowmark.integration.audit.kafka_range import Wanted
     from lowmark.integration.audit.schema import Schema
 
     topics = _topics(topic, topic_pattern)
     described = None if schema is None else Schema.read(schema)
     place = None if event_time is None else record_place(event_time)
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
-    wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
-    options = _properties(properties, properties_file)
+    wanted, options = _wanted(rows, last, everything), _properties(properties, properties_file)
     with _Watch() as watch:
         found = KafkaAudit(
             bootstrap_servers, topics, question, wanted, place, reader, options, time.time_ns() // 1_000,
@@ -199,10 +201,9 @@ def files(
     """
     _log_to_stderr(debug)
     from lowmark.integration.audit.files import FilesAudit
-    from lowmark.integration.audit.kafka_range import Wanted
 
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
-    wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
+    wanted = _wanted(rows, last, everything)
     with _Watch() as watch:
         found = FilesAudit(
             _local(path), question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
@@ -215,26 +216,21 @@ def _log_to_stderr(debug: bool) -> None:  # noqa: FBT001  # passed on
     logging.basicConfig(level=logging.DEBUG if debug else logging.ERROR, format="lowmark: %(message)s")
 
 
-def _need_kafka() -> None:
-    from importlib.util import find_spec
-
-    from lowmark.integration.errors import AuditImpossible
-
-    if find_spec("confluent_kafka") is None:
-        raise AuditImpossible(
-            "an audit of a topic needs the package confluent-kafka, which is not installed",
-            'pip install "lowmark[kafka]".',
-        )
-
-
 def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, interrupted: bool) -> None:
-    unwritten = None if html is None else _write_page(found, html)
-    if as_json:
-        failed = {} if unwritten is None else {"error": str(unwritten)}
-        print_json({**found.to_json(), "interrupted": interrupted, **failed})
-    else:
-        from lowmark.integration.audit.text import show
+    from lowmark.integration.audit.page import page
+    from lowmark.integration.audit.text import show
 
+    unwritten = None
+    if html is not None:
+        try:
+            html.write_text(page(found), encoding="utf-8")
+        except OSError as failed:  # raised after the report is printed
+            fact = f"cannot write {str(html)!r:.200}: {failed.strerror}"
+            unwritten = AuditImpossible(fact, "name a file in a folder that is there.")
+    if as_json:
+        error = {} if unwritten is None else {"error": str(unwritten)}
+        print_json({**found.to_json(), "interrupted": interrupted, **error})
+    else:
         show(found, EscapingConsole(), limit)
     if unwritten is not None:
         print_error(str(unwritten))
@@ -243,25 +239,10 @@ def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, i
         raise typer.Exit(INTERRUPTED)
 
 
-def _write_page(found: AuditReport, to: Path) -> AuditImpossible | None:
-    """Write the page. Return the error instead of raising it, because the report is printed nevertheless."""
-    from lowmark.integration.audit.page import page
-    from lowmark.integration.errors import AuditImpossible
-
-    try:
-        to.write_text(page(found), encoding="utf-8")
-    except OSError as failed:
-        return AuditImpossible(
-            f"cannot write {str(to)!r:.200}: {failed.strerror}", "name a file in a folder that is there."
-        )
-    return None
-
-
 def _question(
     delays: list[str] | None, window: str | None, rows_per_batch: int | None, trigger: str | None
 ) -> Question:
     from lowmark.integration.audit.audit import DELAYS_US, Question
-    from lowmark.watermark import duration_us
 
     if rows_per_batch is not None and trigger is not None:
         raise typer.BadParameter("--rows-per-batch and --trigger: a batch is cut by one of them")
@@ -273,10 +254,14 @@ def _question(
     )
 
 
+def _wanted(rows: int, last: str | None, everything: bool) -> Wanted:  # noqa: FBT001  # passed on
+    from lowmark.integration.audit.kafka_range import Wanted
+
+    return Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
+
+
 def _us(text: str, option: str) -> int:
     """A duration in microseconds, at least a millisecond."""
-    from lowmark.watermark import duration_us
-
     us = duration_us(text, what=option)
     if us < 1_000:
         raise typer.BadParameter(f"{option}: expected a millisecond or more, got {text}")
@@ -285,10 +270,6 @@ def _us(text: str, option: str) -> int:
 
 def _local(text: str) -> Path:
     """The path of a file on this machine, given as a path or a URI."""
-    from urllib.parse import unquote, urlsplit
-
-    from lowmark.integration.errors import AuditImpossible
-
     named = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)", text)
     if named is None:
         return Path(text)
@@ -328,8 +309,6 @@ def _reader(unit: str | None, pattern: str | None) -> TimeReader:
 
 
 def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]:
-    from lowmark.integration.errors import AuditImpossible
-
     lines = list(given or ())
     if file is not None:
         try:

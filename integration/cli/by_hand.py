@@ -5,16 +5,21 @@ Only the service's own socket takes such a request, in a folder that only its us
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
+import msgspec
 import typer
 from lowmark.integration.console import print_json, print_lines
+from lowmark.integration.errors import ByHandRefused, NoService
+from lowmark.integration.process import sockets
+from lowmark.integration.process.user import user
+from lowmark.watermark import duration_us
 
 from .common import Connect, Debug, Json
+from .status import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lowmark.integration.transport.driver_rpc import Client, MarkRequest
 
 Said = TypeVar("Said")
@@ -44,9 +49,7 @@ def idle(
     Rows that the split sends below the low watermark are late. The mark is written with the offset of the next
     batch, outlives restarts and kills, and ends by itself, or with `lowmark active`.
     """
-    from lowmark.integration.process.user import user
     from lowmark.integration.transport.driver_rpc import MarkRequest
-    from lowmark.watermark import duration_us
 
     if (how_long is None) is not until_it_speaks:
         raise typer.BadParameter("pass either --for or --until-it-speaks, so that the mark ends by itself.")
@@ -63,7 +66,6 @@ def active(
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
     """Take `lowmark idle` back: the low watermark waits for the splits again."""
-    from lowmark.integration.process.user import user
     from lowmark.integration.transport.driver_rpc import MarkRequest
 
     _mark(MarkRequest(name, splits, user(), idle=False), connect, as_json=as_json)
@@ -89,7 +91,6 @@ def set_(
     A smaller delay drops rows for good, and the code still says another one: change the code, too. For a larger delay
     the low watermark stands until event time has caught up. After the next start the code counts.
     """
-    import msgspec
     from lowmark.integration.transport.driver_rpc import SetRequest
 
     if code is (delay is not None or idleness is not None):
@@ -106,9 +107,6 @@ def set_(
 
 
 def _mark(request: MarkRequest, connect: str | None, *, as_json: bool) -> None:
-    """Mark splits in the only service that has the stream; errors as in `_at_service`."""
-    import msgspec
-
     address, said = _at_service(request.stream, connect, lambda client: client.mark(request))
     if as_json:
         marked = [msgspec.structs.asdict(each) for each in said]
@@ -126,11 +124,7 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
         ByHandRefused: several services have the stream, or the service refuses.
         NoService, UnknownStream, ServiceUnreachable: see `ask`.
     """
-    from lowmark.integration.errors import ByHandRefused, NoService
-    from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client
-
-    from .status import ask
 
     services, _ = ask(stream, connect, limit=0)
     if not services:

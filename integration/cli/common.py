@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +23,6 @@ EXIT_CODES = (
 SHOWN = 50
 """Default number of shown splits of a stream, or tasks of a source."""
 
-_DEBUG, _JSON = "lowmark.debug", "lowmark.json"
 _NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: its JSON when no service runs
     "status": {"services": [], "coordinators": []},
     "explain": {"streams": []},
@@ -29,6 +31,17 @@ _NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: its JSO
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM. A KeyboardInterrupt, because only after that py4j can still stop Spark."""
+
+
+@contextmanager
+def on_signals(signals: Sequence[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle these signals in the block."""
+    before = {each: signal.signal(each, handler) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handled in before.items():
+            signal.signal(each, handled)
 
 
 class Commands(TyperGroup):
@@ -41,9 +54,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except LowmarkError as failed:
-            if ctx.meta.get(_DEBUG):
+            if ctx.meta.get("lowmark.debug"):
                 raise
-            if ctx.meta.get(_JSON):
+            if ctx.meta.get("lowmark.as_json"):
                 empty = _NONE_RUNS.get(ctx.invoked_subcommand, {}) if isinstance(failed, NoService) else {}
                 print_json({**empty, "error": str(failed)})
             print_error(str(failed))
@@ -52,22 +65,16 @@ class Commands(TyperGroup):
             raise typer.Exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED) from None
 
 
-def _remember_debug(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  # typer's signature
-    ctx.meta[_DEBUG] = value
-    return value
-
-
-def _remember_json(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  # typer's signature
-    ctx.meta[_JSON] = value
+def _remember(ctx: typer.Context, option: typer.CallbackParam, value: bool) -> bool:  # noqa: FBT001  # typer's signature
+    ctx.meta[f"lowmark.{option.name}"] = value
     return value
 
 
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object instead of text.", is_eager=True, callback=_remember_json),
+    bool, typer.Option("--json", help="Print one JSON object instead of text.", is_eager=True, callback=_remember)
 ]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember_debug)
+    bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember)
 ]
 Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.", show_default=False)]
 Connect = Annotated[

@@ -7,8 +7,8 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json
 
-from .common import NOTHING, Debug, Json, Terminated
+from .common import NOTHING, Debug, Json, Terminated, on_signals
 
 if TYPE_CHECKING:
     from lowmark.integration.demo.feed import Feed
@@ -127,28 +127,17 @@ def compare(
             _keep(keep)
 
     with (
-        _on([signal.SIGTERM], _unwind),
+        on_signals([signal.SIGTERM], _unwind),
         bars,
         feed_of(script, seed) as feed,
         local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
-        _on([signal.SIGINT], _unwind),  # Spark's own handler calls the JVM during another call, which fails
+        on_signals([signal.SIGINT], _unwind),  # Spark's own handler calls the JVM during another call, which fails
     ):
         result = run_demo(
             spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
         )
     if result.to_json()["lowmark"]["rows_dropped"]:
         raise typer.Exit(NOTHING)
-
-
-@contextmanager
-def _on(signals: Sequence[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Handle these signals in the block."""
-    before = {each: signal.signal(each, handler) for each in signals}
-    try:
-        yield
-    finally:
-        for each, handled in before.items():
-            signal.signal(each, handled)
 
 
 def _unwind(number: int, _frame: object) -> NoReturn:
@@ -161,7 +150,7 @@ def _unwind(number: int, _frame: object) -> NoReturn:
 def _keep(seconds: float) -> None:
     """Wait until the time is over, or until Ctrl-C or SIGTERM."""
     told: list[int] = []
-    with _on([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
+    with on_signals([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
         # Printed after the handler is set, because a reader of this line may send the signal at once.
         print_error(f"running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal")
         deadline = time.monotonic() + seconds
@@ -172,18 +161,17 @@ def _keep(seconds: float) -> None:
 def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, dict[str, str]]:
     """Return the feed's factory (of a context manager) and its source's settings; raise for unsuitable options."""
     if source is SourceKind.GENERATOR:
-        from contextlib import nullcontext
-
         from lowmark.integration.demo.feed import GeneratorFeed
 
         for option, value in options.items():
             if value is not None:
                 raise typer.BadParameter(f"{option} is for --source kafka")
         return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
-    from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
+    from lowmark.integration.demo.kafka_feed import KafkaFeed
+    from lowmark.integration.spark.versions import kafka_connector
 
     if options["--bootstrap"] is None:
         raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
     jars = options["--jars"]
-    settings = {"spark.jars": jars} if jars else {"spark.jars.packages": connector()}
+    settings = {"spark.jars": jars} if jars else {"spark.jars.packages": kafka_connector()}
     return partial(KafkaFeed, bootstrap=options["--bootstrap"], topic=options["--topic"]), settings

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 from lowmark.integration.console import print_json
+from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.watermark import duration_us
 
 from .common import Debug, Json
 
@@ -65,9 +67,7 @@ def offsets(
 
 
 def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: bool) -> None:
-    from lowmark.integration.errors import CheckpointUnreadable
     from lowmark.integration.spark.beside import reach_back
-    from lowmark.watermark import duration_us
 
     if window is None or delay is None:
         missing = "--window" if window is None else "--delay"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from lowmark.integration.console import print_json, print_lines
 
-from .common import INTERRUPTED, TERMINATED, Connect, Debug, Json
+from .common import INTERRUPTED, TERMINATED, Connect, Debug, Json, on_signals
 
 
 def page(
@@ -36,16 +36,14 @@ def page(
         ended.set()
 
     server = PageServer(all_services if connect is None else partial(one_service, connect), port=port)
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        if as_json:
-            print_json({"address": server.address, "pid": os.getpid()}, indent=None)
-        else:
-            print_lines(f"lowmark: the page is at {server.address} until Ctrl-C")
-        sys.stdout.flush()
-        ended.wait()
-    finally:
-        server.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with on_signals([signal.SIGINT, signal.SIGTERM], end):
+        try:
+            if as_json:
+                print_json({"address": server.address, "pid": os.getpid()}, indent=None)
+            else:
+                print_lines(f"lowmark: the page is at {server.address} until Ctrl-C")
+            sys.stdout.flush()
+            ended.wait()
+        finally:
+            server.stop()
     raise typer.Exit(TERMINATED if by[0] == signal.SIGTERM else INTERRUPTED)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from lowmark.integration.console import print_json, print_lines
+from lowmark.watermark import duration_us, format_duration_us
 
 from .common import INTERRUPTED, TERMINATED, Debug, Json
 
@@ -94,8 +95,6 @@ def serve(
 
 def _span_us(text: str, option: str) -> int:
     """A duration in microseconds, more than 0."""
-    from lowmark.watermark import duration_us
-
     us = duration_us(text, what=option)
     if us <= 0:
         raise typer.BadParameter(f"{option}: expected more than 0, got {text}")
@@ -104,7 +103,6 @@ def _span_us(text: str, option: str) -> int:
 
 def _lease_us(text: str) -> int:
     """Like ``_span_us``, with the coordinator's upper limit."""
-    from lowmark.watermark import format_duration_us
     from lowmark.watermark.tasks.message_check import MOST_LEASE_US
 
     us = _span_us(text, "--lease")

@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from lowmark.integration.console import Sheet, ago
-from lowmark.watermark import StreamStatus
+from lowmark.integration.verdict import verdict
+from lowmark.watermark import SplitState, StreamStatus, format_time_us
+from lowmark.watermark.splits.status import by_need, need
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
-    from rich.table import Table
 
 _STYLES = {
     **dict.fromkeys(("failed", "stuck"), "bold red"),
@@ -22,17 +25,12 @@ _STYLES = {
 
 def only_stream(name: str, reply: StatusReply) -> StatusReply:
     """Return a service's answer with a single stream."""
-    import msgspec
-
     kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if s["name"] == name]
     return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
 
 
 def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
     """Return a stream's status with at most `limit` splits, and the number of splits left out."""
-    from lowmark.watermark import SplitState
-    from lowmark.watermark.splits.status import need
-
     splits: dict[str, dict[str, Any]] = stream["splits"]
     if limit is not None and len(splits) > limit:
         ranked = sorted(splits, key=lambda name: need(SplitState(splits[name]["state"]), splits[name]["watermark_us"]))
@@ -43,9 +41,6 @@ def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
 
 def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
     """Return tables of a stream's status with at most `limit` splits (None: all)."""
-    import msgspec
-    from rich.table import Table
-
     seen, word = msgspec.convert(stream, StreamStatus), _verdict(stream)
     facts = Table(
         title=f"{seen.name}, query {stream['query']}",
@@ -59,7 +54,7 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
     facts.add_column(overflow="fold")
     lines: list[tuple[str, str | Text]] = [
         ("is", Text(word, style=_STYLES.get(word, ""))),
-        ("low watermark", _time(seen.low_watermark_us)),
+        ("low watermark", format_time_us(seen.low_watermark_us)),
         ("behind now", ago(seen.low_watermark_us, now_us)),
         ("held by", "nobody" if seen.holder is None else seen.holder),
         ("why", seen.why),
@@ -80,8 +75,6 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
 
 
 def _verdict(stream: dict[str, Any]) -> str:
-    from lowmark.integration.verdict import verdict
-
     return verdict(stream, datetime.now(timezone.utc))
 
 
@@ -91,21 +84,13 @@ def _rows(seen: StreamStatus) -> str:
 
 
 def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Sheet:
-    from lowmark.watermark.splits.status import by_need
-
     shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:limit]
     left = sum(seen.states.values()) - len(shown)
     rows = []
     for name, split in shown:
         state = f"{split.state.value}, lagging" if split.lagging else split.state.value
         unread = "?" if split.backlog_rows is None else f"{split.backlog_rows:,}"
-        at = _time(split.watermark_us).removesuffix(" UTC")
+        at = format_time_us(split.watermark_us).removesuffix(" UTC")
         rows.append((name, state, at, ago(split.watermark_us, now_us), unread, split.why))
     columns = ("split", "state", "watermark (UTC)", "behind", "unread", "why")
     return Sheet(columns, rows, whole=columns[2:5], right=columns[3:5], left_out=left)
-
-
-def _time(at_us: int | None) -> str:
-    from lowmark.watermark import format_time_us
-
-    return format_time_us(at_us)

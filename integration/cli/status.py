@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
 from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
+from lowmark.integration.process import sockets
 from lowmark.watermark.printable import printable
 from rich.text import Text
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TlsCert, TlsKey, TokenFile
+from .schema import status_schema
 from .show_streams import only_stream, stream_json, stream_table
+from .watch import watch as watch_it
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,14 +47,11 @@ def status(
     """Show where the streams of running services and coordinators stand: low watermark, holder, why, since when."""
     most = None if limit == 0 else limit
     if json_schema:
-        from .schema import status_schema
-
         print_json(status_schema())
         return
     if watch:
         if as_json or coordinator is not None:
             raise typer.BadParameter("--watch shows services on a terminal; leave out --json and --coordinator")
-        from .watch import watch as watch_it
 
         def shown(fitting: int) -> Iterator[RenderableType]:
             said: list[str] = []
@@ -185,7 +185,6 @@ def ask(
     """
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
-    from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
 
     from .show_coordinator import only

@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from lowmark.integration.console import print_error, print_json, print_lines
-from lowmark.watermark import LowmarkError
+from lowmark.integration.errors import ServiceUnreachable, UnknownStream
+from lowmark.watermark import LowmarkError, duration_us, format_time_us
+from lowmark.watermark.moment import time_us
+from lowmark.watermark.printable import printable
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, TlsCert, TlsKey, TokenFile
+from .status import ask, ask_coordinator
 
 if TYPE_CHECKING:
-    from lowmark.integration.coordinator.messages import StatusAnswer
-    from lowmark.integration.errors import ServiceUnreachable
+    from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.transport.driver_rpc import StatusReply
 
 _NO_TASK = "no query is registered at the coordinator"
@@ -76,12 +79,6 @@ def wait(
     debug: Debug = False,
 ) -> None:
     """Wait until everything up to a time can be read in the sink of each query on a stream; told by the exit code."""
-    from lowmark.watermark import duration_us, format_time_us
-    from lowmark.watermark.moment import time_us
-    from lowmark.watermark.printable import printable
-
-    from .status import ask_coordinator
-
     if sum((bool(checkpoint), connect is not None, coordinator is not None)) > 1:
         raise typer.BadParameter("--connect, --checkpoint and --coordinator ask different places; pass one of them")
     if job is not None and coordinator is None:
@@ -91,14 +88,14 @@ def wait(
     every_seconds = max(duration_us(every, what="--every") / 1_000_000, 0.01)
 
     if checkpoint:
-        ask = partial(_of_checkpoints, checkpoint, name, past_us)
+        question = partial(_of_checkpoints, checkpoint, name, past_us)
     elif coordinator is not None:
         from lowmark.integration.coordinator.access import Caller
 
         caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
-        ask = partial(_of_coordinator, partial(ask_coordinator, caller, name, None, SHOWN), name, job, past_us)
+        question = partial(_of_coordinator, caller, name, job, past_us)
     else:
-        ask = partial(_of_services, name, connect, past_us)
+        question = partial(_of_services, name, connect, past_us)
 
     def end(code: int, answer: _Answer, error: str | None) -> None:
         if as_json:
@@ -117,7 +114,7 @@ def wait(
             print_error(error)
         raise typer.Exit(code)
 
-    answer, failed = _wait(ask, past_us, timeout_seconds, every_seconds)
+    answer, failed = _wait(question, past_us, timeout_seconds, every_seconds)
     if failed is not None and debug:
         raise failed
     if failed is not None:
@@ -127,7 +124,7 @@ def wait(
 
 
 def _wait(
-    ask: Callable[[], _Answer], past_us: int, timeout_seconds: float, every_seconds: float
+    question: Callable[[], _Answer], past_us: int, timeout_seconds: float, every_seconds: float
 ) -> tuple[_Answer | None, LowmarkError | None]:
     """Ask until the time is passed or the time-out is over; return the last answer, and the last question's error."""
     from lowmark.integration.transport.driver_rpc import hangs
@@ -137,7 +134,7 @@ def _wait(
     failed: LowmarkError | None = None
     while True:
         try:
-            answer, failed = ask(), None
+            answer, failed = question(), None
         except LowmarkError as error:
             failed = error
         if failed is None and _is_passed(answer, past_us):
@@ -168,11 +165,8 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
     Raises:
         NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
     """
-    from lowmark.integration.errors import UnknownStream
     from lowmark.integration.spark.completion import least_us
     from lowmark.integration.transport.driver_rpc import newest
-
-    from .status import ask
 
     services: list[tuple[str, StatusReply]] = []
     hung: list[ServiceUnreachable] = []
@@ -195,18 +189,17 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
     return _Answer(least_us(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
 
 
-def _of_coordinator(question: Callable[[], StatusAnswer], name: str | None, job: str | None, past_us: int) -> _Answer:
+def _of_coordinator(caller: Caller, name: str | None, job: str | None, past_us: int) -> _Answer:
     """Look at the sinks of all queries that a coordinator knows, also of queries that are away.
 
     Raises:
         CoordinatorUnreachable, UnknownStream: see `ask_coordinator`; no query of that job is registered for the stream.
     """
-    from lowmark.integration.errors import UnknownStream
     from lowmark.integration.spark.completion import least_us
 
     from .show_coordinator import sink_in_words
 
-    known = question().coordinator.sources
+    known = ask_coordinator(caller, name, None, SHOWN).coordinator.sources
     sources = [source for source in known if job in (None, source.job_id)]
     if job is not None and not sources:
         raise UnknownStream(f"{job}/{name or '*'}", tuple(f"{each.job_id}/{each.source_id}" for each in known))

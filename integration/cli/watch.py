@@ -15,6 +15,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from .common import on_signals
+
 EVERY_SECONDS = 1.0
 _HEAD_LINES = 13  # of a stream, without its splits
 _LEAST_SPLITS = 3
@@ -34,21 +36,10 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
         )
     # The handler only sets a flag, because an exception inside gRPC or a destructor can get lost.
     interrupted = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    try:
-        _show(console, shown, limit, interrupted)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    raise KeyboardInterrupt
-
-
-def _show(
-    console: EscapingConsole,
-    shown: Callable[[int], Iterator[RenderableType]],
-    limit: int | None,
-    interrupted: threading.Event,
-) -> None:
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+    with (
+        on_signals([signal.SIGINT], lambda *_: interrupted.set()),
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
         while not interrupted.is_set():
             fitting = max(_LEAST_SPLITS, console.size.height - _HEAD_LINES)
             at = Text(f"{datetime.now(timezone.utc):%H:%M:%S} UTC, Ctrl-C ends", style="dim")
@@ -58,3 +49,4 @@ def _show(
                 what = [Text(printable(str(failed)), style="bold red")]
             live.update(Group(at, *what), refresh=True)
             interrupted.wait(EVERY_SECONDS)
+    raise KeyboardInterrupt

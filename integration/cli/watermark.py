@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from lowmark.integration.console import print_json, print_lines
+from lowmark.watermark import format_time_us
+from lowmark.watermark.printable import printable
 
 from .common import Debug, Json
 
@@ -28,8 +30,6 @@ def watermark(
 ) -> None:
     """Say how far a query's sink is complete, out of its checkpoint alone: without Spark and without its driver."""
     from lowmark.integration.spark.completion import completion, completions
-    from lowmark.watermark import format_time_us
-    from lowmark.watermark.printable import printable
 
     found = completions(checkpoint) if stream is None else [completion(checkpoint, stream)]
     if as_json:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lowmark.integration.console import print_error
-from lowmark.integration.errors import DemoImpossible
+from lowmark.integration.errors import DemoImpossible, ExtraMissing
 from lowmark.sources.generator import StreamScript
 
 from .feed import TICKS_PER_BATCH
@@ -37,13 +37,6 @@ _FETCH_WAIT_MS = 20
 _VALUE = "struct<number:bigint,event_time_us:bigint>"
 
 
-def connector() -> str:
-    """Return the Maven coordinates of the Kafka connector for the Spark that is installed."""
-    from lowmark.integration.spark.versions import kafka_connector
-
-    return kafka_connector()
-
-
 class KafkaFeed:
     """Creates a topic, fills it batch by batch, and reads it. Use as a context manager around the queries.
 
@@ -52,7 +45,8 @@ class KafkaFeed:
         topic: a name that does not exist yet and is kept; None: a new one, deleted at the end.
 
     Raises:
-        DemoImpossible: confluent-kafka is missing, the broker does not answer, or it refuses the topic.
+        ExtraMissing: confluent-kafka is missing.
+        DemoImpossible: the broker does not answer, or it refuses the topic.
     """
 
     split = "partition"
@@ -68,10 +62,7 @@ class KafkaFeed:
             from confluent_kafka import Producer
             from confluent_kafka.admin import AdminClient
         except ImportError as missing:
-            raise DemoImpossible(
-                "the demo on Kafka needs the package confluent-kafka, which is not installed",
-                'pip install "lowmark[kafka]".',
-            ) from missing
+            raise ExtraMissing("the demo on Kafka", "confluent-kafka", "kafka") from missing
         # log_level 0: librdkafka writes to stderr on its own otherwise.
         settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, "log_level": 0}
         self._admin = AdminClient(settings)

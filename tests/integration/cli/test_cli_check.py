@@ -227,7 +227,7 @@ def test_a_driver_that_hangs_at_the_first_question_is_waited_for(
             raise UnknownStream(name, ())
         return [(other.address, other.answer(StatusRequest(ended=True)))], []
 
-    monkeypatch.setattr("lowmark.integration.cli.status.ask", ask)
+    monkeypatch.setattr("lowmark.integration.cli.wait.ask", ask)
     times = iter(range(100))
     monkeypatch.setattr("lowmark.integration.cli.wait.time", SimpleNamespace(monotonic=times.__next__, sleep=id))
     asking = ["--past", "1970-01-01T00:01Z", "--timeout", "3s", "--every", "1s"]
@@ -389,7 +389,9 @@ def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
     """A line beside the screen would overwrite the screen, every second."""
     driver.runs.append(run())
     pictures: list[list[Any]] = []
-    monkeypatch.setattr("lowmark.integration.cli.watch.watch", lambda shown, limit: pictures.append(list(shown(limit))))
+    monkeypatch.setattr(
+        "lowmark.integration.cli.status.watch_it", lambda shown, limit: pictures.append(list(shown(limit)))
+    )
     beside = f"{driver.address.rpartition('/')[0]}/coordinator.sock"
     with serving(Door(beside, token_file=token_file(tmp_path))):
         assert call("status", "--watch")[::2] == (0, "")
