@@ -6,8 +6,9 @@ Names are imported at their first use, because executors import the heartbeat an
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lowmark.watermark.first_use import at_first_use
 from lowmark.watermark.log_record import escape_record
 
 if TYPE_CHECKING:
@@ -19,31 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["LowWatermarkService", "adopt", "audit_table", "completion", "leave", "ship"]
 
-# Every line of the package goes through this one logger. The filter escapes foreign names for the reader's terminal.
+# Every log line of the package goes through this one logger. The filter escapes foreign names for a terminal.
 logging.getLogger("lowmark").addFilter(escape_record)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "LowWatermarkService":
-        import lowmark.sources.spark.versions  # noqa: F401  # refuses an unsupported Spark before its first use
-
-        from .driver.service import LowWatermarkService
-
-        return LowWatermarkService
-    if name == "audit_table":
-        from .audit.table import audit_table
-
-        return audit_table
-    if name in ("adopt", "leave"):
-        from .spark import adoption
-
-        return getattr(adoption, name)
-    if name == "completion":
-        from .spark.completion import completion
-
-        return completion
-    if name == "ship":
-        from .spark.shipping import ship
-
-        return ship
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The first import of driver.service refuses an unsupported Spark, before any that such a Spark lacks.
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "audit.table": ("audit_table",),
+        "driver.service": ("LowWatermarkService",),
+        "spark.adoption": ("adopt", "leave"),
+        "spark.completion": ("completion",),
+        "spark.shipping": ("ship",),
+    },
+)

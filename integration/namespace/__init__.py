@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lowmark.watermark.first_use import at_first_use
+
 if TYPE_CHECKING:
     from lowmark.integration import LowWatermarkService, adopt, audit_table, completion, leave, ship
     from lowmark.watermark import LowmarkError, WatermarkStrategy
@@ -28,28 +30,21 @@ __all__ = [
     "ship",
 ]
 
-_PLACES = {
-    "LowWatermarkService": "lowmark.integration",
-    "LowmarkError": "lowmark.watermark",
-    "WatermarkStrategy": "lowmark.watermark",
-    "adopt": "lowmark.integration",
-    "audit_table": "lowmark.integration",
-    "completion": "lowmark.integration",
-    "leave": "lowmark.integration",
-    "ship": "lowmark.integration",
-}
+_find = at_first_use(
+    __name__,
+    {
+        "integration": ("LowWatermarkService", "adopt", "audit_table", "completion", "leave", "ship"),
+        "watermark": ("LowmarkError", "WatermarkStrategy"),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    import importlib
-
     if name == "__version__":
         import importlib.metadata
 
         return importlib.metadata.version("lowmark")
-    if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _find(name)
 
 
 def __dir__() -> list[str]:
