@@ -1,4 +1,4 @@
-"""A running audit: takes rows, in any order across splits, and makes a report at any time."""
+"""A running audit: takes rows, in any order across splits, and makes a report."""
 
 from __future__ import annotations
 
@@ -20,20 +20,13 @@ Numbers = npt.NDArray[np.int64]
 
 _SECOND_US = 1_000_000
 DELAYS_US = tuple(seconds * _SECOND_US for seconds in (0, 10, 60, 600, 3_600))
-"""The delays to try by default."""
-FEW_BATCHES = 10
-"""With fewer batches the report warns that they show little."""
-IDLE_TIMEOUT_US = 60 * _SECOND_US
-"""How long a split must be silent before the replay of lowmark leaves it out, if times of batches are known."""
+FEW_BATCHES = 10  # fewer show little, which the report says
+IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay of lowmark leaves a split out if batches have times
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The user's question about rows.
-
-    Attributes:
-        window_us: length of the query's windows, None without.
-    """
+    """The delays to try, the length of the query's windows (None: no windows), and how batches are cut."""
 
     delays_us: tuple[int, ...] = DELAYS_US
     window_us: int | None = None
@@ -43,7 +36,7 @@ class Question:
 
 @dataclass
 class Audit:
-    """Takes rows, and makes a report.
+    """The splits so far, their profiles and their replay.
 
     Args:
         timed: whether batches have times, so that silence can be seen.
@@ -77,7 +70,7 @@ class Audit:
         )
 
     def discover(self, names: Sequence[str]) -> None:
-        """Add splits, with the next numbers."""
+        """Add splits; their numbers continue those of the known splits."""
         self.profiles.extend(SplitProfile() for _ in names)
         self.replay.discover(names)
 

@@ -6,8 +6,7 @@
                    partitions in proportion to their remaining rows
     AsRead         the reader ends the batches: files
 
-Splits may be read in any order and at any pace: rows wait here until every split has come as far. The reader asks
-`waits` which splits are ahead, and reads the others first.
+Splits may be read in any order and at any pace: rows wait here until every split has come as far.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ from lowmark.watermark.replay.replay import Batches
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-AHEAD_ROWS = 50_000
-"""Number of rows of one split that may wait for other splits."""
-
+AHEAD_ROWS = 50_000  # of one split, which wait for other splits
 _TRIGGER_US = 10_000_000  # between the batches of a query that keeps up
 _ROWS_PER_BATCH = 10_000
 _BATCHES = 100  # at least, of a small backlog
 
 
 class _Waiting:
-    """The waiting rows of one split."""
+    """The rows of one split that wait."""
 
     def __init__(self) -> None:
         self.keys = np.zeros(0, np.int64)
@@ -75,11 +72,10 @@ class Cut(ABC):
             self._waiting[split].add(keys, times_us, timed)
 
     def end(self, split: int) -> None:
-        """Note that a split was read to its end."""
+        """Take in that a split was read to its end."""
         self._waiting[split].ended = True
 
     def end_all(self) -> None:
-        """Note that all splits were read to their ends."""
         for waiting in self._waiting:
             waiting.ended = True
 
@@ -98,7 +94,7 @@ class Cut(ABC):
 
 
 class _Ordered(Cut):
-    """Orders rows by a key that all splits share."""
+    """By a key that all splits share."""
 
     def _safe(self) -> int | None:
         """The key below which every row has been read; None: all rows have been read."""
@@ -125,7 +121,7 @@ class _Ordered(Cut):
 
 
 class ByTime(_Ordered):
-    """Makes a batch for each trigger that finds rows."""
+    """A batch for each trigger that finds rows."""
 
     def __init__(self, splits: int, trigger_us: int) -> None:
         super().__init__(splits)
@@ -147,7 +143,7 @@ class ByTime(_Ordered):
 
 
 class ByRows(_Ordered):
-    """Makes batches of a fixed number of rows."""
+    """Batches of a fixed number of rows."""
 
     def __init__(self, splits: int, rows: int) -> None:
         super().__init__(splits)
@@ -169,12 +165,9 @@ class ByRows(_Ordered):
 
 
 class Proportional(Cut):
-    """Shares a batch among splits as Spark's Kafka source does.
+    """Batches of `rows` (`maxOffsetsPerTrigger`), between each split's first offset and the offset after its last.
 
-    Args:
-        ends: the offset after the last of each split.
-        rows: rows in a batch: `maxOffsetsPerTrigger`.
-        now_us: when the first batch is planned; no time passes between batches, so no split becomes idle.
+    No time passes between batches, so no split becomes idle.
     """
 
     def __init__(self, begins: Sequence[int], ends: Sequence[int], rows: int, now_us: int) -> None:
@@ -214,7 +207,7 @@ class Proportional(Cut):
 
 
 class AsRead(Cut):
-    """Makes the batches that `batch_over` ends. Splits may be added at any time."""
+    """Splits may be added at any time."""
 
     def __init__(self, now_us: int) -> None:
         super().__init__(0)

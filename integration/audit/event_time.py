@@ -1,8 +1,4 @@
-"""Event times in payloads: their place and their format.
-
-Arrow and numpy convert whole columns; only one field of a payload is decoded. A value that is no time is counted, and
-stops nothing.
-"""
+"""Event times in payloads: their place and their format. A value that is no time is counted, and stops nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ class Header:
 
 
 class Unit(str, Enum):
-    """The unit of a number that counts since 1970."""
+    """Of a number that counts since 1970."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"
@@ -64,12 +60,7 @@ _LIMITS = (1e11, 1e14, 1e17)  # bounds between the sizes of the units, in the or
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """The event times of some rows.
-
-    Attributes:
-        times_us: microseconds since the epoch, shape (n,); 0 for a row without a time.
-        timed: which rows have a time, shape (n,).
-    """
+    """The event times of n rows: microseconds since the epoch, 0 where `timed` says that the row has none."""
 
     times_us: Micros
     timed: Flags
@@ -102,17 +93,13 @@ def json_path(text: str) -> JsonPath:
 
 
 def record_place(text: str) -> JsonPath | Header:
-    """Return the place of a record's event time: ``header:NAME``, or a path into the value.
-
-    Raises:
-        AuditImpossible: the text is neither.
-    """
+    """Return the place of event time: ``header:NAME``, or as `json_path`."""
     kind, colon, name = text.partition(":")
     return Header(name) if colon and kind == "header" and name else json_path(text)
 
 
 def shown_place(place: JsonPath | Header) -> str:
-    """Return the text of a place, as users write it.
+    """A place as users write it.
 
     >>> shown_place(json_path("$.items[0].at")), shown_place(json_path("$['paid.at']")), shown_place(Header("paid_at"))
     ('$.items[0].at', "$['paid.at']", 'header:paid_at')
@@ -145,7 +132,6 @@ class TimeReader:
 
     @property
     def notes(self) -> list[str]:
-        """The guesses in words."""
         if not self.guessed or self.unit is None:
             return []
         made = [f"numbers are taken as {self.unit.word} since 1970, by their size (--unit says otherwise)"]
@@ -157,13 +143,12 @@ class TimeReader:
         return made
 
     def payloads(self, payloads: Sequence[bytes | None], path: JsonPath) -> EventTimes:
-        """Return the times in JSON payloads."""
         found, broken = field_values(payloads, path)
         times = self.values(found)
         return EventTimes(times.times_us, times.timed, times.null_rows - broken, times.unreadable_rows + broken)
 
     def headers(self, values: Sequence[bytes | None]) -> EventTimes:
-        """Return the times in the values of a header: texts, and numbers as texts."""
+        """Return the times in a header's values: texts, and numbers as texts."""
         texts = [None if value is None else value.decode(errors="replace") for value in values]
         return self.column(pa.array(texts, pa.string()))
 
@@ -267,7 +252,6 @@ class TimeReader:
         return _settled(made, sum(value is None for value in values))
 
     def _single(self, value: Any) -> int | None:
-        """Convert one value, for a column of mixed kinds."""
         try:
             if isinstance(value, dt.datetime):
                 return us_of(value)

@@ -59,7 +59,6 @@ class _File(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind by the end of the name, without ``.gz``."""
         return _kind(self.path)
 
 
@@ -90,7 +89,7 @@ class FilesAudit:
         """Read the files, and return the report.
 
         Raises:
-            AuditImpossible: there is nothing to audit; the text gives the reason.
+            AuditImpossible: there is nothing to audit.
             KeyboardInterrupt: `stop` ended the reading before the first row.
         """
         files = self._files()
@@ -196,10 +195,7 @@ class FilesAudit:
         return known
 
     def _listed(self) -> Iterator[_File]:
-        """Return the files of a known kind, without files that Spark ignores and files that are deleted meanwhile.
-
-        For a Delta table, return the files of its newest version.
-        """
+        """The files of a known kind that Spark does not ignore; of a Delta table, those of its newest version."""
         if delta.is_table(self.path):
             yield from map(_File._make, delta.live_files(self.path))
             return
@@ -216,7 +212,7 @@ class FilesAudit:
             self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
 
     def _name(self, file: _File) -> str:
-        """The path of a file below the audited folder, because files of several folders may have one name."""
+        """The path below the audited folder, because files of several folders may have one name."""
         return _text(str(file.path.relative_to(self.path)) if file.path != self.path else file.path.name)
 
     # -- reading
@@ -326,7 +322,7 @@ def _kind(path: Path) -> str:
 
 
 def _partition_values(path: Path) -> dict[str, str | None]:
-    """Return the columns and values in the folder names of a file, as Hive and Spark write them.
+    """The columns in the names of a file's folders, as Hive and Spark write them.
 
     >>> _partition_values(Path("day=2026-11-24/region=a%2Fb/0.parquet"))
     {'day': '2026-11-24', 'region': 'a/b'}
@@ -341,7 +337,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _rows(file: _File) -> int:
-    """The approximate number of rows in a file."""
+    """About how many rows a file has."""
     if file.kind in PARQUET:
         from pyarrow import parquet
 
@@ -355,7 +351,7 @@ def _rows(file: _File) -> int:
 
 
 def _text(name: str) -> str:
-    """The name of a file as text, even if it is no UTF-8."""
+    """The name, even if it is no UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
@@ -376,7 +372,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
 
 
 def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
-    """Unpacked size of each wanted column in a row group, in bytes, as the file states it."""
+    """The bytes of each wanted column in a row group, as the file states them."""
     for at in range(group.num_columns):
         column = group.column(at)
         if column.path_in_schema.partition(".")[0] in wanted:

@@ -75,7 +75,7 @@ class KafkaAudit:
         """Read the topics, and return the report.
 
         Raises:
-            AuditImpossible: there is nothing to audit, or no broker answers; the text says which.
+            AuditImpossible: there is nothing to audit, or no broker answers.
             KeyboardInterrupt: `stop` ended the reading before the first row.
         """
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
@@ -143,7 +143,6 @@ class KafkaAudit:
         )
 
     def times_in(self, values: Sequence[bytes | None], path: JsonPath) -> EventTimes:
-        """Return the event times in the values of records."""
         if self.schema is None:
             return self.reader.payloads([unframed(value) for value in values], path)
         return self.reader.values(self.schema.values(values, path))
@@ -165,8 +164,6 @@ class KafkaAudit:
 _NO_TIMES_HINT = (
     "name where event time is with --event-time '$.paid_at', and how it is written with --unit or --format."
 )
-
-
 _SCHEMA_HINT = (
     "pass that schema with --schema FILE: the .avsc, or what protoc --include_imports --descriptor_set_out wrote."
 )
@@ -180,8 +177,6 @@ def _header(message: Message, name: str) -> bytes | None:
 
 
 class _Reading:
-    """The state of the reading."""
-
     def __init__(self, of: KafkaAudit, kept: KeptConsumer, client: KafkaClient, begins: Offsets, ends: Offsets) -> None:
         self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
         self._left = {partition for partition in begins if begins[partition] < ends[partition]}

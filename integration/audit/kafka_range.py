@@ -13,9 +13,7 @@ from lowmark.sources.kafka.client import KafkaClient, Topic
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
 
-ROWS = 1_000_000
-"""The default number of rows to read."""
-
+ROWS = 1_000_000  # read by default
 _BISECTIONS = 40
 Offsets = dict[TopicPartitionId, int]
 

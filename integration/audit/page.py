@@ -45,7 +45,7 @@ svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
 
 
 def page(report: AuditReport) -> str:
-    """Return the whole page as text."""
+    """The whole page."""
     shown = by_loss(report)[:SPLITS_SHOWN]
     return "\n".join(
         [
@@ -204,7 +204,6 @@ class _Scale:
 
 
 def _disorder(splits: Sequence[SplitReport]) -> str:
-    """A bar for each split: how far 99 % and all of its rows lie behind, on a logarithmic scale."""
     splits = [split for split in splits if split.profile.rows][:LINES_SHOWN]
     most_us = max((split.profile.disorder.largest_us for split in splits), default=0)
     if most_us == 0:

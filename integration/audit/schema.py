@@ -36,7 +36,7 @@ def schema_id(value: bytes) -> int | None:
 
 
 def unframed(value: bytes | None) -> bytes | None:
-    """Return the JSON in a framed value. Other values are returned unchanged."""
+    """Return the JSON in a framed value, and other values unchanged."""
     framed = value is not None and schema_id(value) is not None and value[_HEAD.size] in _JSON
     return value[_HEAD.size :] if framed and value is not None else value
 
@@ -46,14 +46,10 @@ BROKEN = object()
 
 
 class Schema(ABC):
-    """Reads one field of values.
-
-    Attributes:
-        ids: ids of the schemas in the values; the schema at hand is at most one of them.
-    """
+    """Reads one field of values."""
 
     def __init__(self) -> None:
-        self.ids: set[int] = set()
+        self.ids: set[int] = set()  # of the schemas that values name; the schema at hand is at most one of them
 
     @classmethod
     def read(cls, file: Path) -> Schema:

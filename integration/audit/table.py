@@ -1,7 +1,6 @@
 """Audits a table, such as a bronze table with Kafka's partition and offset and an event time.
 
-Spark reads, filters and counts. Three values of each row come to the driver, a bounded number of rows at a time, and go
-through the same replay as rows of a topic.
+Spark filters and counts. Three values of each row come to the driver, a bounded number of rows at a time.
 """
 
 from __future__ import annotations

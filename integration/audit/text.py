@@ -1,4 +1,4 @@
-"""Prints a report on a terminal."""
+"""A report on a terminal, and what the page has in common with it."""
 
 from __future__ import annotations
 
