@@ -70,7 +70,11 @@ def serve(
     from lowmark.integration.coordinator.access import Door, default_address
     from lowmark.integration.coordinator.serving import run_coordinator
     from lowmark.watermark.tasks.coordinator import Settings
+    from lowmark.watermark.tasks.message_check import MOST_LEASE_US
 
+    lease_us = _span_us(lease, "--lease")
+    if lease_us > MOST_LEASE_US:
+        raise typer.BadParameter(f"--lease: expected at most {format_duration_us(MOST_LEASE_US)}, got {lease}")
     if not 0 < quorum <= 1:
         raise typer.BadParameter(f"--quorum: expected more than 0 and at most 1, got {quorum:g}")
     logging.basicConfig(
@@ -86,7 +90,7 @@ def serve(
 
     ended_by = run_coordinator(
         Door(default_address() if address is None else address, tls_cert, tls_key, token_file, tls_client_ca),
-        Settings(_span_us(interval, "--interval"), _lease_us(lease), quorum),
+        Settings(_span_us(interval, "--interval"), lease_us, quorum),
         journal=journal,
         ready=ready,
     )
@@ -94,18 +98,7 @@ def serve(
 
 
 def _span_us(text: str, option: str) -> int:
-    """A duration in microseconds, more than 0."""
     us = duration_us(text, what=option)
     if us <= 0:
         raise typer.BadParameter(f"{option}: expected more than 0, got {text}")
-    return us
-
-
-def _lease_us(text: str) -> int:
-    """Like ``_span_us``, with the coordinator's upper limit."""
-    from lowmark.watermark.tasks.message_check import MOST_LEASE_US
-
-    us = _span_us(text, "--lease")
-    if us > MOST_LEASE_US:
-        raise typer.BadParameter(f"--lease: expected at most {format_duration_us(MOST_LEASE_US)}, got {text}")
     return us

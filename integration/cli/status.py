@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
@@ -61,45 +61,35 @@ def status(
 
         watch_it(shown, limit=most)
         return
+    from lowmark.integration.coordinator.access import Caller
+
+    from .show_coordinator import show_coordinator, status_json
+
+    console, now_us = EscapingConsole(), time.time_ns() // 1_000
     if coordinator is not None:
-        from lowmark.integration.coordinator.access import Caller
-
-        from .show_coordinator import show_coordinator, status_json
-
         caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
         answer = ask_coordinator(caller, name, connect, most)
         if as_json:
             print_json(status_json(coordinator, answer))
         else:
-            show_coordinator(coordinator, answer, EscapingConsole(), now_us=time.time_ns() // 1_000)
+            show_coordinator(coordinator, answer, console, now_us=now_us)
         return
     replies, coordinators = ask(name, connect, token_file, most)
     if as_json:
-        from .show_coordinator import status_json
-
-        print_json(
-            {
-                "services": [
-                    {
-                        "address": a,
-                        "application": r.application,
-                        "pid": r.pid,
-                        "streams": [stream_json(stream, most) for stream in r.streams],
-                    }
-                    for a, r in replies
-                ],
-                "coordinators": [status_json(a, answer) for a, answer in coordinators],
-            }
-        )
+        services = [
+            {**_about(address, reply), "streams": [stream_json(stream, most) for stream in reply.streams]}
+            for address, reply in replies
+        ]
+        print_json({"services": services, "coordinators": [status_json(*each) for each in coordinators]})
         return
-    console, now_us = EscapingConsole(), time.time_ns() // 1_000
     for part in _parts(replies, most):
         console.print(part, soft_wrap=isinstance(part, Text))  # an address is neither wrapped nor cut
-    if coordinators:
-        from .show_coordinator import show_coordinator
+    for address, answer in coordinators:
+        show_coordinator(address, answer, console, now_us=now_us)
 
-        for address, answer in coordinators:
-            show_coordinator(address, answer, console, now_us=now_us)
+
+def _about(address: str, reply: StatusReply) -> dict[str, Any]:
+    return {"address": address, "application": reply.application, "pid": reply.pid}
 
 
 def _parts(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterator[RenderableType]:
@@ -143,16 +133,9 @@ def explain(
     replies, _ = ask(name, connect, limit=SHOWN)
     if as_json:
         told = [
-            {
-                "address": a,
-                "application": r.application,
-                "pid": r.pid,
-                "query": s["query"],
-                "stream": s["name"],
-                "explanation": text,
-            }
-            for a, r in replies
-            for s, text in zip(r.streams, r.explanations, strict=True)
+            {**_about(address, reply), "query": stream["query"], "stream": stream["name"], "explanation": text}
+            for address, reply in replies
+            for stream, text in zip(reply.streams, reply.explanations, strict=True)
         ]
         print_json({"streams": told})
         return
@@ -173,7 +156,6 @@ def ask(
     """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
 
     Args:
-        token_file: for a coordinator that requires a token.
         limit: number of splits of a stream, and of tasks at a coordinator.
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
@@ -228,9 +210,6 @@ def ask(
 
 def ask_coordinator(caller: Caller, name: str | None, connect: str | None, limit: int | None) -> StatusAnswer:
     """Ask a coordinator; with a name, only for the sources of that name.
-
-    Args:
-        connect: a service's address, which must not be given beside a coordinator's.
 
     Raises:
         CoordinatorUnreachable: no answer came, or the caller has no access.
