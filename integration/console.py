@@ -29,10 +29,7 @@ _NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 
 
 class EscapingConsole(Console):
-    """A console that escapes its whole output: strings with line breaks, and renderables of rich.
-
-    A text of several lines is printed line by line, with ``print_lines``.
-    """
+    """Escapes its whole output, strings with their line breaks; `print_lines` prints a text of several lines."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
@@ -70,7 +67,6 @@ class Sheet:
         self._title, self._more = title, f"and {left_out:,} more" if left_out else None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Give rich the table or the rows."""
         if self._width() <= options.max_width:
             yield self._table()
             return
@@ -82,7 +78,7 @@ class Sheet:
             yield Text(self._more, style="italic")
 
     def _width(self) -> int:
-        """The width of the table if breakable cells keep a readable width."""
+        """Of the table, if breakable cells keep a readable width."""
         needed = 2 * len(self._columns)
         for at, name in enumerate(self._columns):
             longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self._rows)))

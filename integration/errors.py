@@ -3,6 +3,9 @@
 Spark carries only the text of an error out of a Python worker, so each text is complete: what happened, where,
 the expectation, and a hint. Errors survive pickling.
 
+A `fact` is the fault, one sentence without its full stop, a `hint` the remedy, a `cause` the message of the system
+below. A `stream` is given by its name, a place (folder, address, host, port) as the user gave it.
+
 One file, because users look for an error in one list.
 """
 
@@ -16,8 +19,8 @@ from lowmark.watermark import LowmarkError
 class ServiceRefused(LowmarkError, ValueError):
     """Arguments that no service can be made with."""
 
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "{fact}"
 
 
@@ -26,7 +29,7 @@ class SessionUnfit(LowmarkError, TypeError):
 
     needs: str  # the class or function, and its need
     got: str  # the given object
-    hint: str  # the remedy
+    hint: str
     _fact = "{needs}, got {got}"
 
 
@@ -34,8 +37,8 @@ class WrapRefused(LowmarkError, ValueError):
     """A DataFrame that `LowWatermarkService.wrap` cannot take, with the reason and the remedy."""
 
     stream: str  # name given to `wrap`
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = 'stream "{stream}": {fact}'
 
 
@@ -44,7 +47,7 @@ class WorkersUnfit(LowmarkError, RuntimeError):
 
     where: str  # "on this host" or on which executor
     python: str  # path of the Python, as far as known
-    fact: str  # the fault, one sentence without its full stop
+    fact: str
     missing: tuple[str, ...]  # missing packages, by the names under which they are installed
     _fact = "Spark's workers {where} run {python}: {fact}"
     _hint = (
@@ -123,7 +126,7 @@ class UnknownStream(LowmarkError, LookupError):
 class NotComplete(LowmarkError, TimeoutError):
     """A time that the sinks of a stream have not passed when the wait is over."""
 
-    stream: str  # its name
+    stream: str
     time: str  # the time, for people
     why: str  # what holds the low watermark
     _fact = 'stream "{stream}" has not passed {time}: {why}'
@@ -133,9 +136,9 @@ class NotComplete(LowmarkError, TimeoutError):
 class ByHandRefused(LowmarkError, ValueError):
     """A split that no person can mark, or a strategy that no person can set, in a running stream; with the remedy."""
 
-    stream: str  # the stream's name
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
+    stream: str
+    fact: str
+    hint: str
     _fact = 'stream "{stream}": {fact}'
 
 
@@ -155,7 +158,7 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
 
     address: str  # the address, such as ``unix:/run/lowmark/service.sock``
     action: str  # the attempted action
-    cause: str  # the transport's message
+    cause: str
     _fact = "cannot {action}: no lowmark service answers at {address} ({cause})"
     _hint = "{_next}"
 
@@ -172,7 +175,7 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
 
 
 class ServiceFailed(ServiceUnreachable):
-    """A service answers with an error; arguments as in `ServiceUnreachable`."""
+    """A service answers with an error."""
 
     _fact = "cannot {action}: the lowmark service at {address} answers with an error ({cause})"
     _hint = "the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
@@ -189,9 +192,9 @@ class QueryRefused(LowmarkError, RuntimeError):
 class MetricsUnavailable(LowmarkError, OSError):
     """The Prometheus endpoint cannot listen at its address."""
 
-    host: str  # the address as given
-    port: int  # the port as given
-    cause: str  # the system's message
+    host: str
+    port: int
+    cause: str
     _fact = "cannot serve metrics on port {port} of {host}: {cause}"
     _hint = (
         "pass metrics_port=0 for any free port (service.metrics_port tells which), another metrics_port or "
@@ -202,8 +205,8 @@ class MetricsUnavailable(LowmarkError, OSError):
 class PageUnavailable(LowmarkError, OSError):
     """The page cannot be served."""
 
-    port: int  # the port as given
-    cause: str  # the system's message
+    port: int
+    cause: str
     _fact = "cannot serve the page on port {port} of 127.0.0.1: {cause}"
     _hint = (
         "pass page_port=0 (on the command line --port 0) for any free port, the number of another port, or "
@@ -224,7 +227,7 @@ class ExtraMissing(LowmarkError, ImportError):
 class TooManySplits(LowmarkError, OverflowError):
     """A batch held more distinct splits than the sketch counts exactly, so some are missing in its report."""
 
-    stream: str  # the stream's name
+    stream: str
     batch_id: int  # Spark's id of the batch
     seen: int  # approximate number of splits in the batch
     capacity: int  # number of splits that the sketch holds exactly
@@ -245,7 +248,7 @@ class TooManySplits(LowmarkError, OverflowError):
 class NoEventTime(LowmarkError, TypeError):
     """A timestamp assigner returned a value that is no time."""
 
-    stream: str  # name of the stream
+    stream: str
     returned: str  # the returned value (``repr``, cut)
     row: str  # the row (``repr``, cut)
     _fact = 'stream "{stream}": the timestamp assigner returned {returned} for the row {row}'
@@ -255,10 +258,10 @@ class NoEventTime(LowmarkError, TypeError):
 class LateRowsNotWritten(LowmarkError, OSError):
     """The rows of a batch that came too late could not be written; the batch fails, so they are not lost."""
 
-    stream: str  # name of the stream
+    stream: str
     batch_id: str  # number of the batch
     folder: str  # the folder as given
-    fact: str  # the fault
+    fact: str
     _fact = 'stream "{stream}": batch {batch_id} could not write its late rows to "{folder}" ({fact})'
     _hint = (
         "let Spark's executors write there, and start the query again: it begins with this batch, so no row is lost."
@@ -277,18 +280,18 @@ class UnreadableReport(LowmarkError, ValueError):
 class CheckpointUnreadable(LowmarkError, ValueError):
     """A folder given as a checkpoint holds no offsets that can be used."""
 
-    checkpoint: str  # the folder as given
-    fact: str  # the fault
-    hint: str  # the remedy
+    checkpoint: str
+    fact: str
+    hint: str
     _fact = 'checkpoint "{checkpoint}": {fact}'
 
 
 class CheckpointUnwritable(LowmarkError, OSError):
     """A checkpoint could not be changed; an unfinished change continues when the checkpoint is writable again."""
 
-    checkpoint: str  # the folder as given
+    checkpoint: str
     name: str  # the file, relative to the checkpoint
-    cause: str  # the file system's message
+    cause: str
     _fact = 'checkpoint "{checkpoint}": {name} cannot be written ({cause})'
     _hint = (
         "run it as the user whose query writes there, and with room on the disk. Nothing is lost: the same command "
@@ -302,7 +305,7 @@ class SuccessFileNotWritten(LowmarkError, OSError):
     stream: str
     partition: str  # its folder, relative to the table
     table: str  # the folder as given
-    cause: str  # the file system's message
+    cause: str
     _fact = 'stream "{stream}": _SUCCESS of partition {partition} cannot be written into "{table}" ({cause})'
     _hint = (
         "see that the folder is there, that the driver's user may write into it, and that the disk has room. Nothing "
@@ -321,16 +324,16 @@ class UnknownFormat(LowmarkError, ValueError):
 class AdoptionRefused(LowmarkError, ValueError):
     """A checkpoint that `lowmark adopt` or `lowmark leave` does not touch; the checkpoint stays unchanged."""
 
-    checkpoint: str  # the folder as given
-    fact: str  # the obstacle, one sentence without its full stop
-    hint: str  # the remedy
+    checkpoint: str
+    fact: str
+    hint: str
     _fact = 'checkpoint "{checkpoint}": {fact}'
 
 
 class UnreadableHeartbeat(LowmarkError, ValueError):
     """An offset of a heartbeat, from a checkpoint or a progress event, is not in lowmark's format."""
 
-    stream: str  # the stream's name
+    stream: str
     field: str  # the field at fault
     got: str  # its content
     expected: str  # the expected content
@@ -347,7 +350,7 @@ class FolderRefused(LowmarkError, OSError):
     """A folder that files should go into cannot be written to."""
 
     folder: str  # as given
-    cause: str  # the system's message
+    cause: str
     _fact = "cannot write into {folder}: {cause}"
     _hint = "name another folder, one that you may write to."
 
@@ -356,8 +359,8 @@ class SocketsRefused(LowmarkError, OSError):
     """The folder in which services put their sockets cannot be used safely."""
 
     folder: str  # its path
-    fact: str  # the fault
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "socket folder {folder}: {fact}"
 
 
@@ -379,8 +382,8 @@ class NoService(LowmarkError, LookupError):
 class DemoImpossible(LowmarkError, RuntimeError):
     """A requirement of the demo is missing."""
 
-    fact: str  # the missing or failed part, one sentence without its full stop
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "{fact}"
 
 
@@ -388,8 +391,8 @@ class AddressRefused(LowmarkError, ValueError):
     """An address of a coordinator that cannot be used as it was given."""
 
     address: str  # as given
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "address {address}: {fact}"
 
 
@@ -397,8 +400,8 @@ class TokenRefused(LowmarkError, OSError):
     """An unusable token file. Its content is never shown."""
 
     file: str  # its path
-    fact: str  # the fault
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "token file {file}: {fact}"
 
 
@@ -406,8 +409,8 @@ class JournalRefused(LowmarkError, OSError):
     """The file in which a coordinator keeps its state cannot be used."""
 
     journal: str  # its path
-    fact: str  # the fault
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "journal {journal}: {fact}"
 
 
@@ -445,7 +448,7 @@ class CoordinatorUnreachable(LowmarkError, ConnectionError):
 
     address: str
     action: str  # the attempted action
-    cause: str  # the transport's message
+    cause: str
     _fact = "cannot {action}: no coordinator answers at {address} ({cause})"
     _hint = (
         "start one with `lowmark serve`; over TCP both ends need the same token, and the caller the coordinator's "
@@ -466,6 +469,6 @@ class RefusedByCoordinator(LowmarkError, RuntimeError):
 class AuditImpossible(LowmarkError, RuntimeError):
     """An audit is impossible, with the reason and the remedy."""
 
-    fact: str  # the fault, one sentence without its full stop
-    hint: str  # the remedy
+    fact: str
+    hint: str
     _fact = "{fact}"

@@ -17,15 +17,13 @@ class Alignment:
     """The standing of a run in its alignment group.
 
     Attributes:
-        group: name of the group.
         max_drift_us: how far a member may be ahead of the group's minimum.
         cap: how far this run may read now; None: not known yet.
         throttled: whether it obeys the cap; a stream that Spark itself reads takes part without obeying.
-        minimum_us: the smallest low watermark of the members that take part.
         ahead_us: how far this run's low watermark is ahead of the minimum.
         waiting: whether the cap keeps it from going on.
         why: why it waits or is left out, or its current activity.
-        kept_at: address of the coordinator that keeps the group and alone knows the last four; None: the driver.
+        kept_at: address of the coordinator that keeps the group and alone knows the four fields above; None: the driver
     """
 
     group: str
@@ -44,8 +42,6 @@ class CoordinatorLink:
     """A driver's link to the `lowmark serve` of one of its runs.
 
     Attributes:
-        address: address of the coordinator.
-        connected: whether the coordinator answers.
         since_us: when `connected` last changed; None: no attempt to connect has ended yet.
         why: why the coordinator does not answer; empty if it does.
         holds: whether its absence holds the run's low watermark, or the reading of its stream.
@@ -68,7 +64,6 @@ class ReportGaps:
     Attributes:
         counts: for each of `GAP_BOUNDS_SECONDS`, the number of gaps up to it and longer than the bound before; the last
             number counts the gaps longer than all bounds.
-        sum_us: sum of all gaps.
         missed_batches: number of batches between two reports that were not reported.
 
     >>> ReportGaps().longer(2_000_000, missed_batches=1)
@@ -93,26 +88,20 @@ class RunStatus:
     Attributes:
         token: names the run; two runs of one query have two.
         query: the query's name, else its id; None until the first batch tied them.
-        status: status of the stream in this query.
         emits: whether the stream has a watermark at all.
         unmeasured_batches: number of batches with rows but without a measurement.
         refused: whether the service ends the query, for a reason in the log.
-        failed: whether the query ended with an error.
         ended: whether the query has ended, after which this status does not change.
         asked_at_us: time of the heartbeat's last question.
         reported_at_us: when the last batch was reported, None before the first.
         seen_at_us: when Spark last showed that the query lives: it finished a batch, or found nothing to do.
-        source_metrics: metrics of a source of ours, by name.
         late_reports: how often a split delivered rows at or below the watermark in force, including removed splits.
         rows_at_us: when a report last brought rows, None before the first.
         backlog_rows: number of known unread rows of all splits together; None: not known for any split.
         batch_since_us: start of the running batch of a source of ours; None: no batch runs.
-        alignment: standing in its alignment group, None without a group.
         spent_us: time that splits have spent in each state, by the state's name, all splits added up.
-        gaps: the times between its reports.
         lost_reports: number of batches committed before it whose report a kill took away.
         others: a sentence on the query's relation to other queries, as in `explain`, or None.
-        coordinator: its coordinator; None: none.
         complete_until_us: the query's sink has everything of the stream up to this time, microseconds; None: not known.
         rises: (when, low watermark) of the last hour, microseconds, oldest first; empty if splits were limited.
         now_us: time of this status; None: not known. Compare its times with this one and not with a wall clock, because
@@ -149,7 +138,7 @@ class RunStatus:
 
 
 def run_json(run: RunStatus) -> dict[str, object]:
-    """Return the run for ``json.dumps``: its query, the ``to_json`` of the stream, and facts only the run knows."""
+    """Return the run for ``json.dumps``; `lowmark status --json-schema` describes it (`cli/schema.py`)."""
     return {
         "query": run.query,
         **to_json(run.status),

@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 
 PATIENCE = timedelta(minutes=5)
-"""How long a low watermark may stand before waiting rows make it stuck."""
 
 VERDICTS = ("failed", "stuck", "silent", "waiting", "standing", "moving", "measuring", "ended")
 """All words, the most urgent first."""
@@ -63,25 +62,12 @@ class _Stream(msgspec.Struct, frozen=True):
 
 
 def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
-    """The time of a service's answer by its own clock, because its times do not follow steps of a wall clock.
-
-    Args:
-        stream: the status that `run_json` has made.
-        now: what to return where the service does not say.
-    """
+    """The time of a service's answer by its own clock, whose times follow no step of a wall clock; else `now`."""
     return msgspec.convert(stream, _Stream).run.now or now
 
 
 def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATIENCE) -> str:
-    """Return the state of a stream in its query, in one word.
-
-    Args:
-        stream: the status that `run_json` has made.
-        now: now, UTC; the service's own time goes before it.
-        patience: how long a low watermark may stand.
-
-    Returns:
-        One of `VERDICTS`.
+    """Return one of `VERDICTS` for the status that `run_json` has made, as of the service's own time, else of `now`.
 
     >>> at = datetime.fromisoformat
     >>> stands = {"since": "2026-01-01T12:00:00+00:00", "low_watermark_us": 0, "run": {"backlog_rows": 7}}

@@ -121,8 +121,7 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
     """Tell the only service that has the stream, and return its address and answer.
 
     Raises:
-        ByHandRefused: several services have the stream, or the service refuses.
-        NoService, UnknownStream, ServiceUnreachable: see `ask`.
+        ByHandRefused: several services have the stream, or the service refuses. Others: see `ask`.
     """
     from lowmark.integration.transport.driver_rpc import Client
 

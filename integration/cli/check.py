@@ -1,9 +1,5 @@
 """`lowmark check`: for cron and probes, which use the exit code.
 
-    exit code   0  every low watermark moves, or stands while no row waits
-                1  a low watermark is stuck: it stands, and rows wait or keep coming; or its query has failed
-                2  not reachable: no service runs, one gives no answer or an error, or no service has the stream
-
 The exit codes of `lowmark status` differ (1: nothing to show), so `check` is a separate command.
 """
 

@@ -1,4 +1,4 @@
-"""Common parts of the commands: exit codes, the handling of errors, and shared options."""
+"""What the commands share: exit codes, the handling of errors and signals, options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ EXIT_CODES = (
     "143 terminated."
 )
 
-SHOWN = 50
-"""Default number of shown splits of a stream, or tasks of a source."""
-
+SHOWN = 50  # splits of a stream, or tasks of a source
 _NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: its JSON when no service runs
     "status": {"services": [], "coordinators": []},
     "explain": {"streams": []},

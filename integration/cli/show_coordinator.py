@@ -21,7 +21,7 @@ _LEFT_OUT = (SplitState.IDLE.value, SplitState.FINISHED.value)
 
 
 def only(name: str, answer: StatusAnswer) -> StatusAnswer:
-    """Return the sources of one name in any job, and the groups of their tasks. Raises UnknownStream."""
+    """The sources of one name in any job, and the groups of their tasks. Raises UnknownStream."""
     seen = answer.coordinator
     sources = tuple(source for source in seen.sources if source.source_id == name)
     if not sources:
@@ -32,7 +32,7 @@ def only(name: str, answer: StatusAnswer) -> StatusAnswer:
 
 
 def status_json(address: str, answer: StatusAnswer) -> dict[str, Any]:
-    """Return the whole answer as input for ``json.dumps``."""
+    """The whole answer for ``json.dumps``."""
     return {"address": address, **msgspec.to_builtins(answer, enc_hook=str)}
 
 
@@ -61,11 +61,7 @@ def sink_in_words(source: SourceStatus) -> str:
 
 
 def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
-    """Print an answer as tables.
-
-    Args:
-        console: prints names unchanged, that is, without markup and emoji.
-    """
+    """Print an answer as tables."""
     seen = answer.coordinator
     watching = f"{answer.applications} application{'' if answer.applications == 1 else 's'} connected"
     console.print(

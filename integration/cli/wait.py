@@ -1,8 +1,6 @@
 """`lowmark wait`: end when everything up to a time can be read in the sink, for schedulers, which use the exit code.
 
-    exit code   0  the time is passed: all rows up to it are committed, and the windows that it closes are emitted
-                1  it is not passed at the time-out; the output names the split that holds the low watermark
-                2  nobody can be asked: no service, no such stream, no readable checkpoint
+A time is passed once all rows up to it are committed, and the windows that it closes are emitted.
 
 A first question without an answer ends the command at once, because it most likely has a wrong name or path. A service
 that is there and hangs is waited for until the time-out; later, also a driver that restarts or a store that does not
@@ -40,12 +38,7 @@ WAIT_EXIT_CODES = (
 
 @dataclass(frozen=True)
 class _Answer:
-    """How far everything that is waited for is complete, and what holds it.
-
-    Attributes:
-        until_us: the smallest time of all sinks; None: the time of a sink is not known.
-        why: who holds it, in words, a part for each sink that is behind the time.
-    """
+    """The smallest time of all sinks (None: that of a sink is not known), and who holds each sink that is behind."""
 
     until_us: int | None
     why: list[str]
@@ -160,11 +153,7 @@ def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _
 
 
 def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer:
-    """Ask every service that has the stream, on this machine; an ended query counts with the time that its sink had.
-
-    Raises:
-        NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
-    """
+    """Ask every service that has the stream, as `ask`; an ended query counts with the time that its sink had."""
     from lowmark.integration.spark.completion import least_us
     from lowmark.integration.transport.driver_rpc import newest
 
@@ -193,7 +182,7 @@ def _of_coordinator(caller: Caller, name: str | None, job: str | None, past_us: 
     """Look at the sinks of all queries that a coordinator knows, also of queries that are away.
 
     Raises:
-        CoordinatorUnreachable, UnknownStream: see `ask_coordinator`; no query of that job is registered for the stream.
+        UnknownStream: no query of that job is registered for the stream. Others: see `ask_coordinator`.
     """
     from lowmark.integration.spark.completion import least_us
 

@@ -1,8 +1,7 @@
 """Prometheus: metric families made from one snapshot of all runs at scrape time.
 
-Times are Unix timestamps, never ages, because `time() - x` keeps counting when this process hangs. Labels are `stream`,
-`query` and `split`, and they are bounded: up to 100 splits of a stream are shown; of more splits only the holder and
-the ten furthest behind, and `lowmark_splits_not_shown` counts the rest.
+Times are Unix timestamps, never ages, because `time() - x` keeps counting when this process hangs. Labels are bounded:
+of a stream with more than 100 splits, only the holder and the ten furthest behind have series.
 
 Series of a query after its end:
 
@@ -66,11 +65,9 @@ class Runs(Protocol):
         self, *, without: Container[str] = (), seconds: float = ..., limit: int | None = None
     ) -> list[RunStatus]:
         """Return all other runs, at one moment; `limit` bounds the splits of each."""
-        ...
 
     def loop_times(self) -> LoopTimes:
         """Return how busy the loop is that answers for the runs."""
-        ...
 
 
 _COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing numbers per query
@@ -82,8 +79,8 @@ class _Past:
 
     Attributes:
         counts: as in `_counts`.
-        splits: name -> counts as in `SPLIT_COUNTERS`, for the splits of the run that ended last. Other splits are not
-            shown; a split that comes back begins anew, which Prometheus takes for a restart, rightly.
+        splits: name -> counts as in `SPLIT_COUNTERS`, for the splits of the run that ended last. A split that comes
+            back later begins anew, which Prometheus takes for a restart, rightly.
         failed, refused: of the run that ended last.
     """
 
@@ -104,7 +101,7 @@ class _Past:
 
 
 def _counts(run: RunStatus) -> list[float]:
-    """All growing numbers in one list: `COUNTERS`, seconds by state, gaps by length, seconds of all gaps."""
+    """`COUNTERS`, seconds by state, gaps by length, seconds of all gaps: one list, because runs are added up."""
     return [
         *(_number(metric.value(run)) for metric in COUNTERS),
         *(run.spent_us.get(state, 0) / 1e6 for state in STATES),
@@ -363,7 +360,6 @@ def _add(family: GaugeMetricFamily | CounterMetricFamily, labels: Sequence[str],
 
 
 def _splits_shown(run: RunStatus) -> Mapping[str, SplitStatus]:
-    """All splits by name; of too many, those that need attention first."""
     splits = run.status.splits
     if len(splits) <= _MAX_SPLITS_SHOWN:
         return splits

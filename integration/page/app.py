@@ -32,8 +32,6 @@ _RUN_MOST = 400  # characters of a query parameter
 
 @dataclass(frozen=True)
 class _Response:
-    """An answer, with the headers that not every answer has."""
-
     status: HTTPStatus
     body: bytes
     kind: str = "text/plain; charset=utf-8"

@@ -1,11 +1,9 @@
 """The content of the page, and its changes since a browser last asked.
 
-A browser asks every second, with its version of the picture. The services are asked only while a browser asks: at most
-once a second for a summary of every stream, and at most once a second for every split of each stream that is in view in
-a browser, however many browsers ask. A browser gets the changed splits.
+A browser asks every second, with its version of the picture. However many browsers ask, the services are asked at most
+once a second for a summary of every stream, and for every split of each stream that is in view in a browser.
 
-Splits travel as lists (`SPLIT_FIELDS`). Names travel unchanged, so two names that look alike stay two. Names are
-escaped for display here, as in `explain`.
+Names travel unchanged, so two names that look alike stay two, and beside them escaped for display, as in `explain`.
 """
 
 from __future__ import annotations
@@ -88,16 +86,16 @@ class Picture:
         self._error: str | None = None
 
     def since(self, version: str | None, run: str | None) -> dict[str, Any]:
-        """Return the changes since a browser's version.
+        """Return the changes since a browser's version, for JSON.
 
         Args:
             version: the "version" of the browser's last answer, or None.
             run: the run in view; None or unknown: the run that needs attention most.
 
         Returns:
-            An object for JSON: version, now_us, services, runs, selected, splits (the changed ones), gone (names),
-            whole (these are all splits, forget others), rises (of the last hour, as (when, low watermark), only with
-            whole), silent (why single services give no status), error (why the services could not be asked, or None).
+            Among others: splits (the changed ones), gone (names), whole (these are all splits, forget others), rises
+            (of the last hour, as (when, low watermark), only with whole), silent (why single services give no status),
+            error (why the services could not be asked, or None).
         """
         with self._lock:
             self._look_again(run)
@@ -167,7 +165,6 @@ class Picture:
         return [{**run, "verdict": _GONE} for run in gone[:_GONE_MOST]]
 
     def _look_closely(self, run: str | None) -> None:
-        """See every split of the stream in a browser's view."""
         selected = self._selected(run)
         if selected is None:
             return
@@ -192,7 +189,6 @@ class Picture:
 
 def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetime) -> dict[str, Any]:
     """A stream in a query as the page knows it, without its splits."""
-    run = stream["run"]
     holder = stream["holder"]
     return {
         "id": _id(stream),
@@ -215,7 +211,7 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "set_by_hand": [printable(str(each)) for each in convert(stream.get("set_by_hand", []), list[SetByHand])],
         "clocks": [_clock(clock, stream) for clock in stream["wrong_clocks"]],
         "explanation": explanation,
-        "run": run,
+        "run": stream["run"],
     }
 
 
