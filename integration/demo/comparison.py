@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from lowmark.integration.driver.service import LowWatermarkService
 from lowmark.integration.errors import DemoImpossible
 from lowmark.integration.spark.progress import Progress
@@ -157,10 +156,10 @@ def run_demo(
     folder: Path,
     feed: Feed,
     *,
-    watch: Watch = lambda _: None,
-    metrics_port: int | None = None,
-    serving: Callable[[int], None] = lambda _: None,
-    linger: Callable[[DemoResult], None] = lambda _: None,
+    watch: Watch,
+    metrics_port: int | None,
+    serving: Callable[[int], None],
+    linger: Callable[[DemoResult], None],
 ) -> DemoResult:
     """Run both queries over the same rows, at the same time, and count.
 
@@ -169,6 +168,7 @@ def run_demo(
         folder: for the checkpoints; empty.
         watch: called ten times a second while the queries run.
         serving: called with the port of the metrics before the first batch, where there are metrics.
+        linger: called with the result, before queries and service are stopped.
 
     Raises:
         DemoImpossible: a query failed.
@@ -267,15 +267,8 @@ def _true_windows(feed: Feed) -> Counter[Window]:
     """Rows by window, as a batch query over all rows would count them."""
     truth: Counter[Window] = Counter()
     for split in feed.script.splits:
-        minutes, rows = np.unique(
-            feed.script.times_us(split.name, 0, feed.script.end, seed=feed.seed) // MINUTE_US, return_counts=True
-        )
-        truth.update(
-            {
-                (split.name, minute * MINUTE_US): count
-                for minute, count in zip(minutes.tolist(), rows.tolist(), strict=True)
-            }
-        )
+        times_us = feed.script.times_us(split.name, 0, feed.script.end, seed=feed.seed)
+        truth.update((split.name, start_us) for start_us in (times_us // MINUTE_US * MINUTE_US).tolist())
     return truth
 
 

@@ -58,13 +58,12 @@ class DemoBars:
         """Show how far the queries are."""
         self._bars.update(self._setup, visible=False)
         for lane in lanes:
-            note = _note(lane)
             self._bars.update(
                 self._tasks[lane.name],
                 visible=True,
                 total=lane.feed.batches,
                 completed=min(lane.batches, lane.feed.batches),
-                note=note,
+                note=_note(lane),
             )
 
 
@@ -92,10 +91,9 @@ def show(result: DemoResult, console: Console) -> None:
         mine, theirs, what = lowmark.splits[split.name], native.splits[split.name], described(result.script, split)
         style = "dim" if what == "regular" else ""
         rows.append((split.name, Text(what, style), _count(mine.rows_in), *_fate(theirs), *_fate(mine)))
-    total = _total(lowmark)
     ends = [_clock(lane.watermark_us, start_us) for lane in (native, lowmark)]
     rows += [
-        ("rows", "in windows", _count(total.rows_in), *_fate(_total(native)), *_fate(total)),
+        ("rows", "in windows", _count(lowmark.total.rows_in), *_fate(native.total), *_fate(lowmark.total)),
         ("windows", "emitted", "", _count(native.windows), "", _count(lowmark.windows), ""),
         ("", "wrong or missing", "", *_wrong(native), *_wrong(lowmark)),
         ("watermark", "in the end", "", ends[0], "", ends[1], ""),
@@ -115,7 +113,7 @@ def show(result: DemoResult, console: Console) -> None:
 
 
 def _sentence(result: DemoResult) -> Text:
-    native, lowmark = _total(result.native), _total(result.lowmark)
+    native, lowmark = result.native.total, result.lowmark.total
     share = 100 * native.rows_dropped / native.rows_in
     if lowmark.rows_dropped:
         return Text(
@@ -125,12 +123,6 @@ def _sentence(result: DemoResult) -> Text:
     return Text.assemble(
         (f"Native Spark dropped {share:.0f} % of the rows without a word. lowmark dropped none.", "bold"),
         "\nWhat was changed: df.withWatermark(...) became service.wrap(df, ...).",
-    )
-
-
-def _total(lane: LaneResult) -> SplitResult:
-    return SplitResult(
-        lane.total(lambda s: s.rows_in), lane.total(lambda s: s.rows_emitted), lane.total(lambda s: s.rows_open)
     )
 
 
