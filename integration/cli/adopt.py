@@ -14,9 +14,7 @@ from .common import Debug, Json
 if TYPE_CHECKING:
     from lowmark.integration.spark.adoption import Adoption
 
-Checkpoint = Annotated[
-    str, typer.Argument(help="The stopped query's checkpointLocation, on this machine.", show_default=False)
-]
+Checkpoint = Annotated[str, typer.Argument(help="The stopped query's checkpointLocation, on this machine.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Take the last one back, finished or not.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 Stopped = Annotated[
@@ -33,8 +31,7 @@ def adopt(
         list[str] | None,
         typer.Option(
             help="The name that the stream will have in wrap(). Where the query has several sources: once for each "
-            "stream, in their order, or NAME=0,1 with the numbers of its sources.",
-            show_default=False,
+            "stream, in their order, or NAME=0,1 with the numbers of its sources."
         ),
     ] = None,
     undo: Undo = False,

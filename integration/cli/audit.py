@@ -37,43 +37,26 @@ audit = typer.Typer(
 
 Delay = Annotated[
     list[str] | None,
-    typer.Option(
-        "--delay",
-        help="A delay to try, such as '10 seconds'; as often as you like.",
-        metavar="DURATION",
-        show_default=False,
-    ),
+    typer.Option("--delay", help="A delay to try, such as '10 seconds'; as often as you like.", metavar="DURATION"),
 ]
 Window = Annotated[
     str | None,
-    typer.Option(
-        help="Length of the query's windows: a row is late when its window is over.",
-        metavar="DURATION",
-        show_default=False,
-    ),
+    typer.Option(help="Length of the query's windows: a row is late when its window is over.", metavar="DURATION"),
 ]
-RowsPerBatch = Annotated[
-    int | None,
-    typer.Option(help="Rows of a batch: maxOffsetsPerTrigger, or whole files.", min=1, show_default=False),
-]
+RowsPerBatch = Annotated[int | None, typer.Option(help="Rows of a batch: maxOffsetsPerTrigger, or whole files.", min=1)]
 Trigger = Annotated[
-    str | None,
-    typer.Option(help="How often a batch is planned, where rows have a time.", metavar="DURATION", show_default=False),
+    str | None, typer.Option(help="How often a batch is planned, where rows have a time.", metavar="DURATION")
 ]
-Unit = Annotated[str | None, typer.Option(help="The unit of numbers since 1970: s, ms, us or ns.", show_default=False)]
+Unit = Annotated[str | None, typer.Option(help="The unit of numbers since 1970: s, ms, us or ns.")]
 Format = Annotated[
-    str | None,
-    typer.Option("--format", help="How texts are written, as strptime takes it; else ISO-8601.", show_default=False),
+    str | None, typer.Option("--format", help="How texts are written, as strptime takes it; else ISO-8601.")
 ]
 Rows = Annotated[int, typer.Option(help="Read so many of the newest rows, about.", min=1)]
 Last = Annotated[
-    str | None,
-    typer.Option(help="Read what was written in the last '2 hours', or so.", metavar="DURATION", show_default=False),
+    str | None, typer.Option(help="Read what was written in the last '2 hours', or so.", metavar="DURATION")
 ]
 All = Annotated[bool, typer.Option("--all", help="Read all there is, however much.")]
-Html = Annotated[
-    Path | None, typer.Option("--html", help="Write a page with pictures to this file, too.", show_default=False)
-]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures to this file, too.")]
 Limit = Annotated[int, typer.Option(help="Show so many splits, those that lose most first; 0: all.", min=0)]
 
 _ROWS = 1_000_000
@@ -83,29 +66,25 @@ _log = logging.getLogger("lowmark")
 @audit.command("kafka", epilog=EXIT_CODES)
 def kafka(
     *,
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers: HOST:PORT,HOST:PORT.", show_default=False)],
+    bootstrap_servers: Annotated[str, typer.Option(help="Brokers: HOST:PORT,HOST:PORT.")],
     topic: Annotated[
-        list[str] | None,
-        typer.Option(help="A topic; several are read as one stream.", metavar="NAME", show_default=False),
+        list[str] | None, typer.Option(help="A topic; several are read as one stream.", metavar="NAME")
     ] = None,
     topic_pattern: Annotated[
-        str | None,
-        typer.Option(help="Instead: a regular expression for whole names of topics.", show_default=False),
+        str | None, typer.Option(help="Instead: a regular expression for whole names of topics.")
     ] = None,
     event_time: Annotated[
         str | None,
         typer.Option(
             help="Where event time is: '$.paid_at' or '$.items[0].at' in a value that is JSON, 'header:paid_at' in a "
-            "header; else the record's timestamp.",
-            show_default=False,
+            "header; else the record's timestamp."
         ),
     ] = None,
     schema: Annotated[
         Path | None,
         typer.Option(
             help="The schema of values that are Avro (.avsc) or Protobuf (what protoc --descriptor_set_out wrote); "
-            "their head of a schema registry is skipped. Needs lowmark[audit].",
-            show_default=False,
+            "their head of a schema registry is skipped. Needs lowmark[audit]."
         ),
     ] = None,
     unit: Unit = None,
@@ -123,14 +102,10 @@ def kafka(
             "--property",
             help="A property of librdkafka, NAME=VALUE, such as security.protocol=SASL_SSL; as often as you like.",
             metavar="NAME=VALUE",
-            show_default=False,
         ),
     ] = None,
     properties_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="The same, one NAME=VALUE a line: passwords do not belong on a command line.", show_default=False
-        ),
+        Path | None, typer.Option(help="The same, one NAME=VALUE a line: passwords do not belong on a command line.")
     ] = None,
     html: Html = None,
     limit: Limit = SHOWN,
@@ -163,20 +138,16 @@ def kafka(
 
 @audit.command("files", epilog=EXIT_CODES)
 def files(
-    path: Annotated[
-        str, typer.Argument(help="A file, a folder with all that is below it, or a Delta table.", show_default=False)
-    ],
+    path: Annotated[str, typer.Argument(help="A file, a folder with all that is below it, or a Delta table.")],
     *,
     event_time: Annotated[
-        str | None,
-        typer.Option(help="The column with event time; '$.order.paid_at' within JSON.", show_default=False),
+        str | None, typer.Option(help="The column with event time; '$.order.paid_at' within JSON.")
     ] = None,
     split: Annotated[
         list[str] | None,
         typer.Option(
             help="A column that says which split a row is of; several make one. Else topic and partition, or the file.",
             metavar="COLUMN",
-            show_default=False,
         ),
     ] = None,
     unit: Unit = None,

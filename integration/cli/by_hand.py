@@ -24,19 +24,15 @@ if TYPE_CHECKING:
 
 Said = TypeVar("Said")
 
-_Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]
-_Splits = Annotated[
-    list[str], typer.Argument(help="Names of splits, as `lowmark status` shows them.", show_default=False)
-]
+_Stream = Annotated[str, typer.Argument(help="The stream's name.")]
+_Splits = Annotated[list[str], typer.Argument(help="Names of splits, as `lowmark status` shows them.")]
 
 
 def idle(
     name: _Stream,
     splits: _Splits,
     *,
-    how_long: Annotated[
-        str | None, typer.Option("--for", help='How long, such as 1h or "90 minutes".', show_default=False)
-    ] = None,
+    how_long: Annotated[str | None, typer.Option("--for", help='How long, such as 1h or "90 minutes".')] = None,
     until_it_speaks: Annotated[
         bool, typer.Option("--until-it-speaks", help="Until the split's next row instead.")
     ] = False,
@@ -74,12 +70,9 @@ def active(
 def set_(
     name: _Stream,
     *,
-    delay: Annotated[
-        str | None, typer.Option("--delay", help="How late a row may be, such as 30s.", show_default=False)
-    ] = None,
+    delay: Annotated[str | None, typer.Option("--delay", help="How late a row may be, such as 30s.")] = None,
     idleness: Annotated[
-        str | None,
-        typer.Option("--idleness", help="How long a split may be silent, such as 5m, or off.", show_default=False),
+        str | None, typer.Option("--idleness", help="How long a split may be silent, such as 5m, or off.")
     ] = None,
     code: Annotated[bool, typer.Option("--code", help="Take back what was set: the code counts again.")] = False,
     connect: Connect = None,

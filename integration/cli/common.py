@@ -74,35 +74,19 @@ Json = Annotated[
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember)
 ]
-Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.", show_default=False)]
+Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.")]
 Connect = Annotated[
-    str | None,
-    typer.Option(help="Address of the service, unix:/...; without it, all services of this user.", show_default=False),
+    str | None, typer.Option(help="Address of the service, unix:/...; without it, all services of this user.")
 ]
-
-
 AtCoordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--coordinator", help="Ask a coordinator instead: its address, unix:/... or HOST:PORT.", show_default=False
-    ),
+    str | None, typer.Option("--coordinator", help="Ask a coordinator instead: its address, unix:/... or HOST:PORT.")
 ]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(help="PEM file with the coordinator's certificate (with HOST:PORT).", show_default=False),
-]
+TlsCa = Annotated[Path | None, typer.Option(help="PEM file with the coordinator's certificate (with HOST:PORT).")]
 TlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        help="PEM file with your own certificate (for a coordinator with --tls-client-ca).", show_default=False
-    ),
+    Path | None, typer.Option(help="PEM file with your own certificate (for a coordinator with --tls-client-ca).")
 ]
-TlsKey = Annotated[Path | None, typer.Option(help="PEM file with its private key.", show_default=False)]
-TokenFile = Annotated[
-    Path | None, typer.Option(help="File with the coordinator's token (with HOST:PORT).", show_default=False)
-]
-
-
+TlsKey = Annotated[Path | None, typer.Option(help="PEM file with its private key.")]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the coordinator's token (with HOST:PORT).")]
 Limit = Annotated[
     int,
     typer.Option(

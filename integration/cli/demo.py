@@ -30,7 +30,6 @@ MetricsPort = Annotated[
         help="Serve Prometheus metrics on 127.0.0.1 while it runs; 0 for any free port. The address is on stderr.",
         min=0,
         max=65_535,
-        show_default=False,
     ),
 ]
 Keep = Annotated[
@@ -42,7 +41,7 @@ Keep = Annotated[
 
 
 class SourceKind(str, Enum):
-    """The source of the demo's rows."""
+    """Of the demo's rows."""
 
     GENERATOR = "generator"
     KAFKA = "kafka"
@@ -54,21 +53,13 @@ def demo(
     source: Annotated[
         SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka.")
     ] = SourceKind.GENERATOR,
-    bootstrap: Annotated[
-        str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
-    ] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).")] = None,
     topic: Annotated[
-        str | None,
-        typer.Option(
-            help="A topic to create, fill and keep; without it, a new one that is deleted again.", show_default=False
-        ),
+        str | None, typer.Option(help="A topic to create, fill and keep; without it, a new one that is deleted again.")
     ] = None,
     jars: Annotated[
         str | None,
-        typer.Option(
-            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them.",
-            show_default=False,
-        ),
+        typer.Option(help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them."),
     ] = None,
     metrics_port: MetricsPort = None,
     keep: Keep = 0,
@@ -93,11 +84,7 @@ def compare(
     as_json: bool,
     debug: bool,
 ) -> None:
-    """Run the demo on the rows of a feed, and show what came of it.
-
-    Args:
-        metrics_port: where Prometheus metrics are served; 0: any free port; None: nowhere.
-        keep: how long queries and service go on afterwards, seconds.
+    """Run the demo on the rows of a feed, and show what came of it; for the other arguments, see the options of `demo`.
 
     Raises:
         typer.Exit: lowmark dropped a row.
@@ -136,7 +123,7 @@ def compare(
         result = run_demo(
             spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
         )
-    if result.to_json()["lowmark"]["rows_dropped"]:
+    if result.lowmark.total.rows_dropped:
         raise typer.Exit(NOTHING)
 
 
@@ -148,7 +135,6 @@ def _unwind(number: int, _frame: object) -> NoReturn:
 
 
 def _keep(seconds: float) -> None:
-    """Wait until the time is over, or until Ctrl-C or SIGTERM."""
     told: list[int] = []
     with on_signals([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
         # Printed after the handler is set, because a reader of this line may send the signal at once.
@@ -159,7 +145,7 @@ def _keep(seconds: float) -> None:
 
 
 def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, dict[str, str]]:
-    """Return the feed's factory (of a context manager) and its source's settings; raise for unsuitable options."""
+    """Return the feed's factory and the settings of Spark that it needs."""
     if source is SourceKind.GENERATOR:
         from lowmark.integration.demo.feed import GeneratorFeed
 

@@ -22,7 +22,7 @@ FILES = {
 
 def grafana(
     *,
-    out: Annotated[Path, typer.Option("--out", help="A folder to write them into; it is made.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="A folder to write them into; it is made.")],
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:

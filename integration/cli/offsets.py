@@ -14,9 +14,7 @@ from .common import Debug, Json
 
 
 def offsets(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A query's checkpointLocation, on this machine.", show_default=False)
-    ],
+    checkpoint: Annotated[str, typer.Argument(help="A query's checkpointLocation, on this machine.")],
     *,
     planned: Annotated[
         bool,
@@ -25,14 +23,10 @@ def offsets(
     window: Annotated[
         str | None,
         typer.Option(
-            help='The width of the query\'s windows, as "10 minutes": reach back to the oldest that is still open.',
-            show_default=False,
+            help='The width of the query\'s windows, as "10 minutes": reach back to the oldest that is still open.'
         ),
     ] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option(help="The delay of its withWatermark, needed with --window.", show_default=False),
-    ] = None,
+    delay: Annotated[str | None, typer.Option(help="The delay of its withWatermark, needed with --window.")] = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:

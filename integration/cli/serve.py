@@ -21,36 +21,22 @@ def serve(
     address: Annotated[
         str | None,
         typer.Option(
-            help="Where to listen: unix:/path, or HOST:PORT with TLS and a token; without it, a socket of this user.",
-            show_default=False,
+            help="Where to listen: unix:/path, or HOST:PORT with TLS and a token; without it, a socket of this user."
         ),
     ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM file with the certificate (with HOST:PORT).", show_default=False)
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="PEM file with its private key (with HOST:PORT).", show_default=False)
-    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM file with the certificate (with HOST:PORT).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file with its private key (with HOST:PORT).")] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File with the token every call must carry; only its owner may read it (with HOST:PORT).",
-            show_default=False,
-        ),
+        typer.Option(help="File with the token every call must carry; only its owner may read it (with HOST:PORT)."),
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
-        typer.Option(
-            help="PEM file of an authority; only callers with a certificate of it get in (mutual TLS).",
-            show_default=False,
-        ),
+        typer.Option(help="PEM file of an authority; only callers with a certificate of it get in (mutual TLS)."),
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(
-            help="File that keeps the state over a restart; without it, one in $XDG_STATE_HOME/lowmark.",
-            show_default=False,
-        ),
+        typer.Option(help="File that keeps the state over a restart; without it, one in $XDG_STATE_HOME/lowmark."),
     ] = None,
     interval: Annotated[str, typer.Option(help="How often tasks are asked, and low watermarks may rise.")] = "1 second",
     lease: Annotated[str, typer.Option(help="How long a task may be silent before it is given up.")] = "30 seconds",

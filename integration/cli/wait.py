@@ -47,18 +47,16 @@ class _Answer:
 def wait(
     name: Name = None,
     *,
-    past: Annotated[str, typer.Option(help='The time with its zone, as "2026-11-23T10:00Z".', show_default=False)],
+    past: Annotated[str, typer.Option(help='The time with its zone, as "2026-11-23T10:00Z".')],
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
             help="Ask this checkpoint instead of running services: a folder, or s3a://...; may be repeated, "
-            "and all have to pass.",
-            show_default=False,
+            "and all have to pass."
         ),
     ] = None,
     job: Annotated[
-        str | None,
-        typer.Option(help="With --coordinator: the queries of this job; else of every job.", show_default=False),
+        str | None, typer.Option(help="With --coordinator: the queries of this job; else of every job.")
     ] = None,
     coordinator: AtCoordinator = None,
     tls_ca: TlsCa = None,

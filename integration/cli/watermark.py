@@ -17,14 +17,10 @@ if TYPE_CHECKING:
 
 def watermark(
     checkpoint: Annotated[
-        str,
-        typer.Argument(
-            help="A query's checkpointLocation: a folder of this machine, or s3a://..., webhdfs://...",
-            show_default=False,
-        ),
+        str, typer.Argument(help="A query's checkpointLocation: a folder of this machine, or s3a://..., webhdfs://...")
     ],
     *,
-    stream: Annotated[str | None, typer.Option(help="Only the stream of this name.", show_default=False)] = None,
+    stream: Annotated[str | None, typer.Option(help="Only the stream of this name.")] = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
