@@ -99,6 +99,17 @@ class Audit:
         if batches is not None:
             self.replay.take(batches)
 
+    def why_no_times(self) -> str | None:
+        """If no row has a usable event time, how many rows have none, and how many one of which kind."""
+        if any(profile.first_us is not None for profile in self.profiles):
+            return None
+        nulls = sum(profile.null_rows for profile in self.profiles)
+        broken = sum(profile.unreadable_rows for profile in self.profiles)
+        far = self.rows - nulls - broken
+        return (
+            f"{nulls:,} have none, {broken:,} one that cannot be read, {far:,} one from before 1970 or from the future"
+        )
+
     def _caveats(self) -> list[str]:
         made = []
         if not self.timed:

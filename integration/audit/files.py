@@ -151,12 +151,9 @@ class FilesAudit:
             raise AuditImpossible(
                 f"{files} files below {str(self.path)!r:.200} hold no row{why}", "audit them once they do."
             )
-        if not any(profile.first_us is not None for profile in audit.profiles):
-            nulls = sum(profile.null_rows for profile in audit.profiles)
-            broken = sum(profile.unreadable_rows for profile in audit.profiles)
+        if (counts := audit.why_no_times()) is not None:
             raise AuditImpossible(
-                f"none of {audit.rows:,} rows has a usable event time in {self.event_time!r:.100}: {nulls:,} have "
-                f"none, {broken:,} one that cannot be read, the others one from before 1970 or from the future",
+                f"none of {audit.rows:,} rows has a usable event time in {self.event_time!r:.100}: {counts}",
                 "name the column with --event-time, and how it is written with --unit or --format.",
             )
 
@@ -220,33 +217,33 @@ class FilesAudit:
     def _read(self, file: _File, audit: Audit, cut: AsRead) -> None:
         unbroken = 0
         for times, splits in self._pieces(file):
-            names, numbers = (
-                np.unique(splits, return_inverse=True) if splits is not None else ([self._name(file)], None)
-            )
-            new = [str(name) for name in names if str(name) not in self._numbers]
-            if new:
-                if len(self._numbers) + len(new) > _MOST_SPLITS:
-                    raise AuditImpossible(
-                        f"there are more than {_MOST_SPLITS:,} splits", "name another column with --split."
-                    )
-                self._numbers |= {name: len(self._numbers) + at for at, name in enumerate(new)}
-                audit.discover(new)
+            if splits is None:
+                names, split_of = np.array([self._name(file)], object), np.zeros(len(times.timed), np.intp)
+            else:
+                names, split_of = np.unique(splits, return_inverse=True)
+            new = [name for name in names if name not in self._numbers]
+            if len(self._numbers) + len(new) > _MOST_SPLITS:
+                raise AuditImpossible(
+                    f"there are more than {_MOST_SPLITS:,} splits", "name another column with --split."
+                )
+            self._numbers |= {name: len(self._numbers) + at for at, name in enumerate(new)}
+            audit.discover(new)
             for at, name in enumerate(names):
-                rows = np.arange(len(times.timed)) if numbers is None else np.flatnonzero(numbers == at)
-                part = EventTimes(times.times_us[rows], times.timed[rows], 0, 0)
-                audit.add(self._numbers[str(name)], rows, part, written_us=None)
-                untimed = int((~part.timed).sum())
+                rows = np.flatnonzero(split_of == at)
+                timed = times.timed[rows]
+                untimed = int((~timed).sum())
                 # Null and unreadable rows are known per piece; with one split in a piece, as usual, the split's numbers
                 # are exact.
                 nulls = min(untimed, times.null_rows) if times.unreadable_rows else untimed
-                audit.profiles[self._numbers[str(name)]].null_rows += nulls
-                audit.profiles[self._numbers[str(name)]].unreadable_rows += untimed - nulls
+                part = EventTimes(times.times_us[rows], timed, nulls, untimed - nulls)
+                audit.add(self._numbers[name], rows, part, written_us=None)
             unbroken += len(times.timed)
             if unbroken >= _BATCH_ROWS:
                 cut.batch_over()
                 audit.advance()
                 note = f"batches of more than {_BATCH_ROWS:,} rows are taken as several"
-                self._notes.extend([] if note in self._notes else [note])
+                if note not in self._notes:
+                    self._notes.append(note)
                 unbroken = 0
             if self.stop():
                 return

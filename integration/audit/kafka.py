@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -115,9 +115,8 @@ class KafkaAudit:
                 "check that the brokers run, and the right to read the topic.",
             )
         audit = reading.audit
-        if not any(profile.first_us is not None for profile in audit.profiles):
-            framed = reading.schema_id is not None and self.schema is None
-            raise AuditImpossible(self._no_times(audit, reading), _SCHEMA_HINT if framed else _NO_TIMES_HINT)
+        if (why := audit.why_no_times()) is not None:
+            raise self._no_times(audit, reading, why)
         notes = [*self._notes, *self.reader.notes]
         if self.schema is not None and len(self.schema.ids) > 1:
             ids = ", ".join(map(str, sorted(self.schema.ids)[:20]))
@@ -147,26 +146,23 @@ class KafkaAudit:
             return self.reader.payloads([unframed(value) for value in values], path)
         return self.reader.values(self.schema.values(values, path))
 
-    def _no_times(self, audit: Audit, reading: _Reading) -> str:
+    def _no_times(self, audit: Audit, reading: _Reading, why: str) -> AuditImpossible:
         where = "the record's timestamp" if self.place is None else shown_place(self.place)
-        nulls = sum(profile.null_rows for profile in audit.profiles)
-        broken = sum(profile.unreadable_rows for profile in audit.profiles)
-        far = audit.rows - nulls - broken
         sample = "" if reading.sample is None else f"; the first record begins with {reading.sample!r}"
+        hint = "name where event time is with --event-time '$.paid_at', and how it is written with --unit or --format."
         if reading.schema_id is not None and self.schema is None:
             sample = f"; the first record is Avro or Protobuf of schema {reading.schema_id} of a schema registry"
-        return (
-            f"none of the {audit.rows:,} rows of {self.topics} has a usable event time at {where}: {nulls:,} "
-            f"have none, {broken:,} one that cannot be read, {far:,} one from before 1970 or from the future{sample}"
+            hint = (
+                "pass that schema with --schema FILE: the .avsc, or what protoc --include_imports --descriptor_set_out "
+                "wrote."
+            )
+        return AuditImpossible(
+            f"none of the {audit.rows:,} rows of {self.topics} has a usable event time at {where}: {why}{sample}", hint
         )
 
 
-_NO_TIMES_HINT = (
-    "name where event time is with --event-time '$.paid_at', and how it is written with --unit or --format."
-)
-_SCHEMA_HINT = (
-    "pass that schema with --schema FILE: the .avsc, or what protoc --include_imports --descriptor_set_out wrote."
-)
+def _partition_of(message: Message) -> TopicPartitionId:
+    return str(message.topic()), int(message.partition() or 0)
 
 
 def _header(message: Message, name: str) -> bytes | None:
@@ -229,59 +225,48 @@ class _Reading:
             self.why_short = f"the brokers went away: {away.cause}"
 
     def _take(self, messages: Sequence[Message]) -> None:
-        stamps = np.array([message.timestamp() for message in messages], np.int64)
-        rows_of: dict[TopicPartitionId, list[int]] = {}
-        for row, message in enumerate(messages):
-            rows_of.setdefault((str(message.topic()), int(message.partition() or 0)), []).append(row)
-        offsets = np.array([message.offset() for message in messages], np.int64)
         if self.audit is None:
-            self._begin(int(stamps[0, 0]), messages[0])
-        for partition, here in rows_of.items():
+            self.audit = self._begin(messages[0])
+        by_partition: dict[TopicPartitionId, list[Message]] = {}
+        for message in messages:
+            by_partition.setdefault(_partition_of(message), []).append(message)
+        for partition, its in by_partition.items():
             if partition in self._left:
-                rows = np.array(here, np.intp)
-                self._take_of(partition, messages, rows[offsets[rows] < self._ends[partition]], offsets, stamps)
-                if offsets[here[-1]] >= self._ends[partition] - 1:
-                    self._end(partition)
-        assert self.audit is not None
+                self._take_of(self.audit, partition, its)
         self.audit.advance()
-        self._pause()
+        self._pause(self.audit)
 
-    def _take_of(
-        self,
-        partition: TopicPartitionId,
-        messages: Sequence[Message],
-        rows: npt.NDArray[np.intp],
-        offsets: Numbers,
-        stamps: Numbers,
-    ) -> None:
-        assert self.audit is not None
-        if self._appended and not self._mixed and (stamps[rows, 0] != _APPENDED).any():
+    def _take_of(self, audit: Audit, partition: TopicPartitionId, messages: Sequence[Message]) -> None:
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        count = int(np.searchsorted(offsets, self._ends[partition]))  # without those that came after the audit began
+        kinds, stamps_ms = np.array([message.timestamp() for message in messages], np.int64)[:count].T
+        if self._appended and not self._mixed and (kinds != _APPENDED).any():
             self._mixed = True
             self._of._notes.append("some topics have append times, the others only the producers' timestamps")
-        written_us = stamps[rows, 1] * 1_000
-        stamped = stamps[rows, 0] != _NO_TIMESTAMP
+        written_us = stamps_ms * 1_000
+        stamped = kinds != _NO_TIMESTAMP
         place = self._of.place
         if place is None:
-            missing = len(rows) - int(stamped.sum())
+            missing = count - int(stamped.sum())
             times = EventTimes(np.where(stamped, written_us, 0), stamped, missing, 0)
+        elif isinstance(place, Header):
+            times = self._of.reader.headers([_header(message, place.name) for message in messages[:count]])
         else:
-            wanted = [messages[row] for row in rows.tolist()]
-            if isinstance(place, Header):
-                times = self._of.reader.headers([_header(message, place.name) for message in wanted])
-            else:
-                times = self._of.times_in([cast("bytes | None", message.value()) for message in wanted], place)
-        self.audit.add(
+            times = self._of.times_in([message.value() for message in messages[:count]], place)
+        audit.add(
             self._numbers[partition],
-            written_us if self._appended else offsets[rows],
+            written_us if self._appended else offsets[:count],
             times,
             written_us=written_us if stamped.all() else None,
             appended=self._appended,
         )
+        if offsets[-1] >= self._ends[partition] - 1:
+            self._end(partition)
 
-    def _begin(self, kind: int, first: Message) -> None:
+    def _begin(self, first: Message) -> Audit:
         """Choose the order of the replay: the first record shows whether there are append times."""
         of, question = self._of, self._of.question
-        self._appended = kind == _APPENDED
+        self._appended = first.timestamp()[0] == _APPENDED
         value: Any = first.value()
         if value is not None and isinstance(of.place, tuple):
             whole = bytes(value)
@@ -315,7 +300,7 @@ class _Reading:
         empty = [self._numbers[partition] for partition in self.empty] if self._appended else []
         for number in empty:
             cut.end(number)
-        self.audit = Audit(
+        return Audit(
             list(map(split_name, known)),
             cut,
             question,
@@ -328,7 +313,7 @@ class _Reading:
     def _hear(self, message: Message) -> None:
         from confluent_kafka import KafkaError
 
-        error, partition = message.error(), (str(message.topic()), int(message.partition() or 0))
+        error, partition = message.error(), _partition_of(message)
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:  # librdkafka's own code
             if partition in self._left:
@@ -358,12 +343,11 @@ class _Reading:
         if self.audit is not None and partition in self._numbers:
             self.audit.cut.end(self._numbers[partition])
 
-    def _pause(self) -> None:
+    def _pause(self, audit: Audit) -> None:
         """Let partitions that are far ahead wait for the others."""
         from confluent_kafka import TopicPartition
 
-        assert self.audit is not None
-        ahead = {partition for partition in self._left if self.audit.cut.waits(self._numbers[partition])}
+        ahead = {partition for partition in self._left if audit.cut.waits(self._numbers[partition])}
         for change, partitions in (
             (self._kept.consumer.pause, ahead - self._paused),
             (self._kept.consumer.resume, self._paused & self._left - ahead),

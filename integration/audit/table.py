@@ -207,12 +207,9 @@ class _Table:
             self._add(piece.orderBy(_SPLIT, _ORDER).toArrow(), audit, numbers, None if self.timed else begun)
             if high != edges[-1]:
                 audit.advance()
-        for number in range(len(names)):
-            cut.end(number)
-        if not any(profile.first_us is not None for profile in audit.profiles):
+        if (why := audit.why_no_times()) is not None:
             raise AuditImpossible(
-                f"none of {audit.rows:,} rows has a usable time in {self.event_time!r}: they are null, before 1970 "
-                "or in the future",
+                f"none of {audit.rows:,} rows has a usable time in {self.event_time!r}: {why}",
                 "name another column as event_time.",
             )
         return audit.report(
