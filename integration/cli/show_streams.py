@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from lowmark.integration.console import Sheet, ago
 from lowmark.integration.verdict import verdict
-from lowmark.watermark import SplitState, StreamStatus, format_time_us
-from lowmark.watermark.splits.status import by_need, need
+from lowmark.watermark import StreamStatus, format_time_us
+from lowmark.watermark.splits.status import by_need
 from rich.table import Table
 from rich.text import Text
 
@@ -29,18 +29,14 @@ def only_stream(name: str, reply: StatusReply) -> StatusReply:
     return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
 
 
-def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
-    """Return a stream's status with at most `limit` splits, and the number of splits left out."""
-    splits: dict[str, dict[str, Any]] = stream["splits"]
-    if limit is not None and len(splits) > limit:
-        ranked = sorted(splits, key=lambda name: need(SplitState(splits[name]["state"]), splits[name]["watermark_us"]))
-        splits = {name: splits[name] for name in ranked[:limit]}
-    not_shown = sum(stream["states"].values()) - len(splits)
-    return {**stream, "splits": splits, "verdict": _verdict(stream), "splits_not_shown": not_shown}
+def stream_json(stream: dict[str, Any]) -> dict[str, Any]:
+    """Return a stream's status, the verdict, and the number of splits that the service left out."""
+    not_shown = sum(stream["states"].values()) - len(stream["splits"])
+    return {**stream, "verdict": _verdict(stream), "splits_not_shown": not_shown}
 
 
-def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
-    """Return tables of a stream's status with at most `limit` splits (None: all)."""
+def stream_table(stream: dict[str, Any], now_us: int) -> Table:
+    """Return tables of a stream's status."""
     seen, word = msgspec.convert(stream, StreamStatus), _verdict(stream)
     facts = Table(
         title=f"{seen.name}, query {stream['query']}",
@@ -67,10 +63,9 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
     ]
     for what, value in lines:
         facts.add_row(what, value)
-    splits = _split_table(seen, now_us, limit)
     whole = Table.grid()
     whole.add_row(facts)
-    whole.add_row(splits)
+    whole.add_row(_split_table(seen, now_us))
     return whole
 
 
@@ -83,11 +78,10 @@ def _rows(seen: StreamStatus) -> str:
     return f"{rows}, {counts.dropped_rows:,} dropped as late, {counts.future_rows:,} too far ahead of the clock"
 
 
-def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Sheet:
-    shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:limit]
-    left = sum(seen.states.values()) - len(shown)
+def _split_table(seen: StreamStatus, now_us: int) -> Sheet:
+    left = sum(seen.states.values()) - len(seen.splits)
     rows = []
-    for name, split in shown:
+    for name, split in sorted(seen.splits.items(), key=lambda item: by_need(item[1])):
         state = f"{split.state.value}, lagging" if split.lagging else split.state.value
         unread = "?" if split.backlog_rows is None else f"{split.backlog_rows:,}"
         at = format_time_us(split.watermark_us).removesuffix(" UTC")

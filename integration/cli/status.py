@@ -57,7 +57,7 @@ def status(
             said: list[str] = []
             found, _ = ask(name, connect, token_file, fitting, tell=said.append)
             yield from (Text(printable(each), style="bold red") for each in said)
-            yield from _parts(found, fitting)
+            yield from _parts(found)
 
         watch_it(shown, limit=most)
         return
@@ -77,12 +77,12 @@ def status(
     replies, coordinators = ask(name, connect, token_file, most)
     if as_json:
         services = [
-            {**_about(address, reply), "streams": [stream_json(stream, most) for stream in reply.streams]}
+            {**_about(address, reply), "streams": [stream_json(stream) for stream in reply.streams]}
             for address, reply in replies
         ]
         print_json({"services": services, "coordinators": [status_json(*each) for each in coordinators]})
         return
-    for part in _parts(replies, most):
+    for part in _parts(replies):
         console.print(part, soft_wrap=isinstance(part, Text))  # an address is neither wrapped nor cut
     for address, answer in coordinators:
         show_coordinator(address, answer, console, now_us=now_us)
@@ -92,7 +92,7 @@ def _about(address: str, reply: StatusReply) -> dict[str, Any]:
     return {"address": address, "application": reply.application, "pid": reply.pid}
 
 
-def _parts(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterator[RenderableType]:
+def _parts(replies: list[tuple[str, StatusReply]]) -> Iterator[RenderableType]:
     """The services, each with its streams below."""
     now_us = time.time_ns() // 1_000
     for address, reply in replies:
@@ -101,7 +101,7 @@ def _parts(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterato
         if not reply.streams:
             yield "  no running query with a wrapped stream"
         for stream in reply.streams:
-            yield stream_table(stream, now_us, limit)
+            yield stream_table(stream, now_us)
 
 
 def explain(
