@@ -89,7 +89,7 @@ class RunStatus:
         token: names the run; two runs of one query have two.
         query: the query's name, else its id; None until the first batch tied them.
         emits: whether the stream has a watermark at all.
-        unmeasured_batches: number of batches with rows but without a measurement.
+        unmeasured_batches: batches with rows but without a measurement.
         refused: whether the service ends the query, for a reason in the log.
         ended: whether the query has ended, after which this status does not change.
         asked_at_us: time of the heartbeat's last question.
@@ -97,7 +97,7 @@ class RunStatus:
         seen_at_us: when Spark last showed that the query lives: it finished a batch, or found nothing to do.
         late_reports: how often a split delivered rows at or below the watermark in force, including removed splits.
         rows_at_us: when a report last brought rows, None before the first.
-        backlog_rows: number of known unread rows of all splits together; None: not known for any split.
+        backlog_rows: known unread rows of all splits together; None: not known for any split.
         batch_since_us: start of the running batch of a source of ours; None: no batch runs.
         spent_us: time that splits have spent in each state, by the state's name, all splits added up.
         lost_reports: number of batches committed before it whose report a kill took away.

@@ -221,7 +221,7 @@ class _Table:
         )
 
     def _position(self, splits: Sequence[tuple[str, int, int, int]]) -> Column:
-        """Position of a row: its time, or its share of its split, 0 to 1; all splits are read at this pace."""
+        """A row's time, or its share of its split, 0 to 1; all splits are read at this pace."""
         from pyspark.sql import functions as F
 
         if self.timed:

@@ -1,18 +1,11 @@
-"""The command line: `lowmark COMMAND`, each in a file of its name.
+"""The command line: `lowmark COMMAND`.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else; a failed command puts its error into
 "error". Output for people only (progress, errors) goes to stderr. An error of lowmark is one line without a
 traceback; `--debug` shows the traceback. Wrong options are reported on stderr alone, with `--json`, too.
 
-    exit code   0  all is well
-                1  nothing to show: no service runs, or none has a stream of that name; the demo lost a row
-                2  it could not be done: wrong options, no Java, no broker, no such checkpoint
-              130  interrupted: Ctrl-C, SIGINT
-              143  the demo or the coordinator was terminated: SIGTERM
-
-`lowmark check` and `lowmark wait` have exit codes of their own, for probes and schedulers (see there).
-
-While the demo is kept (`--keep`), its result is shown already, so a signal ends the waiting and changes no exit code.
+`EXIT_CODES` has the exit codes; `lowmark check` and `lowmark wait` have their own, for probes and schedulers. While the
+demo is kept (`--keep`), its result is shown already, so a signal ends the waiting and changes no exit code.
 
 A command imports its needs when it runs: `lowmark --help` starts no Spark.
 """

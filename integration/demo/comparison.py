@@ -1,8 +1,6 @@
 """`lowmark demo`: the same rows through native Spark and through lowmark, side by side, and what each made of them.
 
-Eight splits, an hour of events, minute windows per split in append mode, one watermark delay for both queries. One
-split runs ten minutes behind, one falls silent for good, one has a single row dated a year ahead, five are regular; the
-seed decides which ones, when, and how many rows.
+Minute windows per split in append mode, one watermark delay for both queries; `feed.py` has the rows.
 
 Nothing depends on the speed of the machine. Batches are cut by ticks. A regular split has rows in every batch, so no
 pause makes it idle; the silent split has missed fourteen batches by the end, so it is idle long before. Results give
@@ -38,8 +36,7 @@ _STOP_SECONDS = 10.0
 
 NATIVE, LOWMARK = "native", "lowmark"
 
-# One window of one split: (split, start of the window in microseconds).
-Window = tuple[str, int]
+Window = tuple[str, int]  # split, start in microseconds
 
 
 @dataclass
@@ -60,7 +57,7 @@ class Lane:
     query: StreamingQuery | None = None
 
     def observed(self, events: DataFrame) -> DataFrame:
-        """Let Spark count the rows of each split where they come in."""
+        """Let Spark count the rows of each split as they come in."""
         from pyspark.sql import functions as F
 
         values = self.feed.splits()
@@ -122,7 +119,6 @@ class Lane:
         return Counter({(self.feed.name(split), start_us): count for split, start_us, count in rows})
 
     def result(self, spark: SparkSession, truth: Counter[Window]) -> LaneResult:
-        """Count what became of the rows."""
         progress = self.newest()
         watermark_us = None if progress is None else progress.watermark_us
         assert watermark_us is not None, "every batch reports its watermark"
@@ -222,7 +218,7 @@ def _await_rows(lanes: Sequence[Lane], watch: Watch) -> None:
 
 
 def _await_end(lanes: Sequence[Lane], feed: Feed, watch: Watch) -> None:
-    """Wait until nothing more can come out: all is read, the silent split is idle, both watermarks are in force."""
+    """Wait until all is read, the silent split is idle, and both watermarks are in force."""
     _drain(lanes)
     lowmark = lanes[-1]
     assert lowmark.ask is not None, "the second lane is the service's"

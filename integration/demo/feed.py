@@ -33,7 +33,8 @@ def yesterday_noon_us(now: dt.datetime) -> int:
 
 
 def demo_script(seed: int, *, start_us: int) -> StreamScript:
-    """Return the demo's stream: who is behind, silent or stray, when, and how many rows, is the seed's choice.
+    """The demo's stream: eight splits, an hour of events; one split is ten minutes behind, one falls silent for good,
+    one has a row dated a year ahead. Who, when, and how many rows, is the seed's choice.
 
     >>> demo_script(42, start_us=0) == demo_script(42, start_us=0) != demo_script(43, start_us=0)
     True
@@ -68,23 +69,18 @@ class Feed(Protocol):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Open the stream: one DataFrame per call, with `split` and event_time."""
-        ...
 
     def splits(self) -> Sequence[object] | None:
         """The ids of all splits where the service has to be told them."""
-        ...
 
     def name(self, value: object) -> str:
         """The split's name in the script, from its value in the column or its name in a status."""
-        ...
 
     def next(self, batch: int) -> None:
         """Called by each query while it runs a batch; returns when the next batch's rows are there."""
-        ...
 
     def abandon(self) -> None:
         """Let go of a query that waits in `next`: the other one has failed."""
-        ...
 
 
 class GeneratorFeed:

@@ -2,8 +2,6 @@
 
 Rows are produced in step with the queries: while both run batch n, the rows of batch n + 1 are produced. So Spark cuts
 the batches exactly as with the embedded source, and the figures are the same.
-
-confluent-kafka is imported where it is used: it is an extra.
 """
 
 from __future__ import annotations

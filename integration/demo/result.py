@@ -1,4 +1,4 @@
-"""The demo's result: counts of the rows in both queries, as figures and as JSON.
+"""The demo's result.
 
 Every figure is counted from the actions of the two queries:
 
@@ -41,10 +41,8 @@ class LaneResult:
     """The result of one query.
 
     Attributes:
-        windows_missing: windows of the rows that were neither emitted nor are open.
         watermark_us: the watermark that Spark used last.
-        holder: the split that determines this watermark: the split with the smallest time in lowmark, with the largest
-            natively.
+        holder: the split that determines it: with the smallest time in lowmark, with the largest natively.
     """
 
     splits: Mapping[str, SplitResult]
@@ -116,7 +114,7 @@ class DemoResult:
 
 
 def described(script: StreamScript, split: SplitScript) -> str:
-    """Describe a split's behaviour in a few words."""
+    """A split's behaviour in a few words."""
     if split.behind_us:
         return f"{split.behind_us // MINUTE_US} minutes behind"
     if split.silent_from_tick is not None:
