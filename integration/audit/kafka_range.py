@@ -5,7 +5,6 @@ If one partition were read further back than the others, it would look late only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.integration.errors import AuditImpossible
@@ -84,10 +83,11 @@ class TopicRange:
         if no_first or no_last:
             without = ", ".join(f"{topic}/{partition}" for topic, partition in sorted({*no_first, *no_last}))
             self.notes.append(f"partitions without a leader are left out: {without}")
-        begins = _known(first)
-        ends = _known(last)
-        begins = {partition: offset for partition, offset in begins.items() if partition in ends}
-        ends = {partition: max(ends[partition], offset) for partition, offset in begins.items()}
+        begins, ends = Offsets(), Offsets()
+        for partition, begin in first.items():
+            end = last.get(partition)
+            if begin is not None and end is not None:
+                begins[partition], ends[partition] = begin, max(begin, end)
         if sum(ends.values()) == sum(begins.values()):
             raise AuditImpossible(
                 f"{self.topics} hold no record that can be read", "audit it once rows were written to it."
@@ -135,7 +135,3 @@ class TopicRange:
             offset = found.get(partition)
             at[partition] = end if offset is None else min(end, max(begins[partition], offset))
         return at
-
-
-def _known(found: Mapping[TopicPartitionId, int | None]) -> Offsets:
-    return {partition: offset for partition, offset in found.items() if offset is not None}

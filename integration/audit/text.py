@@ -19,12 +19,14 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
     Args:
         limit: number of splits, those that lose most first; 0: all.
     """
-    print_lines(printable(f"{report.what}: {report.order}"), console)
     hint = " (--window: by the end of its window)" if report.window_us is None else ""
-    print_lines(printable(f"event time: {report.event_time}; {when_late(report)}{hint}"), console)
-    for note in report.notes:
-        print_lines(printable(f"note: {note}"), console)
-    print_lines("", console)
+    head = [
+        f"{report.what}: {report.order}",
+        f"event time: {report.event_time}; {when_late(report)}{hint}",
+        *(f"note: {note}" for note in report.notes),
+        "",
+    ]
+    print_lines("\n".join(map(printable, head)), console)
     splits = by_loss(report)
     shown = splits[:limit] if limit else splits
     console.print(
@@ -57,10 +59,8 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
             title="Lost rows by withWatermark's delay and by lowmark's bound",
         )
     )
-    print_lines("", console)
-    print_lines(lost_line(report), console)
-    print_lines("", console)
-    print_lines("\n".join(map(printable, report.advice.code().split("\n"))), console)
+    tail = ["", lost_line(report), "", *report.advice.code().split("\n")]
+    print_lines("\n".join(map(printable, tail)), console)
 
 
 def lost_line(report: AuditReport) -> str:

@@ -7,25 +7,25 @@ import logging
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
 from lowmark.watermark import duration_us
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json
+from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json, on_signals
 
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question
     from lowmark.integration.audit.event_time import TimeReader
     from lowmark.integration.audit.kafka_range import Topics, Wanted
     from lowmark.watermark.replay.report import AuditReport
-    from rich.progress import Progress
-    from typing_extensions import Self
 
 audit = typer.Typer(
     cls=Commands,
@@ -128,7 +128,8 @@ def kafka(
     place = None if event_time is None else record_place(event_time)
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
     wanted, options = _wanted(rows, last, everything), _properties(properties, properties_file)
-    with _Watch() as watch:
+    watch = _Watch()
+    with watch.watching():
         found = KafkaAudit(
             bootstrap_servers, topics, question, wanted, place, reader, options, time.time_ns() // 1_000,
             schema=described, stop=watch.stopped, progress=watch.progress,
@@ -175,7 +176,8 @@ def files(
 
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
     wanted = _wanted(rows, last, everything)
-    with _Watch() as watch:
+    watch = _Watch()
+    with watch.watching():
         found = FilesAudit(
             _local(path), question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
             stop=watch.stopped, progress=watch.progress,
@@ -302,34 +304,22 @@ class _Watch:
     """A progress bar on a terminal, and Ctrl-C: the first ends the reading, the second the command."""
 
     def __init__(self) -> None:
-        self._console = EscapingConsole(stderr=True)
-        self._bar: Progress | None = None
-        self._task: Any = None
+        console = EscapingConsole(stderr=True)
+        columns = TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=None)
         self._told = False
-        self._before: Any = None
 
-    def __enter__(self) -> Self:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._before = signal.signal(signal.SIGINT, self._interrupt)
-        if self._console.is_terminal:
-            columns = TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-            self._bar = Progress(*columns, console=self._console, transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("", total=None)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        signal.signal(signal.SIGINT, self._before)
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with on_signals([signal.SIGINT], self._interrupt), self._bar:
+            yield
 
     def stopped(self) -> bool:
         return self._told
 
     def progress(self, read: int, total: int) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=read, total=total)
+        self._bar.update(self._task, completed=read, total=total)
         _log.debug("read %d of about %d", read, total)
 
     def _interrupt(self, _number: int, _frame: object) -> None:
