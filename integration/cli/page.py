@@ -26,7 +26,7 @@ def page(
 
     Services that start later appear by themselves. Only this machine can open the page, and the page changes nothing.
     """
-    from lowmark.integration.page.endpoint import PageServer
+    from lowmark.integration.page.app import PageServer
     from lowmark.integration.page.look import all_services, one_service
 
     ended, by = threading.Event(), [signal.SIGINT]

@@ -72,7 +72,7 @@ from .stream import Stream
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
-    from lowmark.integration.page.endpoint import PageServer
+    from lowmark.integration.page.app import PageServer
     from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
@@ -216,7 +216,7 @@ class LowWatermarkService:
 
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
             if page_port is not None:
-                from lowmark.integration.page.endpoint import PageServer
+                from lowmark.integration.page.app import PageServer
 
                 self._page = PageServer(lambda asked: {self.address: answers.status(asked)}, port=page_port)
         except Exception:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -15,11 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from lowmark.integration.errors import PageUnavailable
+from lowmark.integration.process.http_server import HttpServer, cause, check_port
+
+from .look import Look
 from .picture import Picture
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+_HOST = "127.0.0.1"
 _METHODS = ("GET", "HEAD")
 _KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -28,6 +34,27 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 _RUN_MOST = 400  # characters of a query parameter
+
+
+class PageServer(HttpServer):
+    """Serves the page on 127.0.0.1.
+
+    Attributes:
+        address: the address to open in a browser.
+
+    Raises:
+        PageUnavailable: it cannot listen there, for instance because another process does.
+        ServiceRefused: the port is not a number from 0 to 65535.
+    """
+
+    def __init__(self, look: Look, *, port: int = 0) -> None:
+        check_port("page_port", port)
+        page = application(Picture(look, lambda: time.time_ns() // 1_000))
+        try:
+            super().__init__(page, host=_HOST, port=port, name="lowmark-page")
+        except OSError as failed:
+            raise PageUnavailable(port, cause(failed)) from failed
+        self.address = f"http://{_HOST}:{self.port}/"
 
 
 @dataclass(frozen=True)

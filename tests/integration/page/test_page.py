@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.page import picture
-from lowmark.integration.page.endpoint import PageServer
+from lowmark.integration.page.app import PageServer
 from lowmark.integration.page.look import all_services
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
 from lowmark.integration.process import sockets

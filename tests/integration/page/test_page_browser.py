@@ -19,7 +19,7 @@ from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page as audit_page
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
-from lowmark.integration.page.endpoint import PageServer
+from lowmark.integration.page.app import PageServer
 from lowmark.integration.page.look import all_services
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.watermark import WatermarkStrategy

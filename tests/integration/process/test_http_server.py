@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 from lowmark.integration.metrics.endpoint import MetricsServer
-from lowmark.integration.page.endpoint import PageServer
+from lowmark.integration.page.app import PageServer
 from lowmark.integration.process import http_server
 
 from tests.integration.metrics.test_metrics import FakeService
