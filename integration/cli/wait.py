@@ -88,30 +88,23 @@ def wait(
     else:
         question = partial(_of_services, name, connect, past_us)
 
-    def end(code: int, answer: _Answer, error: str | None) -> None:
-        if as_json:
-            told = {"stream": name, "past_us": past_us, "passed": code == _PASSED, "complete_until_us": answer.until_us}
-            print_json({**told, "why": answer.why, **({} if error is None else {"error": error})})
-        elif error is None:
-            reached = "has passed" if code == _PASSED else "has not passed"
-            print_lines(
-                printable(
-                    f"{name or 'everything'} {reached} {format_time_us(past_us)}: complete until "
-                    f"{format_time_us(answer.until_us)}"
-                )
-            )
-            print_lines("\n".join(answer.why))
-        if error is not None:
-            print_error(error)
-        raise typer.Exit(code)
-
     answer, failed = _wait(question, past_us, timeout_seconds, every_seconds)
     if failed is not None and debug:
         raise failed
+    answer = _Answer(None, []) if answer is None else answer
+    passed = failed is None and _is_passed(answer, past_us)
+    if as_json:
+        told = {"stream": name, "past_us": past_us, "passed": passed, "complete_until_us": answer.until_us}
+        print_json({**told, "why": answer.why, **({} if failed is None else {"error": str(failed)})})
+    elif failed is None:
+        reached = f"{'has passed' if passed else 'has not passed'} {format_time_us(past_us)}"
+        until = format_time_us(answer.until_us)
+        print_lines(printable(f"{name or 'everything'} {reached}: complete until {until}"))
+        print_lines("\n".join(answer.why))
     if failed is not None:
-        end(_NOBODY, _Answer(None, []) if answer is None else answer, str(failed))
-    assert answer is not None, "without an error there is an answer"
-    end(_PASSED if _is_passed(answer, past_us) else _NOT_PASSED, answer, None)
+        print_error(str(failed))
+        raise typer.Exit(_NOBODY)
+    raise typer.Exit(_PASSED if passed else _NOT_PASSED)
 
 
 def _wait(
