@@ -40,7 +40,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from .exported import ALIGNMENT_GAUGES, CLOCK_GAUGES, COUNTERS, GAUGES, SPLIT_COUNTERS, SPLIT_GAUGES, STATES
+from .exported import ALIGNMENT_GAUGES, CLOCK_GAUGES, COUNTERS, GAUGES, SPLIT_COUNTERS, SPLIT_GAUGES, STATES, Of, T
 
 log = logging.getLogger("lowmark")
 
@@ -265,11 +265,11 @@ class StreamCollector(Collector):
             past = self._past.get(labels, _NO_PAST)
             for name, split in splits.items():
                 split_labels = (*labels, _text(name))
-                for metric, gauge in zip(SPLIT_GAUGES, gauges, strict=True):
-                    _add(gauge, split_labels, metric.exported(split, run.behind_us))
+                _fill(gauges, SPLIT_GAUGES, split_labels, split, run.behind_us)
                 counts = past.split_counts(name, split)
                 for metric, count, counter in zip(SPLIT_COUNTERS, counts, counters, strict=True):
-                    _add(counter, split_labels, None if metric.value(split) is None else count)
+                    if metric.value(split) is not None:
+                        counter.add_metric(split_labels, count)
         return [*gauges, *counters, hidden]
 
 
@@ -294,19 +294,6 @@ def _loop_families(times: LoopTimes) -> Iterator[Metric]:
     )
 
 
-def _set_by_hand(shown: Mapping[Labels, RunStatus]) -> InfoMetricFamily:
-    set_by_hand = InfoMetricFamily(
-        "lowmark_set_by_hand",
-        "What a person set in a running query, so that it differs from the code: delay or idleness, with value, person "
-        "and time.",
-        labels=_QUERY_LABELS,
-    )
-    for labels, run in shown.items():
-        for each in run.status.set_by_hand:
-            set_by_hand.add_metric(labels, {"what": each.what, "why": _text(str(each))})
-    return set_by_hand
-
-
 def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     families = [GaugeMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in GAUGES]
     states = GaugeMetricFamily("lowmark_splits", "Splits by state.", labels=(*_QUERY_LABELS, "state"))
@@ -325,6 +312,12 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         "The splits that a person has left out of the low watermark, each with the person and the end.",
         labels=_QUERY_LABELS,
     )
+    set_by_hand = InfoMetricFamily(
+        "lowmark_set_by_hand",
+        "What a person set in a running query, so that it differs from the code: delay or idleness, with value, person "
+        "and time.",
+        labels=_QUERY_LABELS,
+    )
     source = GaugeMetricFamily(
         "lowmark_source",
         "Counts of the enumerator, the planner and the readers of a lowmark source, by their own names.",
@@ -333,30 +326,33 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]
     for labels, run in shown.items():
         if (at := run.alignment) is not None:
-            for its, gauge in zip(ALIGNMENT_GAUGES, alignment, strict=True):
-                _add(gauge, (*labels, _text(at.group)), its.value(at))
+            _fill(alignment, ALIGNMENT_GAUGES, (*labels, _text(at.group)), at, run.behind_us)
         for own_name, value in run.source_metrics.items():
             source.add_metric((*labels, _text(own_name)), value)
-        for metric, family in zip(GAUGES, families, strict=True):
-            _add(family, labels, metric.exported(run, run.behind_us))
+        _fill(families, GAUGES, labels, run, run.behind_us)
         for state in SplitState:
             states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
         for clock in run.status.wrong_clocks:
-            for of_clock, gauge in zip(CLOCK_GAUGES, clocks, strict=True):
-                _add(gauge, (*labels, _text(clock.split)), of_clock.exported(clock, run.behind_us))
+            _fill(clocks, CLOCK_GAUGES, (*labels, _text(clock.split)), clock, run.behind_us)
         for split, why in run.status.by_hand[:_MAX_SPLITS_SHOWN]:
             by_hand.add_metric(labels, {"split": _text(split), "why": _text(why)})
+        for each in run.status.set_by_hand:
+            set_by_hand.add_metric(labels, {"what": each.what, "why": _text(str(each))})
         name = run.status.holder
         if run.status.cause is not None:
             cause.add_metric(labels, {"cause": run.status.cause.value, "split": "" if name is None else _text(name)})
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, *alignment, *clocks, states, holder, cause, by_hand, _set_by_hand(shown), source]
+    return [*families, *alignment, *clocks, states, holder, cause, by_hand, set_by_hand, source]
 
 
-def _add(family: GaugeMetricFamily | CounterMetricFamily, labels: Sequence[str], value: float | None) -> None:
-    if value is not None:
-        family.add_metric(labels, value)
+def _fill(
+    gauges: Iterable[GaugeMetricFamily], metrics: Iterable[Of[T]], labels: Sequence[str], of: T, behind_us: int
+) -> None:
+    for gauge, metric in zip(gauges, metrics, strict=True):
+        value = metric.exported(of, behind_us)
+        if value is not None:
+            gauge.add_metric(labels, value)
 
 
 def _splits_shown(run: RunStatus) -> Mapping[str, SplitStatus]:

@@ -13,8 +13,8 @@ class MetricsServer(HttpServer):
     """Answers every GET with the metrics, in Prometheus' or OpenMetrics' text format.
 
     Raises:
-        MetricsUnavailable: it cannot listen there, for instance because another process does.
-        ServiceRefused: the port is not a number from 0 to 65535.
+        MetricsUnavailable: it cannot listen there.
+        ServiceRefused: see `check_port`.
     """
 
     def __init__(self, runs: Runs, *, host: str = "127.0.0.1", port: int = 0) -> None:
