@@ -37,14 +37,11 @@ _RUN_MOST = 400  # characters of a query parameter
 
 
 class PageServer(HttpServer):
-    """Serves the page on 127.0.0.1.
-
-    Attributes:
-        address: the address to open in a browser.
+    """Serves the page on 127.0.0.1; `address` is for a browser.
 
     Raises:
-        PageUnavailable: it cannot listen there, for instance because another process does.
-        ServiceRefused: the port is not a number from 0 to 65535.
+        PageUnavailable: it cannot listen there.
+        ServiceRefused: see `check_port`.
     """
 
     def __init__(self, look: Look, *, port: int = 0) -> None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from operator import itemgetter
 from typing import Any
 
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest, newest
@@ -24,11 +25,12 @@ from msgspec import convert
 
 from .look import Look
 
-SPLIT_FIELDS = (
-    "name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports",
-    "pending_since", "why", "passed_over", "native_late_rows",
+_COPIED = (
+    "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports", "pending_since",
 )  # fmt: skip
-"""A split's list, in an order that `_row` and `splits.js` repeat; `shown` is None if it equals the name."""
+_copied = itemgetter(*_COPIED)
+SPLIT_FIELDS = ("name", "shown", *_COPIED, "why", "passed_over", "native_late_rows")
+"""A split's list, in the order of `_row` and of `take` in `splits.js`; `shown` is None if it equals the name."""
 
 _GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
@@ -230,22 +232,8 @@ def _id(stream: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
-    shown = _shown(name)
-    return [
-        name,
-        None if shown == name else shown,
-        split["state"],
-        split["watermark_us"],
-        split["backlog_rows"],
-        split["rows"],
-        split["last_report"],
-        split["lagging"],
-        split["late_reports"],
-        split["pending_since"],
-        _shown(split["why"], most=2_000),
-        name in passed,
-        split["native_late_rows"],
-    ]
+    shown, why = _shown(name), _shown(split["why"], most=2_000)
+    return [name, None if shown == name else shown, *_copied(split), why, name in passed, split["native_late_rows"]]
 
 
 def _shown(text: str, most: int = _SHOWN_MOST) -> str:
