@@ -78,7 +78,7 @@ class Sheet:
             yield Text(self._more, style="italic")
 
     def _width(self) -> int:
-        """Of the table, if breakable cells keep a readable width."""
+        """The width of the table if breakable cells keep a readable width."""
         needed = 2 * len(self._columns)
         for at, name in enumerate(self._columns):
             longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self._rows)))

@@ -61,13 +61,7 @@ class Cut(ABC):
         self._waiting = [_Waiting() for _ in range(splits)]
 
     def add(self, split: int, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
-        """Add rows of a split, in the order in which they are read.
-
-        Args:
-            keys: the ordering keys, shape (n,): when each row was written, microseconds, or its offset.
-            times_us: event times, microseconds since the epoch, shape (n,).
-            timed: which of the rows have an event time, shape (n,).
-        """
+        """Add rows of a split in the order in which they are read; a key is a time of writing (us) or an offset."""
         if len(keys):
             self._waiting[split].add(keys, times_us, timed)
 
@@ -94,7 +88,7 @@ class Cut(ABC):
 
 
 class _Ordered(Cut):
-    """By a key that all splits share."""
+    """Orders rows by a key that all splits share."""
 
     def _safe(self) -> int | None:
         """The key below which every row has been read; None: all rows have been read."""

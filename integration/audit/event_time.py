@@ -42,7 +42,7 @@ class Header:
 
 
 class Unit(str, Enum):
-    """Of a number that counts since 1970."""
+    """The unit of a number that counts since 1970."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"

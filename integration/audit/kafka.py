@@ -208,10 +208,9 @@ class _Reading:
                     f" ({said})" if said else ""
                 )
                 return
-            if now - looked_at > _LOOK_AGAIN_SECONDS:
+            if now - looked_at > _LOOK_AGAIN_SECONDS and self.why_short is None:
                 looked_at = now
-                if self.why_short is None:
-                    self._look()
+                self._look()
             if self.why_short is not None:
                 return
 

@@ -130,7 +130,7 @@ class TopicRange:
     def _at(self, time_us: int, begins: Offsets, ends: Offsets) -> Offsets:
         wanted = {partition: KafkaOffsets.timestamp(time_us) for partition in ends}
         found, _ = self.client.positions(wanted, f"search {self.topics} by time")
-        at: Offsets = {}
+        at = Offsets()
         for partition, end in ends.items():
             offset = found.get(partition)
             at[partition] = end if offset is None else min(end, max(begins[partition], offset))

@@ -56,11 +56,7 @@ class Audited:
         return page(self.report)
 
     def show(self, limit: int = 50) -> None:
-        """Print the report.
-
-        Args:
-            limit: number of splits, those that lose most first; 0: all.
-        """
+        """Print the report with `limit` splits, those that lose most first; 0: all."""
         show(self.report, EscapingConsole(), limit)
 
     def _repr_html_(self) -> str:

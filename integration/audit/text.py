@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from lowmark.integration.console import EscapingConsole, Sheet, print_lines
@@ -14,11 +15,7 @@ _NAMES_SHOWN = 4
 
 
 def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
-    """Print a report.
-
-    Args:
-        limit: number of splits, those that lose most first; 0: all.
-    """
+    """Print a report with `limit` splits, those that lose most first; 0: all."""
     hint = " (--window: by the end of its window)" if report.window_us is None else ""
     head = [
         f"{report.what}: {report.order}",
@@ -76,11 +73,10 @@ def lost_line(report: AuditReport) -> str:
 
 def by_loss(report: AuditReport) -> list[SplitReport]:
     """The splits in the order of the rows that native Spark drops at all delays together, most first."""
-    lost: dict[str, int] = {}
+    lost = Counter[str]()
     for outcome in report.native:
-        for name, rows in outcome.splits.items():
-            lost[name] = lost.get(name, 0) + rows
-    return sorted(report.splits, key=lambda split: (-lost.get(split.name, 0), split.name))
+        lost.update(outcome.splits)
+    return sorted(report.splits, key=lambda split: (-lost[split.name], split.name))
 
 
 def when_late(report: AuditReport) -> str:
@@ -131,7 +127,7 @@ def _bad_rows(split: SplitReport) -> Iterator[str]:
 
 
 def delay_rows(report: AuditReport, most_splits: int) -> list[tuple[str, ...]]:
-    """For each delay: rows that native Spark drops, their share, the worst splits, rows that it keeps; lowmark's."""
+    """For each delay, what native Spark drops and keeps, with the worst splits, and what lowmark drops and keeps."""
     rows: list[tuple[str, ...]] = []
     for native, low in zip(report.native, report.lowmark, strict=True):
         worst = sorted(native.splits.items(), key=lambda item: -item[1])

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, the handling of errors and signals, options."""
+"""Common parts of the commands: exit codes, the handling of errors and signals, and options."""
 
 from __future__ import annotations
 

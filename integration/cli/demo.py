@@ -41,7 +41,7 @@ Keep = Annotated[
 
 
 class SourceKind(str, Enum):
-    """Of the demo's rows."""
+    """The source of the demo's rows."""
 
     GENERATOR = "generator"
     KAFKA = "kafka"

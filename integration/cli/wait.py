@@ -38,7 +38,7 @@ WAIT_EXIT_CODES = (
 
 @dataclass(frozen=True)
 class _Answer:
-    """The smallest time of all sinks (None: that of a sink is not known), and who holds each sink that is behind."""
+    """The smallest time of all sinks (None: a sink has no known time), and who holds each sink that is behind."""
 
     until_us: int | None
     why: list[str]

@@ -110,7 +110,7 @@ class Lane:
             batch = Progress.from_java(progress)
             if metric in batch.observed_metrics:
                 by_batch[batch.batch_id] = batch.observed_metrics[metric]
-        return sum((Counter(counts) for counts in by_batch.values()), Counter())
+        return sum(map(Counter, by_batch.values()), Counter())
 
     def open_windows(self, spark: SparkSession) -> Counter[Window]:
         """Rows by window in the query's state."""

@@ -388,7 +388,7 @@ def newest(services: Iterable[tuple[str, StatusReply]]) -> list[tuple[str, dict[
     Returns:
         (address of the service, the run, its explanation).
     """
-    told = []
+    told: list[tuple[str, dict[str, Any], str]] = []
     for address, reply in services:
         runs = zip(reply.streams, reply.explanations, strict=True)  # in the order in which they began
         told += {_names(run): (address, run, explanation) for run, explanation in runs}.values()
