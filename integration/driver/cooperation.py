@@ -24,7 +24,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import GroupStatus
 from lowmark.watermark.tasks.cap import Cap, CapKind
 
-from .own_groups import Coordinating, OwnGroups
+from .own_groups import OwnGroups
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -58,7 +58,7 @@ class Cooperation:
         self._now_us, self._job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
         self._kept_here = OwnGroups(now_us)
         self._kept_there = client
-        self._others: Coordinating = self._kept_here if client is None else client
+        self._others: OwnGroups | CoordinatorClient = self._kept_here if client is None else client
         self._params: dict[str, tuple[Stream, AlignmentParams]] = {}  # by group; the stream that named it first
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
@@ -192,9 +192,7 @@ class Cooperation:
         )
 
     def _explain_group(self, run: StreamRun) -> str:
-        task = self._tasks[run.token]
-        status = self._kept_here.group_status(task)
-        (member,) = (member for member in status.members if member.task == task)
+        status, member = self._kept_here.standing(self._tasks[run.token])
         ahead = "" if member.ahead_us is None else f"; this stream is {rough_duration_us(member.ahead_us)} ahead of it"
         obeys = (
             "It is read no further than the group allows"
@@ -212,8 +210,7 @@ class Cooperation:
         if self._kept_there is not None:
             cap = self._kept_there.cap(task)
             return Alignment(params.group, params.max_drift_us, cap, run.stream.reads, kept_at=self._kept_there.address)
-        status = self._kept_here.group_status(task)
-        (member,) = (member for member in status.members if member.task == task)
+        status, member = self._kept_here.standing(task)
         return Alignment(
             group=params.group,
             max_drift_us=params.max_drift_us,

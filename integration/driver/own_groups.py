@@ -1,55 +1,14 @@
-"""Alignment groups kept in the driver, with the same interface as a coordinator elsewhere."""
+"""Alignment groups kept in the driver, with the methods of a `CoordinatorClient` that groups need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from lowmark.watermark import TaskId
 from lowmark.watermark.protocol import LeftOut
 from lowmark.watermark.strategy import AlignmentParams
-from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus
+from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus, MemberStatus
 from lowmark.watermark.tasks.cap import Cap
-
-
-class Coordinating(Protocol):
-    """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `CoordinatorClient`."""
-
-    def register(
-        self,
-        task: TaskId,
-        *,
-        token: str | None = None,
-        low_watermark_us: int | None = None,
-        alignment: AlignmentParams | None = None,
-        throttled: bool = True,
-        expected_tasks: int = 1,
-        away_limit_us: int | None = None,
-    ) -> str:
-        """Begin a run of a task, and return the run's token; see `TaskRegistered`."""
-        ...
-
-    def report(
-        self,
-        task: TaskId,
-        low_watermark_us: int | None,
-        *,
-        left_out: LeftOut | None = None,
-        next_wanted_us: int | None = None,
-        heard_us: int | None = None,
-        patience_us: int | None = None,
-        complete_until_us: int | None = None,
-    ) -> None:
-        """Report a task's low watermark, and when it had rows; see `ReplyLowWatermark`."""
-        ...
-
-    def deregister(self, task: TaskId) -> None:
-        """End the run of a task."""
-        ...
-
-    def cap(self, task: TaskId) -> Cap | None:
-        """The cap of the task; None: not known yet."""
-        ...
 
 
 class OwnGroups:
@@ -61,33 +20,22 @@ class OwnGroups:
         self._group_of: dict[TaskId, AlignmentGroup] = {}
 
     def register(
-        self,
-        task: TaskId,
-        *,
-        token: str | None = None,
-        low_watermark_us: int | None = None,  # noqa: ARG002  # the first report brings it
-        alignment: AlignmentParams | None = None,
-        throttled: bool = True,
-        expected_tasks: int = 1,  # noqa: ARG002  # concerns a job, which is never kept here
-        away_limit_us: int | None = None,  # noqa: ARG002
-    ) -> str:
-        """Join the group that the task wants, if any. A restarted task stays the member that it was."""
-        if alignment is not None:
-            group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
-            group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
-            self._group_of[task] = group
-        return token or ""
+        self, task: TaskId, *, alignment: AlignmentParams | None, throttled: bool, **_of_a_job: object
+    ) -> None:
+        """Join the group that the task wants. A restarted task stays the member that it was."""
+        assert alignment is not None, "without a coordinator, only streams of a group take part"
+        group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
+        group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
+        self._group_of[task] = group
 
     def report(
         self,
         task: TaskId,
         low_watermark_us: int | None,
         *,
-        left_out: LeftOut | None = None,
-        next_wanted_us: int | None = None,
-        heard_us: int | None = None,  # noqa: ARG002  # a group does not wait for a silent member
-        patience_us: int | None = None,  # noqa: ARG002
-        complete_until_us: int | None = None,  # noqa: ARG002  # the service itself answers for its sinks
+        left_out: LeftOut | None,
+        next_wanted_us: int | None,
+        **_of_a_job: object,
     ) -> None:
         """Count a report at once, and announce a cap when one is due."""
         group, now_us = self._group_of[task], self._now_us()
@@ -105,9 +53,11 @@ class OwnGroups:
         """Return the cap that holds now, which may be newer than the last announced cap."""
         return self._group_of[task].cap()
 
-    def group_status(self, task: TaskId) -> GroupStatus:
-        """The status of the task's group."""
-        return self._group_of[task].status()
+    def standing(self, task: TaskId) -> tuple[GroupStatus, MemberStatus]:
+        """Return the status of the task's group, and that of the task in it."""
+        status = self._group_of[task].status()
+        (member,) = (member for member in status.members if member.task == task)
+        return status, member
 
     def statuses(self) -> tuple[GroupStatus, ...]:
         """The status of every group that has ever had a member, by name."""
