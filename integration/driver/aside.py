@@ -48,20 +48,12 @@ def hold(talk: Talk[Result], on_loop: OnLoop, action: str) -> Result:
         except StopIteration as over:
             result: Result = over.value
             return result
-        found = aside(read, action)
+        found = aside(read, action, seconds=READ_SECONDS)
 
 
-def aside(read: Callable[[], Result], action: str, *, seconds: float | None = None) -> Result:
-    """Return the result of a read that runs on a thread of its own.
-
-    Args:
-        seconds: how long to wait; None: `READ_SECONDS`.
-
-    Raises:
-        TimeoutError: the read has not returned in time.
-    """
+def aside(read: Callable[[], Result], action: str, *, seconds: float) -> Result:
+    """Return the result of a read that runs on a thread of its own. Raises `TimeoutError` after so many seconds."""
     done: Future[Result] = Future()
-    seconds = READ_SECONDS if seconds is None else seconds
 
     def work() -> None:
         try:

@@ -20,8 +20,8 @@ from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
 from . import failures
 from .run_log import RowsLog
-from .stream import Stream
 from .stream_run import StreamRun
+from .streams import Streams
 
 log = logging.getLogger("lowmark")
 
@@ -84,23 +84,11 @@ class Audits:
 
     def __init__(self, queries: Queries, clock: SteadyClock) -> None:
         self._queries, self._clock = queries, clock
-        self._streams: dict[str, Stream] = {}  # by the name of its metric
-        self._runs: dict[tuple[str, str], AuditedRun] = {}  # by metric and run
+        self.streams = Streams()
+        self._runs: dict[tuple[str, str], AuditedRun] = {}  # by stream id and Spark's run
 
     def __iter__(self) -> Iterator[AuditedRun]:
         return iter(tuple(self._runs.values()))
-
-    def named(self, name: str) -> Stream | None:
-        """Return the stream with this name; None without one."""
-        return next((stream for stream in self._streams.values() if stream.name == name), None)
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all streams, sorted."""
-        return tuple(sorted(stream.name for stream in self._streams.values()))
-
-    def add(self, stream: Stream) -> None:
-        """Add a stream before its first batch."""
-        self._streams[stream.metric] = stream
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the running queries on the streams with this name."""
@@ -108,13 +96,13 @@ class Audits:
         return tuple(str(run.query) for run in live)
 
     def release(self, name: str) -> None:
-        """Forget the streams with this name."""
-        self._streams = {metric: stream for metric, stream in self._streams.items() if stream.name != name}
+        """Forget the stream with this name, and its runs."""
+        self.streams.release(name)
         self._runs = {key: run for key, run in self._runs.items() if run.stream.name != name}
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
         """Take an event of Spark's listener."""
-        if not self._streams:
+        if not self.streams:
             return
         match kind:
             case "progress":
@@ -133,14 +121,14 @@ class Audits:
 
     def _take(self, progress: Progress) -> None:
         now_us = self._clock.now_us()
-        for metric, stream in self._streams.items():
-            run = self._runs.get((metric, progress.run_id))
-            if run is None and metric in progress.observed_metrics:
+        for stream_id, stream in self.streams.items():
+            run = self._runs.get((stream_id, progress.run_id))
+            if run is None and stream.metric in progress.observed_metrics:
                 run = AuditedRun.attach(
-                    stream, token=f"{stream.stream_id}-{progress.run_id}", resumes=None, state=None, now_us=now_us
+                    stream, token=f"{stream_id}-{progress.run_id}", resumes=None, state=None, now_us=now_us
                 )
                 run.tie(progress.id, progress.run_id, progress.name)
-                self._runs[metric, progress.run_id] = run
+                self._runs[stream_id, progress.run_id] = run
                 self._forget_old_runs()
             if run is not None:
                 run.take(progress, now_us)

@@ -34,32 +34,27 @@ class KnownPlanner:
     reported: int | None = None
 
     @property
+    def newest(self) -> Planned | None:
+        """The newest plan; None before the first."""
+        return next(reversed(self.plans.values()), None)
+
+    @property
+    def unreported(self) -> Planned | None:
+        """The newest plan, if its batch was not reported yet; else None."""
+        newest = self.newest
+        return None if newest is None or (self.reported is not None and newest.checkpoint <= self.reported) else newest
+
+    @property
     def being_read(self) -> Planned | None:
         """The plan whose rows are being read, because a batch follows its plan at once; None: none is known."""
-        newest = next(reversed(self.plans.values()), None)
-        if newest is None or not any(rows > 0 for rows in newest.rows.values()):
-            return None
-        return None if self.reported is not None and newest.checkpoint <= self.reported else newest
-
-    @property
-    def missing(self) -> str | None:
-        """The planner's reason for having found no split yet; None: no reason."""
-        return list(self.plans.values())[-1].missing if self.plans else None
-
-    @property
-    def trouble(self) -> str | None:
-        """The splits that the planner cannot read at present, and why; None: none."""
-        return list(self.plans.values())[-1].trouble if self.plans else None
-
-    @property
-    def complete(self) -> bool:
-        """Whether it has said that no other splits will come."""
-        return bool(self.plans) and list(self.plans.values())[-1].complete
+        unreported = self.unreported
+        return None if unreported is None or not any(rows > 0 for rows in unreported.rows.values()) else unreported
 
     def is_news(self, planned: Planned) -> bool:
         """Whether a plan is new. A planner without an answer repeats its plan, possibly after a newer one."""
-        newest = not self.plans or planned.checkpoint >= next(reversed(self.plans))
-        return newest and self.plans.get(planned.checkpoint) != planned
+        newest = self.newest
+        latest = newest is None or planned.checkpoint >= newest.checkpoint
+        return latest and self.plans.get(planned.checkpoint) != planned
 
     def keep(self, planned: Planned) -> bool:
         """Keep a plan until its batch is reported, at most the newest few; return whether the plan is new."""

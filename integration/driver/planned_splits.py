@@ -49,14 +49,13 @@ class PlannedSplits(Splits):
 
     @property
     def complete(self) -> bool:
-        return self.planner is not None and self.planner.complete
+        newest = self._newest_plan
+        return newest is not None and newest.complete
 
     @property
     def unreported_plan(self) -> int | None:
-        if not self.stream.claims or self.planner is None or not self.planner.plans:
-            return None
-        newest, reported = next(reversed(self.planner.plans)), self.planner.reported
-        return newest if reported is None or newest > reported else None
+        unreported = self.planner.unreported if self.planner is not None and self.stream.claims else None
+        return None if unreported is None else unreported.checkpoint
 
     @property
     def next_wanted_us(self) -> int | None:
@@ -113,7 +112,7 @@ class PlannedSplits(Splits):
 
     @property
     def _newest_plan(self) -> Planned | None:
-        return None if self.planner is None else next(reversed(self.planner.plans.values()), None)
+        return None if self.planner is None else self.planner.newest
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
         """The watermark of each split: the larger of the measured watermark and the newest claim."""

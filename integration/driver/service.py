@@ -432,7 +432,7 @@ class LowWatermarkService:
             df, name=name, event_time=event_time, split=split, splits=splits, max_splits=max_splits, detail=detail
         )
         observed = stream.measure.observe(df)
-        self._know(stream, df, self._audits.add, f'audit stream "{name}"')
+        self._know(stream, df, self._audits.streams.add, f'audit stream "{name}"')
         return observed
 
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:

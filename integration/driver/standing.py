@@ -36,7 +36,7 @@ class Standing:
         Raises:
             UnknownStream: no stream has that name.
         """
-        stream = self._runs.streams.named(name) or self._audits.named(name)
+        stream = self._runs.streams.named(name) or self._audits.streams.named(name)
         if stream is None:
             raise UnknownStream(name, self.names())
         now_us = self._runs.clock.now_us()
@@ -93,7 +93,7 @@ class Standing:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
-        return tuple(sorted((*self._runs.streams.names(), *self._audits.names())))
+        return tuple(sorted((*self._runs.streams.names(), *self._audits.streams.names())))
 
     # -- how
 
@@ -118,13 +118,13 @@ class Standing:
             status = replace(status, why=why)
         if run.broken:
             return replace(status, why=f"the query ends with its next batch: {run.refusal}")
-        if planner is None:
+        if planner is None or planner.newest is None:
             return self._cause_first(run, status, now_us)
-        why = status.why
-        if planner.missing is not None and not run.watermarks.splits:
-            why = f"no split is known yet: {planner.missing}"
-        if planner.trouble is not None:
-            why = f"{why} Waiting for the source: {planner.trouble}"
+        why, plan = status.why, planner.newest
+        if plan.missing is not None and not run.watermarks.splits:
+            why = f"no split is known yet: {plan.missing}"
+        if plan.trouble is not None:
+            why = f"{why} Waiting for the source: {plan.trouble}"
         batch = planner.being_read
         if batch is not None and now_us - planner.planned_us >= _LONG_US:
             rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
@@ -179,7 +179,8 @@ class Standing:
     def _heard(self, stream: Stream, now_us: int) -> KnownPlanner | None:
         """The planner of a query that waits for its first splits, if only the planner has asked; else None."""
         planner = self._runs.planners.newest(stream.stream_id, None, now_us)
-        return planner if planner is not None and planner.missing is not None else None
+        plan = None if planner is None else planner.newest
+        return None if plan is None or plan.missing is None else planner
 
     def _planner(self, run: StreamRun, now_us: int) -> KnownPlanner | None:
         return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)

@@ -367,4 +367,4 @@ def test_a_read_that_is_done_at_the_end_of_the_time_is_done(monkeypatch: pytest.
 
     monkeypatch.setattr(aside, "Future", Late)
 
-    assert aside.aside(lambda: 42, "read a checkpoint") == 42
+    assert aside.aside(lambda: 42, "read a checkpoint", seconds=aside.READ_SECONDS) == 42
