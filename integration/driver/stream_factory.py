@@ -7,8 +7,9 @@ of ours `read`s are measured by its reader, unless the user prepares the rows fi
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
@@ -52,24 +53,8 @@ def wrapped(
     plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
     late.check(df, name)
     dropped = late_to.branch(df, name, event_time=event_time, strategy=strategy, late=late)
-    known = _known(df, plan, name, split, splits)
-    key = known["key"]
-    shows_names = strategy.runs_python or not _names_itself(known)
-    detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
-    stream_id = _new_id()
-    measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
-    df, measure = _measured(df, measurement, strategy, stream_id)
-    stream = Stream(
-        name=name,
-        stream_id=stream_id,
-        strategy=strategy,
-        measure=measure,
-        shows_names=shows_names,
-        late=late,
-        dropped=dropped,
-        **known,
-    )
-    return df, stream
+    df, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
+    return df, replace(stream, late=late, dropped=dropped)
 
 
 def audited(
@@ -91,11 +76,8 @@ def audited(
         )
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     plan = wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
-    known = _known(df, plan, name, split, splits)
-    key, names, stream_id = known["key"], not _names_itself(known), _new_id()
-    measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
-    measure = ObservedMeasure(measurement, metric_of(stream_id))
-    return Stream(name=name, stream_id=stream_id, strategy=strategy, measure=measure, **known)
+    _, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
+    return stream
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
@@ -184,9 +166,7 @@ def read(
     if measured:
         measure = RecordedMeasure(of_readers)
     else:
-        detail = strategy.adaptive is not None
-        measurement = _measurement(name, key, time, strategy, max_splits, detail=detail, names=False)
-        df, rows = _measured(df, measurement, strategy, stream_id)
+        df, rows = _measured(df, stream_id, name, key, time, strategy, max_splits, detail=False, names=False)
         measure = ReaderMeasure(rows, of_readers)
     stream = Stream(
         name=name,
@@ -215,48 +195,66 @@ def _types(df: DataFrame) -> dict[str, str]:
     return {f.name: f.dataType.simpleString() for f in df.schema.fields}
 
 
-class _Known(TypedDict):
-    """The properties of a `Stream` that the user's rows show."""
-
-    key: SplitKey
-    sources: int
-    kafka: bool
-    declared: Mapping[int, str]
-    names: dict[int, str]
-    withholds: bool
-    keeps_rows: bool
-
-
-def _known(
-    df: DataFrame, plan: InputPlan, name: str, split: str | Sequence[str], splits: Iterable[object] | None
-) -> _Known:
-    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
+def _of_rows(
+    df: DataFrame,
+    plan: InputPlan,
+    name: str,
+    event_time: str,
+    split: str | Sequence[str],
+    splits: Iterable[object] | None,
+    strategy: WatermarkStrategy,
+    max_splits: int,
+    *,
+    detail: bool,
+) -> tuple[DataFrame, Stream]:
+    """Return the user's own rows, measured, and their stream."""
+    key = SplitKey.of(name, [split] if isinstance(split, str) else split, _types(df))
     wrap.check_session(df.sparkSession, name=name)
-    of_kafka = plan.kafka_columns & {"topic", "partition"}
+    kafka = set(key.columns) <= plan.kafka_columns & {"topic", "partition"} and "partition" in key.columns
     declared = {} if splits is None else key.declared(name, splits)
-    return _Known(
+    names_are_known = kafka or bool(declared) or key.integral  # without a look at rows
+    shows_names = strategy.runs_python or not names_are_known
+    stream_id = _new_id()
+    df, measure = _measured(
+        df, stream_id, name, key, event_time, strategy, max_splits, detail=detail, names=shows_names
+    )
+    stream = Stream(
+        name=name,
+        stream_id=stream_id,
+        strategy=strategy,
         key=key,
+        measure=measure,
         sources=plan.sources,
-        kafka=set(key.columns) <= of_kafka and "partition" in key.columns,
+        kafka=kafka,
         declared=declared,
         names=dict(declared),
         withholds=plan.withholds_rows,
         keeps_rows=plan.keeps_rows,
+        shows_names=shows_names,
     )
-
-
-def _names_itself(known: _Known) -> bool:
-    """Whether the names of splits are known without looking at rows."""
-    return known["kafka"] or bool(known["declared"]) or known["key"].integral
+    return df, stream
 
 
 def _measured(
-    df: DataFrame, measurement: Measurement, strategy: WatermarkStrategy, stream_id: str
+    df: DataFrame,
+    stream_id: str,
+    name: str,
+    key: SplitKey,
+    event_time: str,
+    strategy: WatermarkStrategy,
+    max_splits: int,
+    *,
+    detail: bool,
+    names: bool,
 ) -> tuple[DataFrame, Measure]:
     """Choose the cheapest measurement: in the JVM, else in Python by whole batches, else in Python row by row."""
+    detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
+    guard_us = strategy.future_guard_us
+    # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
+    sketch_lg = max(4, (2 * max_splits - 1).bit_length())
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
+        measurement = Measurement(name, key, event_time, guard_us, sketch_lg, detail, names)
         return df, ObservedMeasure(measurement, metric_of(stream_id))
-    name, key, event_time = measurement.stream, measurement.key, measurement.event_time
     versions.check_arrow(df, name)
     if strategy.runs_python:
         versions.check_zone(df, name)
@@ -266,28 +264,5 @@ def _measured(
         return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), AccumulatedMeasure(shelf)
     if not strategy.runs_python:
         versions.tell_cost(df.sparkSession, name)
-    rows = BatchMap(name, key.columns, event_time, strategy.future_guard_us, accumulator, strategy.timestamp_assigner)
-    most_splits, detail = measurement.most_splits, measurement.detail
-    return rows.apply(df), MappedMeasure(shelf, name, key, most_splits, detail)
-
-
-def _measurement(
-    name: str,
-    key: SplitKey,
-    event_time: str,
-    strategy: WatermarkStrategy,
-    max_splits: int,
-    *,
-    detail: bool,
-    names: bool,
-) -> Measurement:
-    return Measurement(
-        stream=name,
-        key=key,
-        event_time=event_time,
-        future_guard_us=strategy.future_guard_us,
-        # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
-        sketch_lg=max(4, (2 * max_splits - 1).bit_length()),
-        detail=detail,
-        sample_names=names,
-    )
+    rows = BatchMap(name, key.columns, event_time, guard_us, accumulator, strategy.timestamp_assigner)
+    return rows.apply(df), MappedMeasure(shelf, name, key, 1 << sketch_lg, detail)

@@ -14,7 +14,7 @@ column ids of its first child.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -226,8 +226,3 @@ def _null_like(df: DataFrame, column: str) -> Column:
     """A null of the column's type that is never folded: folded, a filter on it would drop the branch."""
     kind = df.schema[column].dataType
     return F.get(F.array(F.lit(None).cast(kind)), F.col(_ROW)).alias(column)
-
-
-def split_columns(split: str | Sequence[str]) -> list[str]:
-    """Return the user's split column or columns as a list."""
-    return [split] if isinstance(split, str) else list(split)
