@@ -10,7 +10,6 @@ from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import NotifyNewLowWatermark
 
 from .aside import Beside
-from .beginning import Beginnings
 from .by_hand import ByHand
 from .cooperation import Cooperation
 from .ending_queries import EndingQueries
@@ -54,6 +53,6 @@ class Desks:
         self.runs, self.ending = Runs(queries, clock, cooperation, notify), EndingQueries()
         self.plans = Plans(self.runs, self.ending)
         self.reports = Reports(self.runs, self.plans)
-        self.heartbeats = Heartbeats(self.runs, self.reports, Beginnings(self.runs, self.reports, self.ending))
+        self.heartbeats = Heartbeats(self.runs, self.reports, self.ending)
         self.events = ListenerEvents(self.runs, self.reports, self.ending, beside)
         self.by_hand = ByHand(self.runs)
