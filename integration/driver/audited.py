@@ -111,10 +111,8 @@ class Audits:
                 for run in self._of(event.run_id):
                     run.seen_at_us = self._clock.now_us()
             case "terminated":
-                failure = event.failure
-                told = None if failure is None else failures.brief(failure)
                 for run in self._of(event.run_id):
-                    run.ended, run.failed, run.failure = True, failure is not None, told
+                    run.ended, run.failure = True, failures.brief(event.failure)
 
     def _of(self, run_id: str) -> list[AuditedRun]:
         return [run for (_, of), run in self._runs.items() if of == run_id]

@@ -63,11 +63,11 @@ _explained: deque[str] = deque(maxlen=100)
 """Runs of queries whose failure is logged already: every service on a session hears of the same failure."""
 
 
-def brief(failure: str) -> str | None:
+def brief(failure: str | None) -> str | None:
     r"""Say in a sentence or two why a query failed: the known meaning of Spark's text, else its first line.
 
     Args:
-        failure: Spark's text of the failure; empty if the query did not fail.
+        failure: Spark's text of the failure; None or empty if the query did not fail.
 
     >>> brief("org.apache.spark.SparkException: Python worker failed to connect back.")[:60]
     'a Python process of the query did not start within the 10 se'
@@ -90,13 +90,12 @@ def explain(
 
     Args:
         failure: Spark's text of the failure.
-        query: the query, None if it is no longer known.
-        query_id: id of the query.
-        names: names of the query's streams.
+        query: None if it is no longer known.
+        names: those of the query's streams.
         streams: all streams of the service, by id.
 
     Returns:
-        The known reason by the name of the stream; also if another service has logged it.
+        What a wrong checkpoint explains, by the name of the stream; also if another service has logged it.
     """
     known: dict[str, str] = {}
     if query is not None and query.newest() is None:
@@ -107,17 +106,12 @@ def explain(
 
 
 def _meaning(failure: str) -> str | None:
-    """Return the known meaning of Spark's text, None if it is not known."""
     found = (text for place, signs, text in _FAULTS if place in failure and any(sign in failure for sign in signs))
     return next(found, None)
 
 
 def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
-    """Say why a query cannot go on from its checkpoint; None if it can, or if lowmark is not the reason.
-
-    Args:
-        query: a query without a finished batch.
-    """
+    """Say why a query without a finished batch cannot go on from its checkpoint; None if lowmark is not the reason."""
     try:
         placed = query.heartbeats()
         if placed and not any(stream_id in streams for stream_id, _ in placed):

@@ -34,14 +34,9 @@ class UnheardEnd:
 
 
 class ListenerEvents:
-    """Takes the events of Spark's listener.
+    """Takes the events of Spark's listener."""
 
-    Args:
-        reports: brings the progress of finished batches.
-        beside: reads beside the loop.
-    """
-
-    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries, beside: Beside) -> None:
+    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries, beside: Beside[Mapping[str, str]]) -> None:
         self._runs, self._reports, self._ending, self._beside = runs, reports, ending, beside
         # (query, its run, its name, why it failed), at most two
         self._ended_untied: list[tuple[str, str, str | None, str | None]] = []
@@ -57,7 +52,9 @@ class ListenerEvents:
                 if self._ended_untied:  # this batch may have tied the run that a failed query had beside it
                     self._end_untied()
             case "idle":
-                self._take_sign_of_life(event)
+                # Spark's sign that an idle query lives: every ten seconds, or with each trigger of a longer interval.
+                for run in self._runs.of_query(event.run_id):
+                    run.seen_at_us = self._runs.clock.now_us()
             case "terminated":
                 self._take_end(event)
 
@@ -88,13 +85,8 @@ class ListenerEvents:
                 if run.last_batch_id == batch_id:
                     self._reports.keep_last(run)
 
-    def _take_sign_of_life(self, event: QueryEvent) -> None:
-        """Take Spark's sign that an idle query lives: every ten seconds, or with each trigger of a longer interval."""
-        for run in self._runs.of_query(event.run_id):
-            run.seen_at_us = self._runs.clock.now_us()
-
     def _take_end(self, event: QueryEvent) -> None:
-        query_id, run_id, failure = event.query_id, event.run_id, event.failure or ""
+        query_id, run_id, failure = event.query_id, event.run_id, event.failure
         query = self._runs.queries.get(run_id)
         told = failures.brief(failure)
         for run in self._runs:
@@ -105,7 +97,7 @@ class ListenerEvents:
         names = {run.stream.name for run in tied}
         for run in tied:
             if not run.ended:
-                self._reports.end(run, failed=bool(failure), failure=told)
+                self._reports.end(run, told)
         if not tied:
             ended = query_id, run_id, None if query is None else query.name, told
             self._ended_untied = [*self._ended_untied[:1], ended]  # with two, their runs cannot be told apart
@@ -131,16 +123,16 @@ class ListenerEvents:
     def _keep_failed(self, query: Query, told: str | None) -> None:
         """Keep a failed query for status and metrics, including a query that failed before its heartbeat asked."""
         now_us = self._runs.clock.now_us()
-        of_query = {run.stream.stream_id: run for run in self._runs.of_query(query.run_id)}
-        for stream_id in () if of_query else query.streams():
+        runs = self._runs.of_query(query.run_id)
+        for stream_id in () if runs else query.streams():
             if (stream := self._runs.streams.get(stream_id)) is not None:
                 token = f"{stream_id}-{query.run_id}"
                 run = StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=now_us)
                 run.tie(query.query_id, query.run_id, query.name)
-                run.ended = run.failed = True
-                of_query[stream_id] = run
+                run.ended = True
+                runs.append(run)
                 self._runs.keep(run)
-        for run in of_query.values():
+        for run in runs:
             run.failure = told
 
     def _end_untied(self) -> None:
@@ -154,7 +146,7 @@ class ListenerEvents:
         untied = [run for run in self._runs if run.run_id is None and not run.ended]
         gone = [run for run in untied if run.stream.stream_id not in begins]
         for run in gone:
-            run.ended, run.failed, run.failure = True, failure is not None, failure
+            run.ended, run.failure = True, failure
             if len(self._ended_untied) == 1:
                 run.tie(*self._ended_untied[0][:3])
         if len(gone) == len(untied):

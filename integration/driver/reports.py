@@ -29,15 +29,7 @@ _START_SECONDS = 2.0  # the loop waits once in the life of a query, and only for
 
 
 class Reports:
-    """Brings the progress of queries to their runs.
-
-    Args:
-        runs: the runs of the service.
-        plans: ties a planner to a run by the offsets of a batch.
-
-    Attributes:
-        farewells: leaves last reports in checkpoints.
-    """
+    """Brings the progress of queries to their runs."""
 
     def __init__(self, runs: Runs, plans: Plans) -> None:
         self._runs, self._plans = runs, plans
@@ -83,10 +75,7 @@ class Reports:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
 
     def _query_of(self, run: StreamRun, run_id: str) -> Query | None:
-        """Return the query of a run, None if the query is over. The first call looks at the query's plan.
-
-        The plan has the places of the sources, and anything that lowmark refuses.
-        """
+        """Return the query of a run, None if the query is over. The first call looks at the query's plan."""
         query = self._runs.queries.get(run_id)
         if run.checked:
             return query
@@ -117,7 +106,6 @@ class Reports:
         return msgspec.structs.replace(progress, sources=sources)
 
     def _mark(self, run: StreamRun, progress: Progress, query: Query | None) -> None:
-        """Pass a committed batch on to the marking of its partitions."""
         marking = self._runs.markings.get(run.stream.name)
         if marking is None or query is None or run.last_batch_id != progress.batch_id:
             return
@@ -142,12 +130,12 @@ class Reports:
         return self._runs.markings.pop(name)
 
     def keep_last(self, run: StreamRun) -> None:
-        """Write the last report of a running run soon, if its splits are known by their rows alone."""
+        """Leave the last report of a running run, if its splits are known by their rows alone."""
         if run.stream.finds_splits:
             self.farewells.keep(self._runs.queries.get(run.run_id), run)
 
     def leave_last(self, run: StreamRun) -> None:
-        """Write the last report of an ended run to its checkpoint soon, because no heartbeat carried it."""
+        """Leave the last report of a run that ends, because no heartbeat carries it."""
         try:
             # When the service stops right after its query, Spark's listener may not have brought the last batch yet.
             self.catch_up(run, planned_at_us=run.asked_at_us)
@@ -155,10 +143,10 @@ class Reports:
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
             warn_unwritten(run.stream.name, failed, over=True)
 
-    def end(self, run: StreamRun, *, failed: bool = False, failure: str | None = None) -> None:
-        """End a run whose reader is gone."""
+    def end(self, run: StreamRun, failure: str | None = None) -> None:
+        """End a run whose reader is gone, or failed for the given reason."""
         self.leave_last(run)
-        run.ended, run.failed, run.failure = True, failed, failure
+        run.ended, run.failure = True, failure
         self._runs.cooperation.end(run)
         if run.query_id is not None and run.last_batch_id is not None:
             run.stream.measure.forget(run.query_id, run.last_batch_id)

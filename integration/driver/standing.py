@@ -207,7 +207,7 @@ class Standing:
             unmeasured_batches=run.unmeasured_batches,
             lost_reports=run.lost_reports,
             refused=run.refusal is not None and not audited,  # an audited query goes on although it cannot be measured
-            failed=run.failed,
+            failed=run.failure is not None,
             ended=run.ended,
             asked_at_us=run.asked_at_us,
             reported_at_us=run.reported_at_us,

@@ -107,7 +107,6 @@ class StreamRun:
     places: Mapping[int, Sequence[int]] = field(default_factory=dict)
     set_by_hand: tuple[SetByHand, ...] = ()
     ended: bool = False
-    failed: bool = False
     reported_at_us: int | None = None
     rows_at_us: int | None = None
     gaps: ReportGaps = field(default_factory=ReportGaps)

@@ -331,7 +331,7 @@ def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(fa
     with suppress(UnreadableReport):  # the service logs it
         desks.events.take_event("terminated", terminated(failure))
 
-    assert (run.ended, run.failed) == (True, failure is not None)
+    assert (run.ended, run.failure is not None) == (True, failure is not None)
     assert queries.running == []
 
 
