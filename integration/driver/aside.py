@@ -22,20 +22,15 @@ READ_SECONDS = 8.0
 
 Talk = Generator[Callable[[], Any], Any, Result]
 
+Beside = Callable[[Callable[[], Result], Callable[[Result], object]], None]
+"""Begins a read beside the loop, and returns; what was read is given to a function on the loop."""
+
 
 class OnLoop(Protocol):
     """Runs work on the service's loop, and waits for it."""
 
     def __call__(self, work: Callable[[], Result], action: str) -> Result:
         """Return the result of the work; an error names the `action` that failed."""
-        ...
-
-
-class Beside(Protocol):
-    """Reads beside the loop, without a wait, and does something on the loop with what was read."""
-
-    def __call__(self, read: Callable[[], Result], then: Callable[[Result], object]) -> None:
-        """Begin to read, and return."""
         ...
 
 

@@ -55,7 +55,7 @@ class Cooperation:
         job_away_us: int | None = None,
     ) -> None:
         assert job is None or client is not None, "a job is shared through a coordinator"
-        self._now_us, self._job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
+        self._now_us, self.job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
         self._kept_here = OwnGroups(now_us)
         self._kept_there = client
         self._others: OwnGroups | CoordinatorClient = self._kept_here if client is None else client
@@ -82,7 +82,7 @@ class Cooperation:
 
     def shares(self, stream: Stream) -> bool:
         """Whether this stream shares the low watermark of a job."""
-        return self._job is not None and stream.strategy.emits
+        return self.job is not None and stream.strategy.emits
 
     def takes_part(self, stream: Stream) -> bool:
         """Whether this stream has a group or shares the low watermark of a job."""
@@ -167,11 +167,6 @@ class Cooperation:
         holds = run.shares or (run.stream.reads and run.stream.strategy.alignment is not None)
         return CoordinatorLink(there.address, there.connected, there.since_us, there.why, holds)
 
-    @property
-    def job(self) -> str | None:
-        """The job whose low watermarks are shared; None: every query keeps its own."""
-        return self._job
-
     def explain(self, run: StreamRun) -> str | None:
         """Return in words how other queries affect this run; None: no other query does."""
         if run.token not in self._tasks:
@@ -187,7 +182,7 @@ class Cooperation:
             return f"  group  {where} keeps it: `lowmark explain --coordinator {there.address}`"
         alone = format_time_us(run.watermarks.low_watermark_us)
         return (
-            f'  shared by all queries of job "{self._job}" through {where}; these splits alone would allow {alone}. '
+            f'  shared by all queries of job "{self.job}" through {where}; these splits alone would allow {alone}. '
             f"`lowmark explain --coordinator {there.address}` names the query that holds it, even if this query is away"
         )
 
@@ -225,7 +220,7 @@ class Cooperation:
     # -- how
 
     def _begin(self, run: StreamRun, query_id: str) -> None:
-        ids = (query_id, run.stream.name, "0") if self._job is None else (self._job, run.stream.name, query_id)
+        ids = (query_id, run.stream.name, "0") if self.job is None else (self.job, run.stream.name, query_id)
         task = self._tasks[run.token] = TaskId(*ids)
         self._others.register(
             task,
@@ -233,8 +228,8 @@ class Cooperation:
             low_watermark_us=run.restored_low_us,
             alignment=run.stream.strategy.alignment,
             throttled=run.stream.reads,
-            expected_tasks=1 if self._job is None else self._job_queries,
-            away_limit_us=None if self._job is None else self._job_away_us,
+            expected_tasks=1 if self.job is None else self._job_queries,
+            away_limit_us=None if self.job is None else self._job_away_us,
         )
 
 

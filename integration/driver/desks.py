@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from lowmark.integration.process.clock import SteadyClock
@@ -28,13 +28,6 @@ class Desks:
 
     Args:
         notify: called with every new low watermark; must not block.
-        beside: reads beside the loop.
-
-    Attributes:
-        ending: queries that end when nothing is new.
-        plans: answers planners of our own sources.
-        reports: takes the progress of finished batches.
-        by_hand: takes what persons say about splits and strategies.
     """
 
     def __init__(
@@ -46,7 +39,7 @@ class Desks:
         job_queries: int = 1,
         job_away_us: int | None = None,
         *,
-        beside: Beside,
+        beside: Beside[Mapping[str, str]],
     ) -> None:
         clock = SteadyClock()
         cooperation = Cooperation(clock.now_us, client, job, job_queries, job_away_us)

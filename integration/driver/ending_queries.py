@@ -1,8 +1,7 @@
-"""Queries that end without new rows (AvailableNow), on versions of Spark that do not tell the readers.
+"""Queries that end without new rows (AvailableNow) on Spark before 4.2, which does not tell a source in Python so.
 
-Spark before 4.2 does not tell a source in Python of the trigger. The service hears of the trigger when the query
-begins (`spark/available_now.py`), and takes the next reader of each of its streams for a reader of that query. Belongs
-to the loop.
+The service hears of the trigger when the query begins (`spark/available_now.py`), and takes the next reader of each of
+its streams for a reader of that query. Belongs to the loop.
 """
 
 from __future__ import annotations
@@ -33,32 +32,24 @@ class Ending:
 
 
 class EndingQueries:
-    """AvailableNow queries that have begun and whose heartbeat or planner has not asked yet."""
+    """AvailableNow queries that have begun.
+
+    Attributes:
+        heartbeats, planners: by stream id, the query whose heartbeat or planner has not asked yet; its first question
+            takes the entry away.
+    """
 
     def __init__(self) -> None:
-        self._heartbeats: dict[str, Ending] = {}  # by stream id
-        self._planners: dict[str, Ending] = {}
+        self.heartbeats: dict[str, Ending] = {}
+        self.planners: dict[str, Ending] = {}
 
     def expect(self, streams: Sequence[str], fault: str | None) -> None:
-        """Expect the readers of a query that begins.
-
-        Args:
-            streams: ids of its streams.
-            fault: see `Ending`.
-        """
+        """Expect the readers of a query that begins, by the ids of its streams; `fault` as in `Ending`."""
         for stream_id in streams:
-            self._heartbeats[stream_id] = self._planners[stream_id] = Ending(fault)
+            self.heartbeats[stream_id] = self.planners[stream_id] = Ending(fault)
 
     def forget(self, streams: Sequence[str]) -> None:
         """Drop the expectation of a query that ended before its readers asked: the next reader is another query's."""
         for stream_id in streams:
-            self._heartbeats.pop(stream_id, None)
-            self._planners.pop(stream_id, None)
-
-    def of_heartbeat(self, stream_id: str) -> Ending | None:
-        """Return the ending of a heartbeat's query at the heartbeat's first question, once; None: the query goes on."""
-        return self._heartbeats.pop(stream_id, None)
-
-    def of_planner(self, stream_id: str) -> Ending | None:
-        """Return the ending of a planner's query at the planner's first question, once; None: the query goes on."""
-        return self._planners.pop(stream_id, None)
+            self.heartbeats.pop(stream_id, None)
+            self.planners.pop(stream_id, None)

@@ -36,26 +36,11 @@ _LAST_NOT_LEFT = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unwritten:
-    """A farewell that is not in its checkpoint yet.
-
-    Attributes:
-        resumes: token of the run before, whose farewell is of no use once this one is written.
-        over: whether the run has ended.
-    """
-
     query: Query
     farewell: Farewell
-    resumes: str | None
+    resumes: str | None  # token of the run before, whose farewell is of no use once this one is written
     stream: str
     over: bool
-
-    def write(self) -> None:
-        self.query.farewells.write(self.farewell)
-        if self.resumes is not None:
-            self.query.farewells.forget(self.resumes)
-
-    def warn(self, failed: Exception) -> None:
-        warn_unwritten(self.stream, failed, over=self.over)
 
 
 class Farewells:
@@ -67,11 +52,7 @@ class Farewells:
         self._loop: Loop | None = None
 
     def keep(self, query: Query | None, run: StreamRun, *, over: bool = False) -> None:
-        """Write the last report of a run soon, without waiting. `close` returns when it is written.
-
-        Args:
-            over: whether the run has ended.
-        """
+        """Write the last report of a run soon; `over` says whether the run has ended. Returns at once."""
         farewell = _of(run, over=over)
         if query is not None and farewell is not None:
             with self._lock:
@@ -79,7 +60,7 @@ class Farewells:
             self._writer.post(partial(self._write, run.token))
 
     def unwritten(self, token: str | None) -> Farewell | None:
-        """Return the farewell of a run that is not in its checkpoint yet; None: there is no such farewell."""
+        """Return the farewell of a run that is not in its checkpoint yet, None without one."""
         found = None if token is None else self._unwritten.get(token)
         return None if found is None else found.farewell
 
@@ -93,7 +74,7 @@ class Farewells:
             self._writer.call(lambda: None, "leave the last reports", seconds=_WRITE_SECONDS)
         except (TimeoutError, WorkerDied) as failed:
             for each in self._unwritten.copy().values():
-                each.warn(failed)
+                warn_unwritten(each.stream, failed, over=each.over)
             self._loop.stop(0.0)
         else:
             self._loop.stop()
@@ -110,9 +91,12 @@ class Farewells:
         if found is None:
             return  # a newer farewell was written in its place
         try:
-            found.write()
+            found.query.farewells.write(found.farewell)
+            if found.resumes is not None:
+                found.query.farewells.forget(found.resumes)
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
-            found.warn(failed)  # the write of a newer farewell, if one waits, and `close` try again
+            # The write of a newer farewell, if one waits, and `close` try again.
+            warn_unwritten(found.stream, failed, over=found.over)
             return
         with self._lock:
             if self._unwritten.get(token) is found:
@@ -121,10 +105,10 @@ class Farewells:
                 self._unwritten.pop(found.resumes, None)
 
 
-def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
+def _of(run: StreamRun, *, over: bool) -> Farewell | None:
     """Return the last report of a run, None if the run has none that may be written.
 
-    Returns None if the run counts claims of a plan whose batch is not reported, because Spark may not have written that
+    A run that counts claims of a plan whose batch is not reported has none, because Spark may not have written that
     plan: a restart may plan less far, and the rows in between would be late. If Spark has written the plan, the offset
     of that batch carries the state. The state is left out if the offset of the last answer carries it. An ended run
     writes its state in any case, because Spark may have stopped before it wrote that offset.
@@ -140,13 +124,8 @@ def lost_report(
 ) -> int | None:
     """Return the batch committed before this run and never reported; None if no unreported batch may bring splits.
 
-    A batch without progress of a source had no rows, so its report brings no split.
-
-    Args:
-        request: the first question of the heartbeat reader.
-
-    Raises:
-        Exception: whatever py4j or the file system raises.
+    A batch without progress of a source had no rows, so its report brings no split. Raises whatever py4j or the file
+    system raises.
     """
     if request.resumes is None:
         return None
@@ -160,15 +139,12 @@ def lost_report(
 
 
 def find(
-    queries: Sequence[Query], request: HeartbeatRequest, stream: str, unwritten: Farewell | None = None
+    queries: Sequence[Query], request: HeartbeatRequest, stream: str, unwritten: Farewell | None
 ) -> Farewell | None:
     """Return the farewell of the run before, None if there is none that fits the run's last offset.
 
     Args:
         unwritten: the farewell of that run, if this driver has not written it yet.
-
-    A farewell with a state may be newer than the offset, because Spark may stop before it writes the offset of an
-    answer. A farewell without a state relies on the state in one offset, so it fits that offset alone.
     """
     if request.resumes is None:
         return None
@@ -186,15 +162,16 @@ def find(
 
 
 def _fits(farewell: Farewell, request: HeartbeatRequest) -> bool:
+    """Whether a farewell may be used with an offset.
+
+    A farewell with a state may be newer than the offset, because Spark may stop before it writes the offset of an
+    answer. A farewell without a state relies on the state in one offset, so it fits that offset alone.
+    """
     return farewell.epoch == request.epoch or bool(farewell.state and farewell.epoch > request.epoch)
 
 
 def warn_unwritten(stream: str, failed: Exception, *, over: bool) -> None:
-    """Log that a report is not in the checkpoint, and the consequence.
-
-    Args:
-        over: whether the run has ended.
-    """
+    """Log that a report is not in the checkpoint, and the consequence; `over` says whether its run has ended."""
     log.warning(_LAST_NOT_LEFT if over else _NOT_LEFT, stream, failed)
 
 

@@ -14,7 +14,7 @@ from lowmark.watermark.splits.events import Polled, Tick
 
 from . import failures, farewells
 from .aside import Talk
-from .ending_queries import Ending, EndingQueries
+from .ending_queries import EndingQueries
 from .reports import Reports
 from .runs import Runs
 from .stream import Stream
@@ -93,14 +93,18 @@ class Heartbeats:
         before = self._runs.get(request.resumes)
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
-        ending = self._ending_queries.of_heartbeat(stream.stream_id)
+        ending = self._ending_queries.heartbeats.pop(stream.stream_id, None)
         self._runs.queries.find()
         reading = [query for query in self._runs.queries if stream.stream_id in query.streams()]
         tied = {run.run_id for run in self._runs}
         beginning = [query for query in reading if query.run_id not in tied]
         unwritten = self._reports.farewells.unwritten(request.resumes)
         asked = beginning or reading  # another's checkpoint may be on a file system that hangs
-        run = yield from _restored(stream, request, asked, ending, now_us, unwritten)
+        run = yield from _restored(stream, request, asked, unwritten, now_us)
+        if ending is not None:
+            run.available_now = True
+            if (refusal := ending.refusal(stream.name)) is not None:
+                run.refuse(refusal)
         names = {query.query_id if query.name is None else query.name for query in beginning}
         run.begun_as = names.pop() if len(names) == 1 else None
         # A query that begins again before the news of its end came is there with two runs.
@@ -133,9 +137,8 @@ def _restored(
     stream: Stream,
     request: HeartbeatRequest,
     queries: Sequence[Query],
-    ending: Ending | None,
-    now_us: int,
     unwritten: Farewell | None,
+    now_us: int,
 ) -> Talk[StreamRun]:
     """Return the run of a reader among these queries, from its farewell, else from its offset, else from nothing.
 
@@ -177,8 +180,4 @@ def _restored(
         lost: int | None = yield partial(farewells.lost_report, queries, stream.stream_id, request, left_behind)
         if lost is not None:
             run.lose(lost, now_us)
-    if ending is not None:
-        run.available_now = True
-        if (refusal := ending.refusal(stream.name)) is not None:
-            run.refuse(refusal)
     return run

@@ -18,11 +18,7 @@ from .stream_run import StreamRun
 
 
 class Plans:
-    """The conversations with planners.
-
-    Args:
-        ending: AvailableNow queries whose readers Spark has not told so.
-    """
+    """The conversations with planners."""
 
     def __init__(self, runs: Runs, ending: EndingQueries) -> None:
         self._runs, self._ending = runs, ending
@@ -72,8 +68,8 @@ class Plans:
             raise UnknownStream(stream_id, self._runs.streams.names())
         planner = self._runs.planners.get(token)
         if planner is None:
-            ends = self._ending.of_planner(stream_id) is not None
-            planner = KnownPlanner(stream_id, available_now=ends)
+            ends = self._ending.planners.pop(stream_id, None)
+            planner = KnownPlanner(stream_id, available_now=ends is not None)
             self._runs.planners.add(token, planner, self._is_over)
         planner.heard_us = self._runs.clock.now_us()
         return planner
