@@ -31,11 +31,7 @@ class Heartbeats:
         self._runs, self._reports, self._ending_queries = runs, reports, ending_queries
 
     def answer(self, request: HeartbeatRequest) -> Talk[HeartbeatReply]:
-        """Answer a heartbeat reader, after taking the reports of all batches that are over.
-
-        Raises:
-            UnknownStream: the reader's stream or run does not belong to this service.
-        """
+        """Answer a heartbeat reader, after the reports of all batches that are over; errors as in `_begin_run`."""
         now_us = self._runs.clock.now_us()
         run = self._runs.get(request.token)
         if run is None:
@@ -71,7 +67,7 @@ class Heartbeats:
         said = yield lambda: {failures.conflict_of(query, streams) for query in beginning}
         # If several queries begin together, the heartbeat may belong to any of them.
         why = said.pop() if len(said) == 1 else None
-        return None if why is None else f'stream "{self._runs.streams[stream_id].name}": {why}'
+        return None if why is None else f'stream "{streams[stream_id].name}": {why}'
 
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether a reader that will not ask again may soon get a better answer."""
@@ -134,19 +130,11 @@ class Heartbeats:
 
 
 def _restored(
-    stream: Stream,
-    request: HeartbeatRequest,
-    queries: Sequence[Query],
-    unwritten: Farewell | None,
-    now_us: int,
+    stream: Stream, request: HeartbeatRequest, queries: Sequence[Query], unwritten: Farewell | None, now_us: int
 ) -> Talk[StreamRun]:
-    """Return the run of a reader among these queries, from its farewell, else from its offset, else from nothing.
+    """Return the run of a reader of one of these queries: from a farewell, else from its offset, else from nothing.
 
     The run is refused if its query must not go on.
-
-    Args:
-        queries: those whose reader may ask.
-        unwritten: the farewell of the run before, if this driver has not written it yet.
     """
     attach = partial(
         StreamRun.attach,

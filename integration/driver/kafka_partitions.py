@@ -1,4 +1,4 @@
-"""The splits of Spark's own Kafka source, whose offsets name every partition, its read rows and its backlog."""
+"""The splits of Spark's own Kafka source: its offsets name every partition, with read rows and backlog."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ Partition = tuple[str, int]
 
 @dataclass
 class KafkaPartitions(Splits):
-    """Splits of Spark's Kafka source, see `Splits`: every partition is a split, known before its first row.
+    """Splits of Spark's Kafka source, see `Splits`: every partition is a split, known before its first row."""
 
-    Attributes:
-        refuse: ends the query with the given reason.
-    """
-
-    refuse: Callable[[str], None]
+    refuse: Callable[[str], None]  # ends the query with a reason
     _ids: dict[Partition, int] = field(default_factory=dict, init=False)
 
     def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:

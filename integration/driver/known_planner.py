@@ -18,10 +18,11 @@ class KnownPlanner:
 
     Attributes:
         run_token: token of the heartbeat of the same query; None until a batch showed both together.
-        events: events from its readers to the enumerator that the planner has not taken yet.
-        heard_us: time of its last question or plan, on the service's clock.
-        reported: the checkpoint of its newest reported batch; None: none was reported.
+        plans: by checkpoint, until their batches are reported.
+        events: from its readers to the enumerator, which the planner has not taken yet.
         available_now: its query ends when nothing is new, and Spark has not told the planner so.
+        heard_us, planned_us: time of its last question or plan, and of its newest plan, on the service's clock.
+        reported: the checkpoint of its newest reported batch, None without one.
     """
 
     stream_id: str
@@ -57,7 +58,7 @@ class KnownPlanner:
         return latest and self.plans.get(planned.checkpoint) != planned
 
     def keep(self, planned: Planned) -> bool:
-        """Keep a plan until its batch is reported, at most the newest few; return whether the plan is new."""
+        """Keep a plan among the newest few; return whether the plan is new."""
         news = self.is_news(planned)
         if news:
             self.planned_us = self.heard_us
@@ -79,11 +80,7 @@ class Planners:
         return None if token is None else self._planners.get(token)
 
     def add(self, token: str, planner: KnownPlanner, is_over: Callable[[str], bool]) -> None:
-        """Add a planner at its first question, and forget the planners of ended queries.
-
-        Args:
-            is_over: tells from a run's token whether the run's query has ended.
-        """
+        """Add a planner, and forget those of ended queries; `is_over` tells the end of a query by its run's token."""
         live = {
             each: known
             for each, known in self._planners.items()
@@ -96,16 +93,9 @@ class Planners:
         self._planners = {**live, token: planner}
 
     def newest(self, stream_id: str, run_token: str | None, now_us: int) -> KnownPlanner | None:
-        """Return the last heard planner of a stream; None if it was heard too long ago.
-
-        Args:
-            run_token: token of the asking run; planners that no batch has tied to a run yet are searched, too.
-        """
-        found = [
-            each
-            for each in self._planners.values()
-            if each.stream_id == stream_id and each.run_token in (None, run_token)
-        ]
+        """Return the last heard planner of a stream that is the run's or not tied yet; None: it was heard long ago."""
+        mine = [each for each in self._planners.values() if each.stream_id == stream_id]
+        found = [each for each in mine if each.run_token in (None, run_token)]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
         if newest is None or newest.being_read is not None:  # a planner asks nothing while a batch runs
             return newest

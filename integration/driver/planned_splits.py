@@ -1,7 +1,7 @@
 """The splits of a source of ours: its planner lists them, plans what is read of each, and says when a split ends.
 
-A plan comes before its batch is read, the report afterwards, and the next plan in between. A plan's claim about a split
-(no row up to that time is left) counts as the split's watermark at once, if the planner knows event times.
+A plan comes before its batch is read, the report after the next plan. A plan's claim about a split (no row up to that
+time is left) counts as the split's watermark at once, if the planner knows event times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FINISHED_KEPT = 100
 
 @dataclass
 class PlannedSplits(Splits):
-    """Splits of a source of ours, see `Splits`: the planner lists them."""
+    """Splits of a source of ours, see `Splits`."""
 
     _claimed_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
     _paused: frozenset[SplitId] = field(init=False)
@@ -59,7 +59,7 @@ class PlannedSplits(Splits):
 
     @property
     def next_wanted_us(self) -> int | None:
-        """See `Splits`. Without claims, the next row of a split has the split's own watermark at least."""
+        # Without claims, the next row of a split has the split's own watermark at least.
         planned = self._newest_plan
         if planned is None:
             return None
@@ -106,8 +106,7 @@ class PlannedSplits(Splits):
             yield SplitsResumed(tuple(resumed))
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
-        """The backlog in the newest plan, because the next batch is already planned when this batch is reported."""
-        newest = self._newest_plan
+        newest = self._newest_plan  # which is of the next batch already
         return {} if newest is None else {self._id(name): rows for name, rows in newest.backlog_rows.items()}
 
     @property
@@ -115,7 +114,7 @@ class PlannedSplits(Splits):
         return None if self.planner is None else self.planner.newest
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
-        """The watermark of each split: the larger of the measured watermark and the newest claim."""
+        """The larger of the measured watermark and the newest claim."""
         for split, latest_us in measured.latest_us.items():
             name = self.stream.name_of(split)
             self.observed_us[name] = max(latest_us, self.observed_us.get(name, latest_us))
@@ -183,6 +182,6 @@ class PlannedSplits(Splits):
 
 
 def planned_to(sources: Sequence[SourceProgress]) -> BatchOffset | None:
-    """Return the offset that a planner of ours wrote, among the sources of one stream; None if no source is ours."""
+    """Return the offset that a planner of ours wrote, among the sources of one stream, None without one."""
     found = (BatchOffset.find(source.end_offset) for source in sources)
     return next((offset for offset in found if offset is not None), None)

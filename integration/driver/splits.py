@@ -22,11 +22,11 @@ class Splits:
     Methods that yield events read the watermarks after each event, so handle each event before taking the next.
 
     Attributes:
-        watermarks: the watermarks of the run's splits; only read here.
-        planner: the planner of a source of ours; None until a batch showed planner and heartbeat together.
+        watermarks: those of the run's splits; only read here.
         has_backlog: whether the source is known to have unread rows.
-        observed_us: largest event time of each split, by name; only of a source of ours.
-        source_metrics: counts by the enumerator, the planner and the readers of a source of ours.
+        planner: of a source of ours; None until a batch showed planner and heartbeat together.
+        observed_us: of a source of ours, the largest event time of each split, by name.
+        source_metrics: of a source of ours, counts by its enumerator, planner and readers.
     """
 
     stream: Stream
@@ -43,7 +43,7 @@ class Splits:
     def report(
         self, measured: Measured, progress: Progress, sources: Sequence[SourceProgress], *, planned_at_us: int
     ) -> BatchReported:
-        """Return the report of a batch: the measurements of its rows, and the knowledge of its splits."""
+        """Return the event of a batch: what was measured of its rows, and what is known of its splits."""
         return BatchReported(
             batch_id=progress.batch_id,
             planned_at_us=planned_at_us,
@@ -75,7 +75,7 @@ class Splits:
         return None
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
-        """Yield the events that follow once the rows of a batch have counted; arguments as in `discover`."""
+        """Yield the events that follow once the rows of a batch have counted."""
         yield from ()
 
     def pass_on(self, measured: Measured) -> None:
@@ -94,5 +94,5 @@ class Splits:
         return {}
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
-        """Return the watermark of each split that was read, with all knowledge of the split applied."""
+        """The watermark of each split that was read."""
         return measured.watermarks_us

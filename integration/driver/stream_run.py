@@ -62,7 +62,7 @@ class StreamRun:
 
     Attributes:
         resumes: the token in the offset that the run started from.
-        query_id, run_id, query_name: Spark's names of the query, None until tied.
+        query_id, run_id, query_name: as Spark has them; None until tied.
         last_batch_id: newest batch whose report was taken as a whole.
         unmeasured_batches: number of batches with rows but without a measurement.
         refusal: why the query must end, None while all is well.
@@ -70,21 +70,18 @@ class StreamRun:
         asked_at_us: time of the reader's last question, when the running batch was planned.
         told_epoch: the epoch in the last answer to the reader.
         written: a batch was reported whose offset this run wrote; before that, the checkpoint ends with `resumes`.
-        checked: the running query's plan was looked at.
-        places: number of a heartbeat in the query -> numbers of its sources; empty until `checked`.
+        checked: the running query's plan was looked at, which shows the `places`.
+        places: number of a heartbeat in the query -> numbers of its sources.
         set_by_hand: what a person set in this run; `stream` has the strategy that is in force.
-        reported_at_us: when the last report was taken.
-        rows_at_us: when a report last brought rows.
+        reported_at_us, rows_at_us: when the last report was taken, and the last one that brought rows.
         seen_at_us: when Spark last showed that the query lives.
         restored_low_us: the low watermark in the offset that the run started from.
-        begun_as: name, or else id, of the query that the run most likely belongs to, until it is tied; None: several
-            queries begin together.
-        begun_run_id: Spark's id of the run that this most likely is, until it is tied; None: several are possible.
+        begun_as, begun_run_id: name, or else id, of the query that the run most likely belongs to, and Spark's id of
+            the query's run, until it is tied; None: several are possible.
         failure: why its query failed, in short; None: the query did not fail.
         available_now: its query ends when nothing is new, and Spark has not told the reader so.
         lost_reports: number of committed batches whose report a kill took away.
-        complete_until_us: the query's sink has everything of the stream up to this time; None: nothing is sure yet. See
-            `completion` of the room `spark`.
+        complete_until_us: as `spark/completion.py` has it; None: nothing is sure yet.
         shares: its low watermark is the job's, which a coordinator publishes; see `cooperation.py`.
         shared_since_us: when the job's low watermark last rose, or else when the run began.
     """
@@ -170,7 +167,6 @@ class StreamRun:
         return run
 
     def _begin_again(self) -> None:
-        """Replace the half-changed state: attach again, then take all changes since once more."""
         state, at_us = self._whole
         before, self._past_epochs = self.splits, self.epoch + 1
         self._feed(self.stream.watermarks(self.token, state, at_us))
@@ -182,13 +178,10 @@ class StreamRun:
             change()
 
     def _take_whole(self, change: Callable[[], list[Effect]], what: str) -> bool:
-        """Make a change as a whole, or none of it.
+        """Make a change as a whole, or after two failures nothing of it; return whether the change was taken.
 
         Args:
-            change: makes the change; may be called again later.
-
-        Returns:
-            Whether the change was taken; False after two failures.
+            change: may be called again later.
         """
         try:
             return self._took_whole(change)
@@ -220,7 +213,6 @@ class StreamRun:
         return True
 
     def _begin_from(self, state: str, now_us: int) -> None:
-        """Begin again from this state after the next error."""
         self._whole, self._since = (state, now_us), []
 
     def give_up(self, what: str, failed: BaseException) -> None:
@@ -268,20 +260,15 @@ class StreamRun:
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """The status of the stream in this query; `limit` bounds the splits, those that need attention first."""
-        status = self._with_late_rows(self.watermarks.status(now_us, self.stream.name_of, limit=limit))
+        status = self.watermarks.status(now_us, self.stream.name_of, limit=limit)
         status = replace(status, set_by_hand=self.set_by_hand)
+        if (late := self._late_rows) is not None:  # which `SplitWatermarks` does not count
+            rows = {name: late.get(split, 0) for name, split in self.named_splits().items()}
+            splits = {name: replace(split, late_rows=rows.get(name, 0)) for name, split in status.splits.items()}
+            status = replace(status, splits=splits)
         if not self.shares:
             return status
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
-
-    def _with_late_rows(self, status: StreamStatus) -> StreamStatus:
-        """Fill in the late rows of each split, because `SplitWatermarks` does not count them."""
-        late = self._late_rows
-        if late is None:
-            return status
-        rows = {name: late.get(split, 0) for name, split in self.named_splits().items()}
-        splits = {name: replace(split, late_rows=rows.get(name, 0)) for name, split in status.splits.items()}
-        return replace(status, splits=splits)
 
     def named_splits(self) -> Mapping[str, SplitId]:
         """All known splits by the names that a status gives them. O(n log n)."""
@@ -317,11 +304,11 @@ class StreamRun:
         return state
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
-        """Whether this run or the resumed run wrote an offset; Spark runs the resumed run's last batch again."""
+        """Whether this run wrote an offset, or the resumed run, whose last batch Spark runs again."""
         return offset.token is not None and offset.token in (self.token, self.resumes)
 
     def tie(self, query_id: str, run_id: str, query_name: str | None) -> None:
-        """Remember the query that this run belongs to."""
+        """Take Spark's names of the query."""
         self.query_id, self.run_id, self.query_name = query_id, run_id, query_name
 
     def take_news(self) -> list[NotifyNewLowWatermark]:
@@ -376,7 +363,6 @@ class StreamRun:
     def _took(
         self, progress: Progress, sources: Sequence[SourceProgress], measured: Measured | None, now_us: int
     ) -> None:
-        """Count a taken report."""
         gaps = self.gaps
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
