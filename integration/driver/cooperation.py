@@ -40,10 +40,7 @@ class Cooperation:
 
     Args:
         client: the link to a coordinator elsewhere; None: groups are kept in this driver.
-        job: the job whose low watermarks are shared; None: every query keeps its own.
-        job_queries: number of queries that share one low watermark. Nothing is published before so many queries have
-            begun, and absent queries are waited for while fewer run.
-        job_away_us: how long the others wait for an absent query of this job; None: until the query is back.
+        job, job_queries, job_away_us: as in `LowWatermarkService`.
     """
 
     def __init__(
@@ -89,10 +86,9 @@ class Cooperation:
         return self.shares(stream) or (stream.strategy.emits and stream.strategy.alignment is not None)
 
     def report(self, run: StreamRun) -> bool:
-        """Report the low watermark of a run, which begins as a task when its query's id is known.
+        """Report the low watermark of a run, a task from the time on when its query's id is known.
 
-        Returns:
-            Whether the shared low watermark of the run rose.
+        Returns whether the shared low watermark of the run rose.
         """
         if run.query_id is None or run.ended or not self.takes_part(run.stream):
             return False
@@ -160,7 +156,7 @@ class Cooperation:
         return self._kept_here.statuses()
 
     def link(self, run: StreamRun) -> CoordinatorLink | None:
-        """Return the link of this run to a coordinator elsewhere, None without a link."""
+        """The link of this run to a coordinator elsewhere, None without one."""
         there = self._kept_there
         if there is None or not self.takes_part(run.stream):
             return None
@@ -168,7 +164,7 @@ class Cooperation:
         return CoordinatorLink(there.address, there.connected, there.since_us, there.why, holds)
 
     def explain(self, run: StreamRun) -> str | None:
-        """Return in words how other queries affect this run; None: no other query does."""
+        """Say how other queries affect this run, None if none does."""
         if run.token not in self._tasks:
             return None
         there = self._kept_there
@@ -197,7 +193,7 @@ class Cooperation:
         return f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. {obeys}'
 
     def alignment(self, run: StreamRun) -> Alignment | None:
-        """Return the alignment of this run, None if the run is in no group."""
+        """The alignment of this run, None if the run is in no group."""
         params = run.stream.strategy.alignment
         task = self._tasks.get(run.token)
         if params is None or task is None:

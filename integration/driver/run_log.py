@@ -61,11 +61,7 @@ def log_effect(stream: Stream, effect: Effect) -> None:
 
 @dataclass
 class RowsLog:
-    """Warnings about the rows of a batch, each at most once in a run except the last kind.
-
-    They tell of a watermark in the first batch that is ahead of the clock (a native query may have written any value),
-    of impossible event times, of a batch that was read in part, and of a batch that was not measured.
-    """
+    """Warnings about the rows of a batch, each at most once in a run, except that a batch was not measured."""
 
     looked_at_watermark: bool = False
     _times: bool = False
@@ -80,12 +76,7 @@ class RowsLog:
         measured: Measured | None,
         now_us: int,
     ) -> bool:
-        """Look at a report that was taken. Return whether its batch had rows that were not measured.
-
-        Args:
-            measured: the measurements of the batch; None: there are none.
-            now_us: now, on the service's clock.
-        """
+        """Look at a report that was taken. Return whether its batch had rows that were not measured."""
         self._look_at_watermark(stream, progress.watermark_us, now_us)
         said = None if self._times else watermarks.unusable_times
         if said is not None:
@@ -107,6 +98,7 @@ class RowsLog:
         return unmeasured
 
     def _look_at_watermark(self, stream: Stream, watermark_us: int | None, now_us: int) -> None:
+        """Warn of a watermark in the first batch that is ahead of the clock: a native query may have written any."""
         looked, self.looked_at_watermark = self.looked_at_watermark, True
         where = None if looked or watermark_us is None else ahead_of_clock(watermark_us, now_us)
         if where is not None:

@@ -1,7 +1,6 @@
 """All runs of all streams of a service, and the only way by which a change of a run reaches others.
 
-The desks (`desks.py`) hold the conversations with heartbeats, planners and Spark's listener. Each desk changes a run
-and then calls `Runs.after`. Belongs to the loop of the service.
+Each desk (`desks.py`) changes a run and then calls `Runs.after`. Belongs to the loop of the service.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ class Runs:
     """The runs of a service; iterates over them in the order in which they attached.
 
     Args:
-        cooperation: alignment groups and shared low watermarks.
         notify: called with every new low watermark; must not block.
 
     Attributes:
-        passing: who waits for which time.
-        markings: marks partitions as done, by the name of the stream.
-        could_not_begin: by the name of a stream, why no query could begin; removed when a query begins.
+        markings: by the name of the stream.
+        could_not_begin: by the name of the stream, why no query could begin; removed when a query begins.
     """
 
     def __init__(
@@ -50,14 +47,8 @@ class Runs:
         self._notify = notify
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
 
-    # -- streams --------------------------------------------------------------------------------------------------
-
     def add(self, stream: Stream) -> None:
-        """Add a wrapped stream before its first heartbeat asks.
-
-        Raises:
-            DisagreeingGroup: its alignment group has other parameters.
-        """
+        """Add a stream. Raises `DisagreeingGroup` if its alignment group has other parameters."""
         self.cooperation.check(stream)
         self.streams.add(stream)
 
@@ -75,8 +66,6 @@ class Runs:
         if (stream := self.streams.release(name)) is not None:
             self.cooperation.forget(stream, self.streams.values())
 
-    # -- runs -----------------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[StreamRun]:
         return iter(tuple(self._runs.values()))
 
@@ -85,11 +74,11 @@ class Runs:
         return (run for run in self if run.stream.stream_id in self.streams and not run.of_nobody)
 
     def get(self, token: str | None) -> StreamRun | None:
-        """The run of a heartbeat reader, None if unknown."""
+        """The run with this token, None without one."""
         return None if token is None else self._runs.get(token)
 
     def of_query(self, run_id: str) -> list[StreamRun]:
-        """The runs that are tied to one of Spark's runs."""
+        """The runs that are tied to this run of Spark's."""
         return [run for run in self if run.run_id == run_id]
 
     def keep(self, run: StreamRun) -> None:

@@ -31,11 +31,7 @@ class Standing:
         self._runs, self._audits = runs, audits
 
     def status_of(self, name: str, query: str | None) -> StreamStatus:
-        """Return the status of a stream, by default in the query furthest behind.
-
-        Raises:
-            UnknownStream: no stream has that name.
-        """
+        """Return the status of a stream, by default in the query furthest behind; raises `UnknownStream`."""
         stream = self._runs.streams.named(name) or self._audits.streams.named(name)
         if stream is None:
             raise UnknownStream(name, self.names())
@@ -45,22 +41,18 @@ class Standing:
         tied = [run for run in live if run.run_id is not None]  # an untied run's query may have failed at once
         candidates = tied if tied else live if live else runs[-1:]
         if not candidates or (not live and self._heard(stream, now_us)):
-            return self._status_before(stream, now_us)
+            return self._status(self._run_before(stream, now_us), now_us)
         return min((self._status(run, now_us) for run in candidates), key=behind)
 
     def explain(self, name: str, query: str | None) -> str:
-        """Explain in words who holds the low watermark, why and since when, and how it would move.
-
-        Raises:
-            UnknownStream: no stream has that name.
-        """
+        """Explain the status in words; raises `UnknownStream`."""
         others = [self._runs.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
         failed = self._runs.could_not_begin.get(name)
         others.append(None if failed is None else f"  failed a query could not begin: {failed}")
         return in_words(self.status_of(name, query), *others)
 
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
-        """Return (query, status) of every run of a running query; `limit` bounds the splits of each."""
+        """Return (query, status) of every run of a running query. Here and below, `limit` bounds the splits of each."""
         now_us = self._runs.clock.now_us()
         return [
             *((run.query, self._status(run, now_us, limit)) for run in self._runs if not run.ended),
@@ -69,7 +61,7 @@ class Standing:
         ]
 
     def run_statuses(self, without: Container[str] = (), limit: int | None = None) -> list[RunStatus]:
-        """Return all runs except those with the given tokens; `limit` bounds the splits of each."""
+        """Return all runs except those with the given tokens."""
         now_us = self._runs.clock.now_us()
         runs = (run for run in (*self._runs, *self._audits) if run.token not in without and not run.of_nobody)
         return [self._run_status(run, now_us, limit) for run in runs]
@@ -78,7 +70,7 @@ class Standing:
         """Return the runs to show to people, including queries of which only the planner has asked.
 
         Args:
-            stream: only runs of the stream with this name; None: of all streams.
+            stream: name of a stream; None: all.
             ended: include ended runs, if no newer run of the same query exists.
         """
         now_us = self._runs.clock.now_us()
@@ -102,10 +94,10 @@ class Standing:
         return [run for run in runs if query in (None, run.query_name, run.query_id)]
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
-        """The status of the stream, with its source's waiting and the running batch."""
         return self._in_full(run, self._planner(run, now_us), now_us, limit)
 
     def _in_full(self, run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
+        """The status of the stream, with its source's waiting and the running batch."""
         status = run.status(now_us, limit)
         query = None if run.ended else self._runs.queries.get(run.run_id)
         if query is not None and query.trouble is not None:
@@ -185,11 +177,8 @@ class Standing:
     def _planner(self, run: StreamRun, now_us: int) -> KnownPlanner | None:
         return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
 
-    def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
-        """The status of a stream without a live run: no query of it has asked yet, or all are over."""
-        return self._status(self._run_before(stream, now_us), now_us)
-
     def _run_before(self, stream: Stream, now_us: int) -> StreamRun:
+        """A run for a stream without a live run: no query of it has asked yet, or all are over."""
         planner = self._heard(stream, now_us)
         at_us = now_us if planner is None else planner.planned_us
         kind = StreamRun if stream.stream_id in self._runs.streams else AuditedRun

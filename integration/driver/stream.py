@@ -28,13 +28,13 @@ class Stream:
     """One wrapped DataFrame.
 
     Attributes:
-        name: as the user gave it.
         stream_id: unique in the service; names its metrics and its heartbeat.
         sources: number of its streaming sources; a progress event lists them before its heartbeat.
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
         names: id -> name of all splits known so far.
         withholds: a source may keep rows back, so a poll without a batch does not show that the source has no rows.
+        keeps_rows: every row of its sources comes out of it.
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
         shows_names: only its rows tell the names of its splits.
@@ -77,10 +77,7 @@ class Stream:
         return f"{self.metric}:heartbeat"
 
     def watermarks(self, token: str, state: str | None, now_us: int) -> SplitWatermarks:
-        """Return the watermarks of one query's splits, restored from its checkpoint's state if there is one.
-
-        Args:
-            state: as `state_of` returned it; None or empty: begin without.
+        """Return the watermarks of one query's splits, restored if there is a state, as `state_of` returned it.
 
         Raises:
             CorruptSnapshot: the state cannot be read.
@@ -99,9 +96,8 @@ class Stream:
 
     def state_of(self, watermarks: SplitWatermarks) -> str:
         """Return the state for a restart of one query, base64; includes the splits' names if only rows tell them."""
-        names: dict[SplitId, str] = {}
-        if self.shows_names:
-            names = {split: name for split, name in self.names.items() if split not in self.declared}
+        names = self.names if self.shows_names else {}
+        names = {split: name for split, name in names.items() if split not in self.declared}
         return base64.b64encode(watermarks.snapshot(names)).decode()
 
     def name_of(self, split: SplitId) -> str:

@@ -8,7 +8,7 @@ from .stream import Stream
 
 
 class Streams(Mapping[str, Stream]):
-    """Streams that were wrapped or read, by id."""
+    """Streams that were wrapped, read or audited, by id."""
 
     def __init__(self) -> None:
         self._known: dict[str, Stream] = {}
@@ -24,11 +24,11 @@ class Streams(Mapping[str, Stream]):
         return len(self._known)
 
     def add(self, stream: Stream) -> None:
-        """Add a stream before its first heartbeat asks."""
+        """Add a stream, whose name no other one has."""
         self._known[stream.stream_id] = stream
 
     def named(self, name: str) -> Stream | None:
-        """Return the stream with this name, None without one. A name is given to one stream at a time."""
+        """Return the stream with this name, None without one."""
         return next((stream for stream in self._known.values() if stream.name == name), None)
 
     def names(self) -> tuple[str, ...]:
