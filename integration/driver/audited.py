@@ -33,8 +33,8 @@ class AuditedRun(StreamRun):
     """One audited stream in one query, from its first progress event.
 
     Attributes:
-        late_us: the watermark by which Spark judges the rows of the next batch, None while unknown.
-        used_us: the watermark of the newest batch, None while unknown.
+        late_us, used_us: the watermark by which Spark judges the rows of the next batch, and that of the newest batch;
+            None while unknown.
     """
 
     late_us: int | None = field(default=None, init=False)

@@ -37,14 +37,10 @@ _NEAREST = 3
 def request(
     stream: str, split: str, *, idle: bool, until: str | dt.timedelta | dt.datetime | None = None
 ) -> MarkRequest:
-    """Make the request of the person who runs this process.
-
-    Args:
-        idle: leave out; False: take back.
-        until: a length of time from now on, or a time with a zone; None: until the split's next row.
+    """Make the request of the person who runs this process, to leave a split out or to take that back.
 
     Raises:
-        ByHandRefused: the time has no zone.
+        ByHandRefused: `until` is a time without a zone.
         InvalidDuration: `until` is no length of time.
     """
     if isinstance(until, dt.datetime):
@@ -124,7 +120,7 @@ class ByHand:
         return until_us
 
     def _running(self, name: str) -> list[StreamRun]:
-        """The running queries on a stream. Raises `ByHandRefused` if there is no such stream, or no query on it."""
+        """The running queries on a stream; refuses a stream without one."""
         runs = [run for run in self._runs if run.stream.name == name and not run.ended]
         if runs:
             return runs
@@ -156,7 +152,7 @@ def _check_person(by: str, stream: str) -> None:
 
 
 def _changed(present: WatermarkStrategy, code: WatermarkStrategy, request: SetRequest) -> WatermarkStrategy:
-    """The strategy with what a person sets. Raises `ByHandRefused` if the strategy has no such value."""
+    """The strategy with what a person sets; refuses what the strategy does not have."""
     strategy = code if request.code else present
     name, restart = request.stream, "change the strategy in the code, and start the query again."
     if not strategy.emits:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def session(spark: object) -> None:
-    """Refuse an object that is no session of Spark. Raises `SessionUnfit`."""
+    """Raises `SessionUnfit` for an object that is no session of Spark."""
     if is_session(spark):
         versions.check_session(cast("SparkSession", spark))
         return
@@ -28,11 +28,7 @@ def session(spark: object) -> None:
 
 
 def service(*, coordinator: str | None, require_coordinator: bool, job: str | None, job_queries: int) -> None:
-    """Refuse arguments of `LowWatermarkService` that do not go together.
-
-    Raises:
-        ServiceRefused: a job without a coordinator or with less than one query; a required coordinator without address.
-    """
+    """Raises `ServiceRefused` for arguments of `LowWatermarkService` that do not go together."""
     if job is not None and coordinator is None:
         raise ServiceRefused(
             f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named",
@@ -53,7 +49,7 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
 
 
 def name(name: object) -> None:
-    """Refuse an object that cannot be the name of a stream. Raises `WrapRefused`."""
+    """Raises `WrapRefused` for an object that cannot be the name of a stream."""
     if not isinstance(name, str):
         raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
     if not name:
@@ -64,10 +60,9 @@ def name(name: object) -> None:
 
 
 def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStrategy:
-    """Return the given strategy of a stream, by default monotonous timestamps.
+    """Return the given strategy, by default monotonous timestamps.
 
-    Raises:
-        WrapRefused: the strategy is no WatermarkStrategy, or `max_splits` is out of range.
+    Raises `WrapRefused` for another object, and for `max_splits` out of range.
     """
     if not (isinstance(max_splits, int) and 1 <= max_splits <= 1 << 25):
         raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")

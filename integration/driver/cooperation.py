@@ -164,7 +164,7 @@ class Cooperation:
         return CoordinatorLink(there.address, there.connected, there.since_us, there.why, holds)
 
     def explain(self, run: StreamRun) -> str | None:
-        """Say how other queries affect this run, None if none does."""
+        """Say how other queries affect this run; None: no other query does."""
         if run.token not in self._tasks:
             return None
         there = self._kept_there

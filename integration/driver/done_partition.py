@@ -53,12 +53,13 @@ class DonePartition:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for ``json.dumps``."""
-        times = {"start": self.start, "end": self.end, "complete_until": self.complete_until}
         return {
             "stream": self.stream,
             "query": self.query,
             "partition": self.name,
-            **{name: at.isoformat() for name, at in times.items()},
+            "start": self.start.isoformat(),
+            "end": self.end.isoformat(),
+            "complete_until": self.complete_until.isoformat(),
             "has_rows": self.has_rows,
             "empty_before": list(self.empty_before),
             "empty_count": self.empty_count,
@@ -93,15 +94,14 @@ def _escaped(folder: str) -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error, because `urllib` would follow most of them by a GET without the JSON."""
+
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def poster(address: str) -> Callable[[DonePartition], None]:
-    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error.
-
-    A redirect is an error, too, because `urllib` would follow most of them by a GET without the JSON.
-    """
+    """Return a function that posts a partition to an HTTP address as JSON; each answer but 2xx is an error."""
     opener = urllib.request.build_opener(_NoRedirect)
 
     def post(partition: DonePartition) -> None:

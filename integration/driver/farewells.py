@@ -60,7 +60,7 @@ class Farewells:
             self._writer.post(partial(self._write, run.token))
 
     def unwritten(self, token: str | None) -> Farewell | None:
-        """Return the farewell of a run that is not in its checkpoint yet, None without one."""
+        """Return the farewell of a run, if the farewell is not in the checkpoint yet; else None."""
         found = None if token is None else self._unwritten.get(token)
         return None if found is None else found.farewell
 

@@ -53,12 +53,7 @@ class LateColumns:
         return [name for name in (self.late, self.watermark) if name is not None]
 
     def check(self, df: DataFrame, name: str) -> None:
-        """Refuse columns that cannot be added to a stream.
-
-        Raises:
-            WrapRefused: with the reason and the remedy.
-            SessionUnfit: the DataFrame is that of a Spark Connect client.
-        """
+        """Raises `WrapRefused` for columns that cannot be added, and `SessionUnfit` for a client of Spark Connect."""
         given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
         for argument, column, example in given:
             if column is not None and (not isinstance(column, str) or not column):
@@ -71,13 +66,7 @@ class LateColumns:
             raise WrapRefused(name, f'"{added}" names a column that exists already', "choose another name.")
 
     def add(self, data: DataFrame, name: str, event_time: str) -> DataFrame:
-        """Return the rows of a stream with the columns.
-
-        Args:
-            data: the user's rows.
-            name: name of the stream.
-            event_time: the TIMESTAMP column.
-        """
+        """Return the user's rows with the columns."""
         if not self.names:
             return data
         watermark = _watermark(data.sparkSession, name)
@@ -115,13 +104,7 @@ class LateFiles:
 
         Args:
             df: the user's rows, checked by `wrap.check_input`, before they are measured.
-            name: name of the stream.
-            event_time: the TIMESTAMP column.
-            strategy: the strategy of its splits.
             late: further columns of the branch, because it is united with rows that have them.
-
-        Raises:
-            WrapRefused: with the reason and the remedy.
         """
         if not self._check_arguments(name):
             return None
@@ -186,7 +169,7 @@ def _check_session(df: DataFrame, name: str) -> None:
 
 
 def _known_already(df: DataFrame, added: list[str]) -> Iterator[str]:
-    """The added columns that would exist twice."""
+    """The added columns that would be there twice."""
     exact_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     known = [each if exact_case else each.lower() for each in (*df.columns, *COLUMNS, *added)]
     return (each for each in added if known.count(each if exact_case else each.lower()) > 1)

@@ -1,9 +1,9 @@
 """Marks partitions of a table as done, beside the query that writes them.
 
-A measurement stands on the rows that the query writes: `observe` collects the numbers of their partitions. Each
-committed batch brings these numbers and how far the sink is complete (`Partitions`). The checkpoint keeps the
-partitions that are not marked yet, in ``lowmark/done-<hash>``, written after each batch and each mark. A separate
-thread makes one mark after the other, so the query never waits for a mark.
+`observe` collects the numbers of the partitions of the rows that the query writes. Each committed batch brings these
+numbers and how far the sink is complete (`Partitions`). The checkpoint keeps the partitions that are not marked yet, in
+``lowmark/done-<hash>``, written after each batch and each mark. A thread of its own makes one mark after the other, so
+the query never waits for a mark.
 """
 
 from __future__ import annotations
@@ -58,12 +58,7 @@ def marking_of(
     call: Callable[[DonePartition], object] | None,
     post: str | None,
 ) -> Marking:
-    """Return the marking that the arguments of `LowWatermarkService.mark_done` describe.
-
-    Raises:
-        WrapRefused: the arguments do not fit; the text gives the reason and the remedy.
-        InvalidDuration: `partition` or `delay` is no duration.
-    """
+    """Return the marking that the arguments of `LowWatermarkService.mark_done` describe; errors as there."""
     width_us = duration_us(partition, what="partition")
     if width_us == 0:
         raise WrapRefused(stream, "a partition of 0 seconds has no rows", 'pass partition="1 hour".')
@@ -87,7 +82,6 @@ class Marking:
     """The marks of one stream's queries.
 
     Args:
-        stream: name of the stream.
         time: name of the column with a row's time.
         width_us, delay_us: see `Partitions`.
         layout: name of a partition, as `strftime` takes it.
@@ -122,10 +116,9 @@ class Marking:
         return f"done-{hashlib.sha256(self.stream.encode()).hexdigest()[:16]}"
 
     def observe(self, df: DataFrame, *, counts: bool) -> DataFrame:
-        """Return the rows with the measurement of their partitions.
+        """Return the rows that the query writes with the measurement of their partitions.
 
         Args:
-            df: the rows that the query writes.
             counts: whether this Spark can count rows by partition; without it a marked partition's late rows count as
                 one for each batch.
 
@@ -184,11 +177,9 @@ class Marking:
         return self.query_id == query.query_id
 
     def take(self, progress: Progress, query: Query, *, until_us: int | None, had_rows: bool) -> None:
-        """Take the progress of a committed batch of a query on the stream. On the service's loop.
+        """Take a committed batch of a query on the stream. On the service's loop.
 
         Args:
-            progress: the progress.
-            query: its query.
             until_us: the sink is complete until this time, the batch included.
             had_rows: whether the batch may have written rows.
         """
@@ -219,7 +210,6 @@ class Marking:
             )  # fmt: skip
 
     def name(self, number: int) -> str:
-        """Return the name of a partition."""
         try:
             return name_at(datetime_of(number * self._width_us), self._layout)
         except OverflowError:
@@ -252,8 +242,7 @@ class Marking:
     def _read(self, query: Query) -> Kept:
         """Return the content of the file in a query's checkpoint, which a query without one gets first.
 
-        Raises:
-            CheckpointUnreadable: without the content, the marks of all partitions that are open would be lost.
+        An error ends the query, because without the content the marks of all open partitions would be lost.
         """
         files = query.farewells
         try:
@@ -269,7 +258,7 @@ class Marking:
             raise CheckpointUnreadable(files.checkpoint, fact, hint) from failed
 
     def _tie(self, query: Query, kept: Kept | None) -> None:
-        """Go on from the file in the checkpoint of a query that is new to this marking."""
+        """Go on from the content of the file, if the query is new to this marking."""
         if self._has(query):
             self._query = query
             return
@@ -278,7 +267,7 @@ class Marking:
         self._act_and_write()
 
     def _act_and_write(self) -> None:
-        """Have both threads at work, also in place of those that an error has ended: the marks would end with them."""
+        """Have both threads at work, also in place of those that an error has ended."""
         if self._stopped.is_set():
             return
         if self._writer is None or self._writer.failed is not None:

@@ -4,10 +4,10 @@ A partition is a number n, the times from n * width to (n + 1) * width. It is pa
 end and the delay. A passed partition that has rows is marked, the smallest first; a partition without rows is passed
 over and named. Rows of a partition below the last marked one are late.
 
-Partitions are counted batch by batch. If batches are missing (a kill between a commit and its report, or a batch
-without a measurement), partitions of that time may have rows that no report names. The mark of
-such a partition says that the rows are not known. A row with a time of 1970 can make all hours since then such
-partitions, so the newest of them are marked one by one, and one mark stands for all before.
+If batches are missing (a kill between a commit and its report, or a batch without a measurement), partitions of that
+time may have rows that no report names. The mark of such a partition says that the rows are not known. A row with a
+time of 1970 can make all hours since then such partitions, so the newest of them are marked one by one, and one mark
+stands for all before.
 """
 
 from __future__ import annotations
@@ -94,15 +94,12 @@ class Partitions:
     def report(
         self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int
     ) -> dict[int, int]:
-        """Take a committed batch, once.
+        """Take a committed batch, once, and return its rows of partitions that were marked before.
 
         Args:
             rows: number of rows of each partition; None: not measured.
             until_us: the sink is complete until this time, this batch included; None: not known.
             now_us: now, by the wall clock; rows from beyond are those of bad clocks.
-
-        Returns:
-            The rows of partitions that were marked before.
         """
         if self._batch_id is not None and batch_id <= self._batch_id:
             return {}
@@ -118,7 +115,6 @@ class Partitions:
 
     @property
     def _passed(self) -> int | None:
-        """The last passed partition."""
         return None if self._until_us is None else (self._until_us - self._delay_us) // self._width_us - 1
 
     def _miss(self, rows: Mapping[int, int], now_us: int) -> None:
@@ -161,7 +157,7 @@ class Partitions:
         return Due(number, has_rows, empty, since)
 
     def mark(self, number: int) -> None:
-        """Take that a partition is marked."""
+        """Count the due partition and all earlier ones as marked."""
         self._open.discard(number)
         self._next, self._acting = number + 1, None
         if self._unsure is not None and self._unsure[1] <= number:

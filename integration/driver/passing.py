@@ -24,8 +24,7 @@ def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> i
     The newest run of a query counts, also if the query has ended, because its sink stays as it is.
 
     Args:
-        runs: the known runs of the service, in the order in which they attached.
-        name: the stream's name.
+        runs: in the order in which they attached.
         query: name or id of one query; None: all of them.
     """
     newest = {run.query: run for run in _of_stream(runs, name, query)}
@@ -70,7 +69,7 @@ class Passing:
         self._stopped = threading.Event()
 
     def add(self, wait: Wait, runs: Iterable[StreamRun]) -> None:
-        """Take a wait, which may be over already."""
+        """Add a wait, which may be over already."""
         self._waits.append(wait)
         self.look(runs, wait.name)
 

@@ -18,20 +18,17 @@ class Running:
         self._services: list[tuple[Any, Session, Mapping[str, Any]]] = []  # Any: the service, which knows this
 
     def find(self, spark: object, arguments: Mapping[str, Any]) -> Any:
-        """Return the service of a session if its arguments are the same; None if the session has no service.
+        """Return the service of a session, None without one.
 
         Raises:
-            ServiceDiffers: the session's service was made with other arguments.
+            ServiceDiffers: the service was made with other arguments.
         """
         with self._lock:
             for service, session, made_with in self._services:
                 if not session.is_of(spark):
                     continue
-                differing = tuple(
-                    f"{name}={made_with.get(name)!r} (here {value!r})"
-                    for name, value in sorted(arguments.items())
-                    if made_with.get(name) != value
-                )
+                others = [name for name, value in sorted(arguments.items()) if made_with.get(name) != value]
+                differing = tuple(f"{name}={made_with.get(name)!r} (here {arguments[name]!r})" for name in others)
                 if differing:
                     raise ServiceDiffers(differing)
                 return service
@@ -40,18 +37,17 @@ class Running:
     def stop_those_of_no_use(self) -> None:
         """Stop services that hold ports in vain: their Spark was stopped, or an error has ended them."""
         with self._lock:
-            left_behind = [
-                service for service, session, _ in self._services if session.ended or service.failed is not None
-            ]
-        for service in left_behind:
-            service.stop()
+            known = tuple(self._services)
+        for service, session, _ in known:
+            if session.ended or service.failed is not None:
+                service.stop()
 
     def add(self, service: object, session: Session, arguments: Mapping[str, Any]) -> None:
-        """Add a service, until it stops."""
+        """Add a service that begins."""
         with self._lock:
             self._services.append((service, session, dict(arguments)))
 
     def remove(self, service: object) -> None:
-        """Forget a service that stops; does nothing if the service is unknown."""
+        """Forget a service that stops, if it is known."""
         with self._lock:
             self._services = [each for each in self._services if each[0] is not service]

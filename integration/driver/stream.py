@@ -96,8 +96,9 @@ class Stream:
 
     def state_of(self, watermarks: SplitWatermarks) -> str:
         """Return the state for a restart of one query, base64; includes the splits' names if only rows tell them."""
-        names = self.names if self.shows_names else {}
-        names = {split: name for split, name in names.items() if split not in self.declared}
+        names: dict[SplitId, str] = {}
+        if self.shows_names:
+            names = {split: name for split, name in self.names.items() if split not in self.declared}
         return base64.b64encode(watermarks.snapshot(names)).decode()
 
     def name_of(self, split: SplitId) -> str:

@@ -81,11 +81,7 @@ def audited(
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
-    """Refuse arguments of another type than `LowWatermarkService.read` takes, before Python complains of them.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Raises `WrapRefused` for arguments of another type than `LowWatermarkService.read` takes, before Python does."""
     if not isinstance(source, Source):
         raise WrapRefused(
             name,

@@ -44,11 +44,7 @@ _TIME, _MARKER, _ROW = COLUMNS
 def check_arguments(
     df: object, *, name: str, event_time: object, split: object, splits: Iterable[object] | None
 ) -> None:
-    """Refuse arguments of another type than `LowWatermarkService.wrap` takes, before Python complains of them.
-
-    Raises:
-        WrapRefused: with the reason and the remedy.
-    """
+    """Raises `WrapRefused` for arguments of another type than `LowWatermarkService.wrap` takes, before Python does."""
     from pyspark.sql import DataFrame
 
     if not isinstance(df, DataFrame):
@@ -75,7 +71,7 @@ def _check_text(name: str, argument: str, given: object, example: str) -> None:
 
 
 def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
-    """Refuse a DataFrame that cannot be wrapped; return the facts in the plan of another one. Raises `WrapRefused`."""
+    """Raises `WrapRefused` for a DataFrame that cannot be wrapped; returns the facts in the plan of another one."""
     if not df.isStreaming:
         raise WrapRefused(
             name,
@@ -113,7 +109,7 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
 
 
 def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
-    """Refuse a DataFrame that cannot be audited; return the facts in the plan of another one. Raises `WrapRefused`."""
+    """Raises `WrapRefused` for a DataFrame that cannot be audited; returns the facts in the plan of another one."""
     if not df.isStreaming:
         raise WrapRefused(
             name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."
