@@ -88,11 +88,9 @@ def check_arguments(source: object, *, name: str, event_time: object, prepare: o
             f"expected a source to read, got {source!r:.100}",
             "pass one that is made with its options, as KafkaSource(...) is.",
         )
-    for argument, given in (("event_time", event_time), ("split_column", split_column)):
-        if not isinstance(given, str) and (argument, given) != ("event_time", None):
-            raise WrapRefused(
-                name, f"{argument} is {given!r:.100}, expected the name of a column", f'pass {argument}="ts".'
-            )
+    if event_time is not None:
+        wrap.check_text(name, "event_time", event_time, "ts")
+    wrap.check_text(name, "split_column", split_column, "split_id")
     if prepare is not None and not callable(prepare):
         raise WrapRefused(
             name,

@@ -49,10 +49,10 @@ def check_arguments(
 
     if not isinstance(df, DataFrame):
         raise WrapRefused(name, f"expected a DataFrame to wrap, got {df!r:.100}", "wrap what spark.readStream gives.")
-    _check_text(name, "event_time", event_time, "ts")
+    check_text(name, "event_time", event_time, "ts")
     columns = split if isinstance(split, list | tuple) else [split]
     for column in columns:
-        _check_text(name, "split", column, "partition")
+        check_text(name, "split", column, "partition")
     if isinstance(splits, str | bytes) or (splits is not None and not isinstance(splits, Iterable)):
         raise WrapRefused(
             name,
@@ -61,7 +61,8 @@ def check_arguments(
         )
 
 
-def _check_text(name: str, argument: str, given: object, example: str) -> None:
+def check_text(name: str, argument: str, given: object, example: str) -> None:
+    """Raises `WrapRefused` for an argument that is no text; it should be the name of a column."""
     if isinstance(given, str):
         return
     hint = f'pass {argument}="{example}"'
