@@ -20,12 +20,11 @@ from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
 from . import failures
 from .run_log import RowsLog
+from .runs import forget_oldest_ended
 from .stream_run import StreamRun
 from .streams import Streams
 
 log = logging.getLogger("lowmark")
-
-_ENDED_RUNS_KEPT = 100
 
 
 @dataclass
@@ -127,11 +126,6 @@ class Audits:
                 )
                 run.tie(progress.id, progress.run_id, progress.name)
                 self._runs[stream_id, progress.run_id] = run
-                self._forget_old_runs()
+                forget_oldest_ended(self._runs)
             if run is not None:
                 run.take(progress, now_us)
-
-    def _forget_old_runs(self) -> None:
-        ended = [key for key, run in self._runs.items() if run.ended]
-        for key in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
-            del self._runs[key]

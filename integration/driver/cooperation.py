@@ -56,26 +56,7 @@ class Cooperation:
         self._kept_here = OwnGroups(now_us)
         self._kept_there = client
         self._others: OwnGroups | CoordinatorClient = self._kept_here if client is None else client
-        self._params: dict[str, tuple[Stream, AlignmentParams]] = {}  # by group; the stream that named it first
         self._tasks: dict[str, TaskId] = {}  # by the run's token
-
-    def check(self, stream: Stream) -> None:
-        """Refuse a stream whose group was given other parameters by an earlier stream. Raises `DisagreeingGroup`."""
-        wanted = stream.strategy.alignment
-        if wanted is not None:
-            first, present = self._params.setdefault(wanted.group, (stream, wanted))
-            if present != wanted:
-                raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), first.name, _shown(present))
-
-    def forget(self, stream: Stream, others: Iterable[Stream]) -> None:
-        """Drop the group parameters that a released stream set, unless another stream has the same parameters."""
-        for group, (first, params) in tuple(self._params.items()):
-            if first is stream:
-                heirs = [other for other in others if other.strategy.alignment == params]
-                if heirs:
-                    self._params[group] = heirs[0], params
-                else:
-                    del self._params[group]
 
     def shares(self, stream: Stream) -> bool:
         """Whether this stream shares the low watermark of a job."""
@@ -227,6 +208,15 @@ class Cooperation:
             expected_tasks=1 if self.job is None else self._job_queries,
             away_limit_us=None if self.job is None else self._job_away_us,
         )
+
+
+def check_group(stream: Stream, others: Iterable[Stream]) -> None:
+    """Refuse a stream whose group has other parameters in an earlier stream. Raises `DisagreeingGroup`."""
+    wanted = stream.strategy.alignment
+    for other in others:
+        present = other.strategy.alignment
+        if wanted is not None and present is not None and wanted.group == present.group and wanted != present:
+            raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), other.name, _shown(present))
 
 
 def _left_out(run: StreamRun) -> LeftOut | None:

@@ -6,18 +6,22 @@ Each desk (`desks.py`) changes a run and then calls `Runs.after`. Belongs to the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark
 
-from .cooperation import Cooperation
+from .cooperation import Cooperation, check_group
 from .known_planner import Planners
 from .marking import Marking
 from .passing import Passing
 from .stream import Stream
 from .stream_run import StreamRun
 from .streams import Streams
+
+Key = TypeVar("Key")
+Run = TypeVar("Run", bound=StreamRun)
 
 _ENDED_RUNS_KEPT = 100
 
@@ -49,7 +53,7 @@ class Runs:
 
     def add(self, stream: Stream) -> None:
         """Add a stream. Raises `DisagreeingGroup` if its alignment group has other parameters."""
-        self.cooperation.check(stream)
+        check_group(stream, self.streams.values())
         self.streams.add(stream)
 
     def readers(self, name: str) -> tuple[str, ...]:
@@ -60,11 +64,6 @@ class Runs:
         self.queries.find()
         reading = [query for query in self.queries if query.active and stream.stream_id in query.streams()]
         return tuple(query.query_id if query.name is None else query.name for query in reading)
-
-    def release(self, name: str) -> None:
-        """Forget the stream with this name."""
-        if (stream := self.streams.release(name)) is not None:
-            self.cooperation.forget(stream, self.streams.values())
 
     def __iter__(self) -> Iterator[StreamRun]:
         return iter(tuple(self._runs.values()))
@@ -82,11 +81,9 @@ class Runs:
         return [run for run in self if run.run_id == run_id]
 
     def keep(self, run: StreamRun) -> None:
-        """Add a run, and forget the oldest ended runs, because a driver may start queries for months."""
+        """Add a run."""
         self._runs[run.token] = run
-        ended = [token for token, each in self._runs.items() if each.ended]
-        for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
-            del self._runs[token]
+        forget_oldest_ended(self._runs)
 
     def after(self, run: StreamRun, now_us: int) -> None:
         """Tell listeners, group and job of a run about a change of the run.
@@ -105,3 +102,10 @@ class Runs:
         run = self.get(token)
         if run is not None and not run.ended:
             run.refusal = f'stream "{run.stream.name}": {refused}'
+
+
+def forget_oldest_ended(runs: dict[Key, Run]) -> None:
+    """Forget ended runs but the newest few, because a driver may start queries for months."""
+    ended = [key for key, run in runs.items() if run.ended]
+    for key in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+        del runs[key]

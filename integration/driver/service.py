@@ -912,7 +912,7 @@ class LowWatermarkService:
         return (*self._runs.readers(name), *self._audits.readers(name))
 
     def _release(self, name: str) -> None:
-        self._runs.release(name)
+        self._runs.streams.release(name)
         self._audits.release(name)
 
 

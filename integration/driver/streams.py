@@ -35,14 +35,12 @@ class Streams(Mapping[str, Stream]):
         """Return the names of all streams, sorted."""
         return tuple(sorted(stream.name for stream in self._known.values()))
 
-    def release(self, name: str) -> Stream | None:
-        """Forget the stream with this name, close its measurement, and return it; None without one."""
-        stream = self.named(name)
-        if stream is not None:
+    def release(self, name: str) -> None:
+        """Forget the stream with this name, if there is one, and close its measurement."""
+        if (stream := self.named(name)) is not None:
             del self._known[stream.stream_id]
             self._released[stream.stream_id] = name
             stream.measure.close()
-        return stream
 
     def why_released(self, stream_id: str) -> str | None:
         """Say that a stream was released, for a query that is about to begin with it; None if it was not."""

@@ -121,7 +121,6 @@ class Query:
             measure=measure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))), reads=True,
             claims=claims,
         )  # fmt: skip
-        streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
         self.run.places = {1: [0]}  # its source, then its heartbeat
         self.known = KnownPlanner(name, run_token=name)

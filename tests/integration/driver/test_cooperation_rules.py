@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation
+from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation, check_group
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.runs import Runs
@@ -433,11 +433,10 @@ def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_go
         payments,
         strategy=PLAIN.with_watermark_alignment(group="g", max_drift="1 minute", update_interval="2 seconds"),
     )
-    world.cooperation.check(orders)
     with pytest.raises(DisagreeingGroup) as refused:
-        world.cooperation.check(other)
+        check_group(other, [world.run("clicks").stream, orders])  # clicks is in no group
 
     new, old = ("a drift of 1m, announced every 2s", "a drift of 30s, announced every 2s")
     assert refused.value.args == ("g", "payments", new, "orders", old)
-    world.cooperation.check(payments)
-    world.cooperation.check(world.run("clicks").stream)  # it is in no group
+    check_group(payments, [orders])
+    check_group(world.run("clicks").stream, [orders])

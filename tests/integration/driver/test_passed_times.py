@@ -138,7 +138,7 @@ def test_a_query_of_a_dataframe_whose_name_another_has_now_does_not_count() -> N
     spark.commit(query, 5)
     spark.end(query, None)
     assert spark.until_us() == 5, "the sink stays as it is"
-    spark.desks.runs.release("orders")
+    spark.desks.runs.streams.release("orders")
     spark.desks.runs.add(replace(stream(), stream_id="again"))
     assert spark.until_us() is None
     assert passing.why_not(spark.desks.runs.known(), "orders", None) is None, "a query may begin yet"
