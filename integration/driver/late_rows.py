@@ -37,23 +37,27 @@ _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_unt
 
 
 @dataclass(frozen=True, slots=True)
-class LateColumns:
-    """Names of the added columns; None: no such column.
+class LateRows:
+    """What a user asks to know of the late rows of a stream.
 
     Attributes:
-        late: true for a row at or below the watermark by which Spark drops rows in its batch.
-        watermark: that watermark.
+        late: name of a column, true for a row at or below the watermark by which Spark drops rows in its batch.
+        watermark: name of a column with that watermark.
+        folder: for the rows that Spark drops: a path of this machine, or an address with a scheme.
+        until: the time until which a row still counts, an SQL expression or a Column; None: its event time.
     """
 
     late: str | None = None
     watermark: str | None = None
+    folder: str | os.PathLike[str] | None = None
+    until: str | Column | None = None
 
     @property
     def names(self) -> list[str]:
+        """The added columns."""
         return [name for name in (self.late, self.watermark) if name is not None]
 
-    def check(self, df: DataFrame, name: str) -> None:
-        """Raises `WrapRefused` for columns that cannot be added, and `SessionUnfit` for a client of Spark Connect."""
+    def _check_columns(self, df: DataFrame, name: str) -> None:
         given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
         for argument, column, example in given:
             if column is not None and (not isinstance(column, str) or not column):
@@ -84,29 +88,19 @@ class LateColumns:
             made.append(F.get(F.array(F.lit(None).cast("timestamp")), F.col(_ROW)).alias(self.watermark))
         return made
 
-
-@dataclass(frozen=True, slots=True)
-class LateFiles:
-    """A folder for the rows that Spark drops, as the user gives it.
-
-    Attributes:
-        folder: a path of this machine, or an address with a scheme; None: no such folder.
-        until: the time until which a row still counts, an SQL expression or a Column; None: its event time.
-    """
-
-    folder: str | os.PathLike[str] | None = None
-    until: str | Column | None = None
-
-    def branch(
-        self, df: DataFrame, name: str, *, event_time: str, strategy: WatermarkStrategy, late: LateColumns
-    ) -> DataFrame | None:
+    def branch(self, df: DataFrame, name: str, event_time: str, strategy: WatermarkStrategy) -> DataFrame | None:
         """Return the branch of a query that writes the late rows of each batch and yields no row; None: no folder.
 
         Args:
             df: the user's rows, checked by `wrap.check_input`, before they are measured.
-            late: further columns of the branch, because it is united with rows that have them.
+
+        Raises:
+            WrapRefused: what is asked cannot be done.
+            SessionUnfit: the DataFrame is that of a Spark Connect client.
         """
-        if not self._check_arguments(name):
+        self._check_columns(df, name)
+        self._check_folder(name)
+        if self.folder is None:
             return None
         _check_session(df, name)
         if strategy.timestamp_assigner is not None:
@@ -119,28 +113,25 @@ class LateFiles:
             fact = f'late_to adds a column "{added}" to its files, and the rows have one'
             raise WrapRefused(name, fact, "rename it before wrapping.")
         check_arrow(df, name)
-        writer = LateFileWriter(name, event_time, _reached(name, os.fspath(self.folder or "")))
+        writer = LateFileWriter(name, event_time, _reached(name, os.fspath(self.folder)))
         dropped = self._timed(df, name, event_time).filter(F.col(UNTIL) <= _watermark(df.sparkSession, name))
-        # The columns come from Python, because Spark would remove a branch in which a filter on literals is false.
-        kinds = {late.late: BooleanType(), late.watermark: TimestampType()}
+        # The branch is united with rows that have the added columns. These come from Python, because Spark would remove
+        # a branch in which a filter on literals is false.
+        kinds = {self.late: BooleanType(), self.watermark: TimestampType()}
         more = [StructField(column, kind) for column, kind in kinds.items() if column is not None]
         # One partition, because a batch has one file.
         return map_in_arrow(dropped.repartition(1), writer, StructType([*df.schema.fields, *more]))
 
-    def _check_arguments(self, name: str) -> bool:
-        """Whether a folder is given."""
-        if self.folder is None:
-            if self.until is not None:
-                raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
-            return False
+    def _check_folder(self, name: str) -> None:
         folder, until = cast("object", self.folder), cast("object", self.until)
-        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        if folder is None and until is not None:
+            raise WrapRefused(name, "late_until has no meaning without late_to", 'pass late_to="/data/late", too.')
+        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
             hint = 'pass late_to="/data/late" or late_to="s3a://bucket/late".'
             raise WrapRefused(name, f"late_to is {folder!r:.100}, expected the path of a folder", hint)
         if not isinstance(until, str | Column | None):
             fact = f"late_until is {until!r:.100}, expected an SQL expression or a Column"
             raise WrapRefused(name, fact, _UNTIL_HINT)
-        return True
 
     def _timed(self, df: DataFrame, name: str, event_time: str) -> DataFrame:
         """Return the rows with the time until which they count; a row of several windows comes once for each."""

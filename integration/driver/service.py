@@ -62,7 +62,7 @@ from .answers import Answers
 from .audited import Audits
 from .desks import Desks
 from .done_partition import DonePartition
-from .late_rows import LateColumns, LateFiles
+from .late_rows import LateRows
 from .listeners import Listeners
 from .marking import Marking
 from .passing import Wait
@@ -289,8 +289,7 @@ class LowWatermarkService:
             splits=splits,
             max_splits=max_splits,
             detail=detail,
-            late=LateColumns(late, watermark),
-            late_to=LateFiles(late_to, late_until),
+            late=LateRows(late, watermark, late_to, late_until),
         )
         return self._build(df, stream, event_time)
 
@@ -385,8 +384,7 @@ class LowWatermarkService:
             split_column=split_column,
             options=options,
             max_splits=max_splits,
-            late=LateColumns(late, watermark),
-            late_to=LateFiles(late_to, late_until),
+            late=LateRows(late, watermark, late_to, late_until),
             address=self.address,
         )
         return self._build(df, stream, time)

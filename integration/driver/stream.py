@@ -12,7 +12,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from .late_rows import LateColumns
+from .late_rows import LateRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +55,7 @@ class Stream:
     reads: bool = False
     claims: bool = False
     shows_names: bool = True
-    late: LateColumns = field(default_factory=LateColumns)
+    late: LateRows = field(default_factory=LateRows)
     dropped: DataFrame | None = None
 
     @property

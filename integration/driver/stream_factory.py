@@ -28,7 +28,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
 from . import wrap
-from .late_rows import LateColumns, LateFiles
+from .late_rows import LateRows
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
@@ -46,13 +46,11 @@ def wrapped(
     splits: Iterable[object] | None,
     max_splits: int,
     detail: bool,
-    late: LateColumns,
-    late_to: LateFiles,
+    late: LateRows,
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
-    late.check(df, name)
-    dropped = late_to.branch(df, name, event_time=event_time, strategy=strategy, late=late)
+    dropped = late.branch(df, name, event_time, strategy)
     df, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
     return df, replace(stream, late=late, dropped=dropped)
 
@@ -110,8 +108,7 @@ def read(
     split_column: str,
     options: PlanOptions,
     max_splits: int,
-    late: LateColumns,
-    late_to: LateFiles,
+    late: LateRows,
     address: str,
 ) -> tuple[DataFrame, Stream, str]:
     """Return the measured rows, their stream, and the column with their event time.
@@ -152,8 +149,7 @@ def read(
         if not isinstance(df, DataFrame):
             raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
-    late.check(df, name)
-    dropped = late_to.branch(df, name, event_time=time, strategy=strategy, late=late)
+    dropped = late.branch(df, name, time, strategy)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
     measure: Measure

@@ -103,7 +103,7 @@ def test_a_rate_is_refused_because_a_batch_ends_where_the_system_says(log: Log, 
     read: Any = partial(
         stream_factory.read, nothing, CuttingLog(log.folder), name="orders",
         strategy=WatermarkStrategy.no_watermarks(), event_time=None, prepare=None, split_column="split_id",
-        max_splits=1, late=nothing, late_to=nothing, address="",
+        max_splits=1, late=nothing, address="",
     )  # fmt: skip
     with pytest.raises(
         WrapRefused, match=r"rate is .*the system of CuttingLog decides where a batch ends.*Hint: leave"
