@@ -21,13 +21,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lowmark.integration.errors import (
-    NotComplete,
-    ServiceStopped,
-    StreamNameTaken,
-    StreamRunning,
-    UnknownStream,
-)
+from lowmark.integration.errors import NotComplete, ServiceStopped, StreamNameTaken, StreamRunning, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
@@ -35,13 +29,7 @@ from lowmark.integration.spark import versions
 from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import QueryEvent, Session
-from lowmark.integration.transport.driver_rpc import (
-    HeartbeatReply,
-    HeartbeatRequest,
-    MarkRequest,
-    Server,
-    SetRequest,
-)
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, MarkRequest, Server, SetRequest
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.worker import Worker, WorkerDied
@@ -183,8 +171,6 @@ class LowWatermarkService:
                 on_low=lambda *_: self._low_heard.set(),
                 on_given_up=self._enqueue_refusal,
             )
-            if require_coordinator:
-                self._reach_coordinator(self._client)
         self._session, self._spark = session_of(spark), spark
         self._stopping = False
         self._listeners = Listeners()
@@ -211,6 +197,8 @@ class LowWatermarkService:
         self._metrics = None
         self._page: PageServer | None = None
         try:
+            if require_coordinator and self._client is not None:
+                self._client.reach()
             if metrics_port is not None:
                 from lowmark.integration.metrics.endpoint import MetricsServer
 
@@ -274,8 +262,7 @@ class LowWatermarkService:
             WrapRefused: df cannot be wrapped; the text gives the reason and the remedy.
             StreamNameTaken: the name is in use.
             DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
-            WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
-                remedy.
+            WorkersUnfit: the Python of Spark's workers lacks required packages.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
@@ -351,10 +338,7 @@ class LowWatermarkService:
 
         Raises:
             WrapRefused: the source cannot be read like this; the text gives the reason and the remedy.
-            StreamNameTaken: the name is in use.
-            DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
-            WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
-                remedy.
+            StreamNameTaken, DisagreeingGroup, WorkersUnfit: as in `wrap`.
         """
         self._session.require_driver(f'read("{name}"), which tells the times of a batch before it is read,')
         strategy = self._begin("read", name, strategy, max_splits)
@@ -486,7 +470,6 @@ class LowWatermarkService:
         """Return the status of a stream.
 
         Args:
-            name: the stream's name.
             query: name or id of a query, if the stream has several; by default the query furthest behind.
 
         Raises:
@@ -539,10 +522,9 @@ class LowWatermarkService:
         All rows up to the time are committed then, and the windows that it closes are emitted.
 
         Args:
-            name: the stream's name.
-            time: the time, with its zone: a datetime, or a text such as "2026-11-23T10:00Z".
+            time: with its zone: a datetime, or a text such as "2026-11-23T10:00Z".
             timeout: the longest wait.
-            query: name or id of a query; None: all queries on the stream, of which one at least has to run.
+            query: name or id of a query; None: all queries on the stream. At least one query has to run.
 
         Raises:
             NotComplete: the time is not passed at the time-out; the text explains who holds the low watermark.
@@ -576,8 +558,7 @@ class LowWatermarkService:
         in the log. A function that was not called when the service stops is named in the log.
 
         Args:
-            name: the stream's name.
-            time: the time, as in `wait_until`.
+            time: as in `wait_until`.
             call: takes the time until which the sinks are complete.
             query: as in `wait_until`.
 
@@ -594,17 +575,13 @@ class LowWatermarkService:
         self._call(add, f'wait for stream "{name}"')
 
     def complete_until(self, name: str, *, query: str | None = None) -> dt.datetime | None:
-        """Return the time until which everything of a stream can be read in the sinks of its queries.
+        """Return the time, UTC, until which everything of a stream can be read in the sinks; None while not known.
 
         A `foreachBatch` that has written its rows may store this time beside the rows, such as in a table's properties:
         the time is that of an earlier, committed batch.
 
         Args:
-            name: the stream's name.
             query: as in `wait_until`.
-
-        Returns:
-            The time, UTC; None while it is not known.
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
@@ -638,7 +615,6 @@ class LowWatermarkService:
 
         Args:
             df: what the query writes, made of a wrapped or read stream.
-            name: the stream's name.
             time: the TIMESTAMP column that the partitions are made of. For windows that are partitioned by their start,
                 pass the start, and a delay of the windows' width unless they end where partitions end.
             partition: length of a partition; partitions begin at multiples of it since 1970, UTC.
@@ -676,11 +652,7 @@ class LowWatermarkService:
         return observed
 
     def late_rows(self, name: str) -> dict[str, int]:
-        """Return the rows that came to a partition after it was marked done, by the partition's name.
-
-        Args:
-            name: the stream's name, as given to `mark_done`; empty without one.
-        """
+        """Return the rows that came to a partition after `mark_done` marked it, by the partition's name."""
 
         def look() -> dict[str, int]:
             made = self._runs.markings.get(name)
@@ -695,7 +667,6 @@ class LowWatermarkService:
         watermark are late. The mark is written with the offset of that batch, so it outlives restarts and kills.
 
         Args:
-            name: the stream's name.
             split: the split's name, as a status gives it.
             until: how long, such as "1 hour", or a time with a zone; None: until the split's next row, in a batch that
                 is planned after this call.
@@ -731,7 +702,6 @@ class LowWatermarkService:
         strategy for ever.
 
         Args:
-            name: the stream's name.
             delay: how late a row may be, such as "30 seconds"; None: as it is.
             idleness: the timeout of `with_idleness`, which does not grow then; "off": no split becomes idle. None: as
                 it is. Every silence counts anew, and an idle split stays idle until it speaks.
@@ -844,14 +814,6 @@ class LowWatermarkService:
     def _close_door(self) -> None:
         self._server.stop()
         sockets.remove(self.address)
-
-    def _reach_coordinator(self, client: CoordinatorClient) -> None:
-        try:
-            client.reach()
-        except LowmarkError:
-            client.close()  # the caller gets no service to close it with
-            sockets.remove(self.address)
-            raise
 
     def _check_open(self, action: str) -> None:
         if self._stopping and self.failed is None:

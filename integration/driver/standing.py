@@ -99,30 +99,28 @@ class Standing:
     def _in_full(self, run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         """The status of the stream, with its source's waiting and the running batch."""
         status = run.status(now_us, limit)
-        query = None if run.ended else self._runs.queries.get(run.run_id)
-        if query is not None and query.trouble is not None:
-            status = replace(status, why=f"{status.why} {query.trouble}")
-        if run.unmeasured_batches:
-            why = (
-                f"{status.why} Batches with rows that were not measured, and so moved no watermark: "
-                f"{run.unmeasured_batches:,}. Hint: the driver's log has the cause."
-            )
-            status = replace(status, why=why)
         if run.broken:
             return replace(status, why=f"the query ends with its next batch: {run.refusal}")
-        if planner is None or planner.newest is None:
-            return self._cause_first(run, status, now_us)
-        why, plan = status.why, planner.newest
-        if plan.missing is not None and not run.watermarks.splits:
-            why = f"no split is known yet: {plan.missing}"
-        if plan.trouble is not None:
-            why = f"{why} Waiting for the source: {plan.trouble}"
-        batch = planner.being_read
-        if batch is not None and now_us - planner.planned_us >= _LONG_US:
-            rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
-            since = format_time_us(planner.planned_us)
+        why = status.why
+        query = None if run.ended else self._runs.queries.get(run.run_id)
+        if query is not None and query.trouble is not None:
+            why = f"{why} {query.trouble}"
+        if run.unmeasured_batches:
             why = (
-                f"{why} A batch has been read since {since} (rows: {rows:,}; splits: {splits:,}). "
+                f"{why} Batches with rows that were not measured, and so moved no watermark: "
+                f"{run.unmeasured_batches:,}. Hint: the driver's log has the cause."
+            )
+        plan = None if planner is None else planner.newest
+        if plan is not None and plan.missing is not None and not run.watermarks.splits:
+            why = f"no split is known yet: {plan.missing}"
+        if plan is not None and plan.trouble is not None:
+            why = f"{why} Waiting for the source: {plan.trouble}"
+        batch = None if planner is None else planner.being_read
+        if planner is not None and batch is not None and now_us - planner.planned_us >= _LONG_US:
+            rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
+            why = (
+                f"{why} A batch has been read since {format_time_us(planner.planned_us)} "
+                f"(rows: {rows:,}; splits: {splits:,}). "
                 "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
             )
         return self._cause_first(run, replace(status, why=why), now_us)
@@ -131,10 +129,8 @@ class Standing:
         """Return the status with causes outside of the stream in place of its splits' causes."""
         failure = run.failure if run.refusal is None or isinstance(run, AuditedRun) else run.refusal
         if failure is not None:
-            why, what_next = (
-                f"the query failed: {failure}",
-                "The query is started again: it goes on from its checkpoint.",
-            )
+            why = f"the query failed: {failure}"
+            what_next = "The query is started again: it goes on from its checkpoint."
             return replace(status, cause=Cause.QUERY_FAILED, holder=None, why=why, next=what_next)
         link = None if run.ended or isinstance(run, AuditedRun) else self._runs.cooperation.link(run)
         if link is None or not link.holds:
