@@ -30,16 +30,11 @@ class Plans:
         stream = self._runs.streams[request.stream_id] if run is None else run.stream
         guidance = self._runs.cooperation.guidance(stream, run)
         observed_us = {} if run is None else dict(run.splits.observed_us)
-        return replace(
-            guidance, observed_us=observed_us, events=planner.take_events(), available_now=planner.available_now
-        )
+        events = planner.take_events()
+        return replace(guidance, observed_us=observed_us, events=events, available_now=planner.available_now)
 
     def take(self, stream_id: str, token: str, planned: Planned) -> None:
-        """Take a plan. The plan's run is known once a batch showed planner and heartbeat together.
-
-        Raises:
-            UnknownStream: the stream does not belong to this service.
-        """
+        """Take a plan, whose run is known once a batch showed planner and heartbeat together; errors as in `guide`."""
         planner = self._planner(stream_id, token)
         run, now_us = self._runs.get(planner.run_token), self._runs.clock.now_us()
         news = run is not None and not run.ended and planner.is_news(planned)

@@ -72,15 +72,10 @@ class Stream:
     def metric(self) -> str:
         return metric_of(self.stream_id)
 
-    @property
-    def heartbeat_metric(self) -> str:
-        return f"{self.metric}:heartbeat"
-
     def watermarks(self, token: str, state: str | None, now_us: int) -> SplitWatermarks:
         """Return the watermarks of one query's splits, restored if there is a state, as `state_of` returned it.
 
-        Raises:
-            CorruptSnapshot: the state cannot be read.
+        Raises `CorruptSnapshot` for a state that cannot be read.
         """
         if not state:
             return SplitWatermarks(self.strategy, job_id=self.stream_id, source_id=self.name, task_id=token)

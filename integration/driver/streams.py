@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from .stream import Stream
 
 
-class Streams(Mapping[str, Stream]):
+class Streams(dict[str, Stream]):
     """Streams that were wrapped, read or audited, by id."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Stream] = {}
+        super().__init__()
         self._released: dict[str, str] = {}  # id -> name
-
-    def __getitem__(self, stream_id: str) -> Stream:
-        return self._known[stream_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def add(self, stream: Stream) -> None:
         """Add a stream, whose name no other one has."""
-        self._known[stream.stream_id] = stream
+        self[stream.stream_id] = stream
 
     def named(self, name: str) -> Stream | None:
         """Return the stream with this name, None without one."""
-        return next((stream for stream in self._known.values() if stream.name == name), None)
+        return next((stream for stream in self.values() if stream.name == name), None)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
-        return tuple(sorted(stream.name for stream in self._known.values()))
+        return tuple(sorted(stream.name for stream in self.values()))
 
     def release(self, name: str) -> None:
         """Forget the stream with this name, if there is one, and close its measurement."""
         if (stream := self.named(name)) is not None:
-            del self._known[stream.stream_id]
+            del self[stream.stream_id]
             self._released[stream.stream_id] = name
             stream.measure.close()
 
@@ -54,5 +43,5 @@ class Streams(Mapping[str, Stream]):
 
     def close(self) -> None:
         """Drop the measurements of queries that still run."""
-        for stream in self._known.values():
+        for stream in self.values():
             stream.measure.close()
