@@ -12,14 +12,7 @@ from itertools import islice
 from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.process.user import user
 from lowmark.integration.transport.driver_rpc import Marked, MarkRequest, SetOf, SetRequest
-from lowmark.watermark import (
-    InvalidStrategy,
-    SetByHand,
-    SplitId,
-    WatermarkStrategy,
-    duration_us,
-    format_duration_us,
-)
+from lowmark.watermark import InvalidStrategy, SetByHand, SplitId, WatermarkStrategy, duration_us, format_duration_us
 from lowmark.watermark.moment import INT64, us_of, utc
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
@@ -37,12 +30,7 @@ _NEAREST = 3
 def request(
     stream: str, split: str, *, idle: bool, until: str | dt.timedelta | dt.datetime | None = None
 ) -> MarkRequest:
-    """Make the request of the person who runs this process, to leave a split out or to take that back.
-
-    Raises:
-        ByHandRefused: `until` is a time without a zone.
-        InvalidDuration: `until` is no length of time.
-    """
+    """Make the request of the person who runs this process; errors of `until` as in `LowWatermarkService.mark_idle`."""
     if isinstance(until, dt.datetime):
         if until.tzinfo is None:
             fact = f"until is {until.isoformat()}, a time without a zone"
@@ -59,11 +47,7 @@ class ByHand:
         self._runs = runs
 
     def take(self, request: MarkRequest) -> list[Marked]:
-        """Mark splits in every running query on a stream, and return them.
-
-        Raises:
-            ByHandRefused: there is no such query or split, or the time is over.
-        """
+        """Mark splits in every running query on a stream. Raises `ByHandRefused`."""
         name, now_us = request.stream, self._runs.clock.now_us()
         _check_person(request.by, name)
         until_us = self._until_us(request, now_us)
@@ -86,11 +70,7 @@ class ByHand:
         return said
 
     def set(self, request: SetRequest) -> list[SetOf]:
-        """Set delay and idleness in every running query on a stream, and return what is in force.
-
-        Raises:
-            ByHandRefused: there is no such query, or the strategy does not take a value; nothing was set.
-        """
+        """Set delay and idleness in every running query on a stream. Raises `ByHandRefused`; then nothing was set."""
         name, now_us = request.stream, self._runs.clock.now_us()
         _check_person(request.by, name)
         runs = self._running(name)

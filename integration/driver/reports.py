@@ -63,13 +63,8 @@ class Reports:
         for index, offset in own:
             run.written |= offset.token == run.token
             self._plans.tie(run, run.sources_in(progress, index))
-            run.report(
-                progress,
-                index,
-                planned_at_us=planned_at_us,
-                now_us=self._runs.clock.now_us(),
-                low_us=offset.low_us,
-            )
+            now_us = self._runs.clock.now_us()
+            run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us, low_us=offset.low_us)
             self._mark(run, progress, query)
         if len(run.watermarks.splits) > known:
             self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
@@ -113,10 +108,9 @@ class Reports:
         marking.take(progress, query, until_us=run.complete_until_us, had_rows=rows)
 
     def end_marking(self, name: str) -> Marking | None:
-        """Take the marking of a stream away, and return it to be stopped beside the loop; None: there is none.
+        """Take the marking of a stream away, if there is one, and return it to be stopped beside the loop.
 
-        Raises:
-            WrapRefused: its query runs, and all marks would end without a word.
+        Raises `WrapRefused` while its query runs, because all marks would end without a word.
         """
         marking = self._runs.markings.get(name)
         if marking is None:

@@ -18,11 +18,7 @@ class Running:
         self._services: list[tuple[Any, Session, Mapping[str, Any]]] = []  # Any: the service, which knows this
 
     def find(self, spark: object, arguments: Mapping[str, Any]) -> Any:
-        """Return the service of a session, None without one.
-
-        Raises:
-            ServiceDiffers: the service was made with other arguments.
-        """
+        """Return the service of a session, None without one; raises `ServiceDiffers` if other arguments made it."""
         with self._lock:
             for service, session, made_with in self._services:
                 if not session.is_of(spark):

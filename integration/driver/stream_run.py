@@ -154,11 +154,7 @@ class StreamRun:
         now_us: int,
         restored_low_us: int | None = None,
     ) -> Self:
-        """Start a run, from the state and the low watermark in the checkpoint if it has them.
-
-        Raises:
-            CorruptSnapshot: the state in the checkpoint cannot be read.
-        """
+        """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""
         watermarks = stream.watermarks(token, state, now_us)
         run = cls(stream, token, resumes, watermarks, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
         run.restored_low_us = run._shared_low_watermark_us = restored_low_us

@@ -185,7 +185,7 @@ def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog:
     client.hear(batch(1, start=gone, end=live))
     client.hear(batch(2, start=live, end=live))
     client.relay.close()
-    assert [(run.token, run.ended, run.failed) for run in desks.runs] == [("gone", True, False), ("live", False, False)]
+    assert [(run.token, run.ended, run.failure) for run in desks.runs] == [("gone", True, None), ("live", False, None)]
     assert client.removed == ["gone"]
     assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live"]
     assert [said[2]["token"] for said in coordinator.said if said[0] == "register"] == ["gone", "live"]
