@@ -29,15 +29,10 @@ log = logging.getLogger("lowmark")
 
 @dataclass
 class AuditedRun(StreamRun):
-    """One audited stream in one query, from its first progress event.
+    """One audited stream in one query, from its first progress event."""
 
-    Attributes:
-        late_us, used_us: the watermark by which Spark judges the rows of the next batch, and that of the newest batch;
-            None while unknown.
-    """
-
-    late_us: int | None = field(default=None, init=False)
-    used_us: int | None = field(default=None, init=False)
+    late_us: int | None = field(default=None, init=False)  # by which Spark judges the rows of the next batch
+    used_us: int | None = field(default=None, init=False)  # the watermark of the newest batch
     dropped_rows: int = field(default=0, init=False)
     _rows_log: RowsLog = field(default_factory=partial(RowsLog, looked_at_watermark=True))  # it is the user's own
 

@@ -12,13 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A query that will end without new rows.
+    """A query that will end without new rows."""
 
-    Attributes:
-        fault: why lowmark cannot make it end, None if it can.
-    """
-
-    fault: str | None
+    fault: str | None  # why lowmark cannot make it end, None if it can
 
     def refusal(self, stream: str) -> str | None:
         """Say why the query must not run, None if it may."""
@@ -32,12 +28,7 @@ class Ending:
 
 
 class EndingQueries:
-    """AvailableNow queries that have begun.
-
-    Attributes:
-        heartbeats, planners: by stream id, the query whose heartbeat or planner has not asked yet; its first question
-            takes the entry away.
-    """
+    """AvailableNow queries that have begun, by stream id: the first question of a reader takes its entry away."""
 
     def __init__(self) -> None:
         self.heartbeats: dict[str, Ending] = {}

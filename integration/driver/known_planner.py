@@ -14,25 +14,16 @@ _LIVES_US = 30_000_000  # after its last question; a planner that waits for its 
 
 @dataclass
 class KnownPlanner:
-    """A planner, as the service knows it.
-
-    Attributes:
-        run_token: token of the heartbeat of the same query; None until a batch showed both together.
-        plans: by checkpoint, until their batches are reported.
-        events: from its readers to the enumerator, which the planner has not taken yet.
-        available_now: its query ends when nothing is new, and Spark has not told the planner so.
-        heard_us, planned_us: time of its last question or plan, and of its newest plan, on the service's clock.
-        reported: the checkpoint of its newest reported batch, None without one.
-    """
+    """A planner, as the service knows it."""
 
     stream_id: str
-    run_token: str | None = None
-    plans: dict[int, Planned] = field(default_factory=dict)
-    events: list[tuple[int, int, bytes]] = field(default_factory=list)
-    available_now: bool = False
-    heard_us: int = 0
-    planned_us: int = 0
-    reported: int | None = None
+    run_token: str | None = None  # of the heartbeat of the same query; None until a batch showed both together
+    plans: dict[int, Planned] = field(default_factory=dict)  # the newest ones, by checkpoint
+    events: list[tuple[int, int, bytes]] = field(default_factory=list)  # of its readers, not taken by it yet
+    available_now: bool = False  # its query ends when nothing is new, and Spark has not told the planner so
+    heard_us: int = 0  # its last question or plan, on the service's clock
+    planned_us: int = 0  # its newest plan
+    reported: int | None = None  # the checkpoint of its newest reported batch
 
     @property
     def newest(self) -> Planned | None:

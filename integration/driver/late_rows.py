@@ -38,19 +38,12 @@ _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_unt
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """What a user asks to know of the late rows of a stream.
-
-    Attributes:
-        late: name of a column, true for a row at or below the watermark by which Spark drops rows in its batch.
-        watermark: name of a column with that watermark.
-        folder: for the rows that Spark drops: a path of this machine, or an address with a scheme.
-        until: the time until which a row still counts, an SQL expression or a Column; None: its event time.
-    """
+    """What a user asks to know of the late rows of a stream; see `LowWatermarkService.wrap`."""
 
     late: str | None = None
     watermark: str | None = None
-    folder: str | os.PathLike[str] | None = None
-    until: str | Column | None = None
+    folder: str | os.PathLike[str] | None = None  # `late_to`
+    until: str | Column | None = None  # `late_until`
 
     @property
     def names(self) -> list[str]:

@@ -37,34 +37,22 @@ def has_times(number: int, width_us: int) -> bool:
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The state that a crash must not take away.
-
-    Attributes:
-        open: numbers of partitions that have rows and are not marked, sorted.
-        next: every partition before this number is marked or was passed over; None before the first mark.
-        until_us: the sink was complete until this time after the batch, microseconds; None: not known.
-        unsure: first and last number of the partitions whose rows are not known; None: the rows of all are.
-    """
+    """The state that a crash must not take away."""
 
     batch_id: int
-    open: tuple[int, ...] = ()
-    next: int | None = None
-    until_us: int | None = None
-    unsure: tuple[int, int] | None = None
+    open: tuple[int, ...] = ()  # numbers of partitions that have rows and are not marked, sorted
+    next: int | None = None  # every partition before it is marked or was passed over; None before the first mark
+    until_us: int | None = None  # the sink was complete until this time after the batch; None: not known
+    unsure: tuple[int, int] | None = None  # first and last partition whose rows are not known
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A partition that is to be marked now.
-
-    Attributes:
-        empty: first and last number of the partitions since the mark before, which have none; None: there are none.
-        since: the mark stands for all partitions from this number to `number`, whose rows are not known; None: for one.
-    """
+    """A partition that is to be marked now."""
 
     number: int
     has_rows: bool
-    empty: tuple[int, int] | None = None
-    since: int | None = None
+    empty: tuple[int, int] | None = None  # first and last partition without rows since the mark before
+    since: int | None = None  # the mark stands for all from this one to `number`, whose rows are not known
 
 
 class Partitions:

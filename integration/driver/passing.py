@@ -45,17 +45,12 @@ def _of_stream(runs: Iterable[StreamRun], name: str, query: str | None) -> list[
 
 @dataclass(frozen=True)
 class Wait:
-    """Somebody waits for a time.
+    """Somebody waits for a time."""
 
-    Attributes:
-        name, query: see `complete_until`.
-        call: called with the time until which the sink is complete; repeated until it returns.
-    """
-
-    name: str
+    name: str  # this and the next as in `complete_until`
     query: str | None
     time_us: int
-    call: Callable[[int], object]
+    call: Callable[[int], object]  # takes the time until which the sink is complete; repeated until it returns
 
     def __str__(self) -> str:
         return f'the function for {format_time_us(self.time_us)} of stream "{self.name}"'

@@ -31,10 +31,6 @@ class Runs:
 
     Args:
         notify: called with every new low watermark; must not block.
-
-    Attributes:
-        markings: by the name of the stream.
-        could_not_begin: by the name of the stream, why no query could begin; removed when a query begins.
     """
 
     def __init__(
@@ -46,8 +42,9 @@ class Runs:
     ) -> None:
         self.queries, self.clock, self.cooperation = queries, clock, cooperation
         self.streams, self.planners = Streams(), Planners()
-        self.passing, self.markings = Passing(), dict[str, Marking]()
-        self.could_not_begin: dict[str, str] = {}
+        self.passing = Passing()
+        self.markings: dict[str, Marking] = {}  # by the name of the stream
+        self.could_not_begin: dict[str, str] = {}  # by the name of the stream, why; until a query begins
         self._notify = notify
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
 

@@ -20,19 +20,14 @@ class Splits:
     """The splits of a stream in one run, if the source names no split: the first row of a split discovers it.
 
     Methods that yield events read the watermarks after each event, so handle each event before taking the next.
-
-    Attributes:
-        watermarks: those of the run's splits; only read here.
-        has_backlog: whether the source is known to have unread rows.
-        planner: of a source of ours; None until a batch showed planner and heartbeat together.
-        observed_us: of a source of ours, the largest event time of each split, by name.
-        source_metrics: of a source of ours, counts by its enumerator, planner and readers.
     """
 
     stream: Stream
-    watermarks: SplitWatermarks
+    watermarks: SplitWatermarks  # only read here
+    has_backlog: bool = field(default=False, init=False)  # whether the source is known to have unread rows
+    # Of a source of ours: its planner, from the first batch on that showed planner and heartbeat together; the largest
+    # event time of each split, by name; what its enumerator, planner and readers count.
     planner: KnownPlanner | None = field(default=None, init=False)
-    has_backlog: bool = field(default=False, init=False)
     observed_us: dict[str, int] = field(default_factory=dict, init=False)
     source_metrics: Mapping[str, float] = field(default_factory=dict, init=False)
 

@@ -25,38 +25,24 @@ def metric_of(stream_id: str) -> str:
 
 @dataclass(frozen=True)
 class Stream:
-    """One wrapped DataFrame.
-
-    Attributes:
-        stream_id: unique in the service; names its metrics and its heartbeat.
-        sources: number of its streaming sources; a progress event lists them before its heartbeat.
-        kafka: its split columns are a Kafka source's own topic and partition.
-        declared: id -> name of the splits that the user declared.
-        names: id -> name of all splits known so far.
-        withholds: a source may keep rows back, so a poll without a batch does not show that the source has no rows.
-        keeps_rows: every row of its sources comes out of it.
-        reads: its source is one of ours, with a planner.
-        claims: its planner's claims about splits are event times.
-        shows_names: only its rows tell the names of its splits.
-        dropped: the branch that writes the rows that Spark drops, and yields none; None: they are not asked for.
-    """
+    """One wrapped DataFrame."""
 
     name: str
-    stream_id: str
+    stream_id: str  # unique in the service; names its metrics and its heartbeat
     strategy: WatermarkStrategy
     key: SplitKey
     measure: Measure
-    sources: int
-    kafka: bool
-    declared: Mapping[int, str]
-    names: dict[int, str]
-    withholds: bool = False
-    keeps_rows: bool = False
-    reads: bool = False
-    claims: bool = False
-    shows_names: bool = True
+    sources: int  # number of its streaming sources; a progress event lists them before its heartbeat
+    kafka: bool  # its split columns are a Kafka source's own topic and partition
+    declared: Mapping[int, str]  # id -> name of the splits that the user declared
+    names: dict[int, str]  # id -> name of all splits known so far
+    withholds: bool = False  # a source may keep rows back, so a poll without a batch does not show that there are none
+    keeps_rows: bool = False  # every row of its sources comes out of it
+    reads: bool = False  # its source is one of ours, with a planner
+    claims: bool = False  # its planner's claims about splits are event times
+    shows_names: bool = True  # only its rows tell the names of its splits
     late: LateRows = field(default_factory=LateRows)
-    dropped: DataFrame | None = None
+    dropped: DataFrame | None = None  # writes the rows that Spark drops, and yields none; None: nobody asks for them
 
     @property
     def tells_late(self) -> bool:

@@ -58,65 +58,39 @@ _SINCE_KEPT = 16
 
 @dataclass
 class StreamRun:
-    """The life of one heartbeat reader.
+    """The life of one heartbeat reader."""
 
-    Attributes:
-        resumes: the token in the offset that the run started from.
-        query_id, run_id, query_name: as Spark has them; None until tied.
-        last_batch_id: newest batch whose report was taken as a whole.
-        unmeasured_batches: number of batches with rows but without a measurement.
-        refusal: why the query must end, None while all is well.
-        broken: a change failed twice, so nothing more is taken, and nothing of the run is written.
-        asked_at_us: time of the reader's last question, when the running batch was planned.
-        told_epoch: the epoch in the last answer to the reader.
-        written: a batch was reported whose offset this run wrote; before that, the checkpoint ends with `resumes`.
-        checked: the running query's plan was looked at, which shows the `places`.
-        places: number of a heartbeat in the query -> numbers of its sources.
-        set_by_hand: what a person set in this run; `stream` has the strategy that is in force.
-        reported_at_us, rows_at_us: when the last report was taken, and the last one that brought rows.
-        seen_at_us: when Spark last showed that the query lives.
-        restored_low_us: the low watermark in the offset that the run started from.
-        begun_as, begun_run_id: name, or else id, of the query that the run most likely belongs to, and Spark's id of
-            the query's run, until it is tied; None: several are possible.
-        failure: why its query failed, in short; None: the query did not fail.
-        available_now: its query ends when nothing is new, and Spark has not told the reader so.
-        lost_reports: number of committed batches whose report a kill took away.
-        complete_until_us: as `spark/completion.py` has it; None: nothing is sure yet.
-        shares: its low watermark is the job's, which a coordinator publishes; see `cooperation.py`.
-        shared_since_us: when the job's low watermark last rose, or else when the run began.
-    """
-
-    stream: Stream
+    stream: Stream  # with the strategy that is in force
     token: str
-    resumes: str | None
+    resumes: str | None  # the token in the offset that the run started from
     watermarks: SplitWatermarks
-    query_id: str | None = None
+    query_id: str | None = None  # this and the next two as Spark has them; None until tied
     run_id: str | None = None
     query_name: str | None = None
-    last_batch_id: int | None = None
-    unmeasured_batches: int = 0
-    refusal: str | None = None
-    broken: bool = False
-    asked_at_us: int = 0
-    told_epoch: int = 0
-    written: bool = False
-    checked: bool = False
-    places: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    set_by_hand: tuple[SetByHand, ...] = ()
+    last_batch_id: int | None = None  # the newest batch whose report was taken as a whole
+    unmeasured_batches: int = 0  # batches with rows but without a measurement
+    refusal: str | None = None  # why the query must end
+    broken: bool = False  # a change failed twice, so nothing more is taken, and nothing of the run is written
+    asked_at_us: int = 0  # the reader's last question, when the running batch was planned
+    told_epoch: int = 0  # the epoch in the last answer to the reader
+    written: bool = False  # this run wrote the offset of a reported batch; before, the checkpoint ends with `resumes`
+    checked: bool = False  # the running query's plan was looked at, which shows the `places`
+    places: Mapping[int, Sequence[int]] = field(default_factory=dict)  # number of a heartbeat -> those of its sources
+    set_by_hand: tuple[SetByHand, ...] = ()  # what a person set in this run
     ended: bool = False
-    reported_at_us: int | None = None
-    rows_at_us: int | None = None
+    failure: str | None = None  # why its query failed, in short; None: the query did not fail
+    reported_at_us: int | None = None  # when the last report was taken
+    rows_at_us: int | None = None  # when a report last brought rows
     gaps: ReportGaps = field(default_factory=ReportGaps)
-    seen_at_us: int = 0
-    restored_low_us: int | None = None
-    lost_reports: int = 0
-    complete_until_us: int | None = None
-    begun_as: str | None = None
-    begun_run_id: str | None = None
-    failure: str | None = None
-    shares: bool = False
-    shared_since_us: int = 0
-    available_now: bool = False
+    seen_at_us: int = 0  # when Spark last showed that the query lives
+    restored_low_us: int | None = None  # the low watermark in the offset that the run started from
+    lost_reports: int = 0  # committed batches whose report a kill took away
+    complete_until_us: int | None = None  # as `spark/completion.py` has it; None: nothing is sure yet
+    begun_as: str | None = None  # until the run is tied, name or else id of its likely query; None: several are likely
+    begun_run_id: str | None = None  # until the run is tied, Spark's id of its likely run; None: several are likely
+    shares: bool = False  # its low watermark is the job's, which a coordinator publishes; see `cooperation.py`
+    shared_since_us: int = 0  # when the job's low watermark last rose, or else when the run began
+    available_now: bool = False  # its query ends when nothing is new, and Spark has not told the reader so
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
