@@ -41,13 +41,7 @@ _ROUND_SECONDS = 2.5  # two rounds of a coordinator, with a margin
 
 
 class Answers:
-    """The questions that a process may ask, a method each.
-
-    Args:
-        on_loop: runs work on the loop that owns the desks and the standing.
-        application: Spark's id of the application.
-        low_heard: set when a coordinator has published a low watermark.
-    """
+    """The questions that a process may ask, a method each; a coordinator's new low watermark sets `low_heard`."""
 
     def __init__(
         self, on_loop: OnLoop, desks: Desks, standing: Standing, application: str, low_heard: threading.Event

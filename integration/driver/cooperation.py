@@ -53,9 +53,8 @@ class Cooperation:
     ) -> None:
         assert job is None or client is not None, "a job is shared through a coordinator"
         self._now_us, self.job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
-        self._kept_here = OwnGroups(now_us)
-        self._kept_there = client
-        self._others: OwnGroups | CoordinatorClient = self._kept_here if client is None else client
+        self._client, self._own_groups = client, OwnGroups(now_us)
+        self._others: OwnGroups | CoordinatorClient = self._own_groups if client is None else client
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
     def shares(self, stream: Stream) -> bool:
@@ -86,8 +85,8 @@ class Cooperation:
             patience_us=run.watermarks.patience_us if run.shares else None,
             complete_until_us=run.complete_until_us,
         )
-        there = self._kept_there
-        return run.shares and there is not None and run.share(there.low_us(task), self._now_us())
+        client = self._client
+        return run.shares and client is not None and run.share(client.low_us(task), self._now_us())
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
         """Return how far a stream may be read now. A stream of a group is held until the run is known as a task."""
@@ -122,11 +121,11 @@ class Cooperation:
 
     def worth_waiting(self, run: StreamRun) -> bool:
         """Whether the newest report of the run may soon raise the low watermark of its job."""
-        low_us, there = run.sure_low_us, self._kept_there
+        low_us = run.sure_low_us
         return (
             run.shares
-            and there is not None
-            and there.connected
+            and self._client is not None
+            and self._client.connected
             and low_us is not None
             and not run.splits.has_backlog
             and (run.low_watermark_us is None or run.low_watermark_us < low_us)
@@ -134,37 +133,38 @@ class Cooperation:
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the groups that are kept in this driver, by name."""
-        return self._kept_here.statuses()
+        return self._own_groups.statuses()
 
     def link(self, run: StreamRun) -> CoordinatorLink | None:
         """The link of this run to a coordinator elsewhere, None without one."""
-        there = self._kept_there
-        if there is None or not self.takes_part(run.stream):
+        client = self._client
+        if client is None or not self.takes_part(run.stream):
             return None
         holds = run.shares or (run.stream.reads and run.stream.strategy.alignment is not None)
-        return CoordinatorLink(there.address, there.connected, there.since_us, there.why, holds)
+        return CoordinatorLink(client.address, client.connected, client.since_us, client.why, holds)
 
     def explain(self, run: StreamRun) -> str | None:
         """Say how other queries affect this run; None: no other query does."""
         if run.token not in self._tasks:
             return None
-        there = self._kept_there
-        if there is None:
+        client = self._client
+        if client is None:
             return self._explain_group(run)
-        where = f"the coordinator at {there.address}"
-        if not there.connected:
+        where = f"the coordinator at {client.address}"
+        if not client.connected:
             held = "the low watermark is held" if run.shares else "the group goes on without this stream"
-            return f"  others {where} does not answer ({there.why}): {held} meanwhile"
+            return f"  others {where} does not answer ({client.why}): {held} meanwhile"
         if not run.shares:
-            return f"  group  {where} keeps it: `lowmark explain --coordinator {there.address}`"
+            return f"  group  {where} keeps it: `lowmark explain --coordinator {client.address}`"
         alone = format_time_us(run.watermarks.low_watermark_us)
         return (
             f'  shared by all queries of job "{self.job}" through {where}; these splits alone would allow {alone}. '
-            f"`lowmark explain --coordinator {there.address}` names the query that holds it, even if this query is away"
+            f"`lowmark explain --coordinator {client.address}` names the query that holds it, "
+            "even if this query is away"
         )
 
     def _explain_group(self, run: StreamRun) -> str:
-        status, member = self._kept_here.standing(self._tasks[run.token])
+        status, member = self._own_groups.standing(self._tasks[run.token])
         ahead = "" if member.ahead_us is None else f"; this stream is {rough_duration_us(member.ahead_us)} ahead of it"
         obeys = (
             "It is read no further than the group allows"
@@ -179,10 +179,10 @@ class Cooperation:
         task = self._tasks.get(run.token)
         if params is None or task is None:
             return None
-        if self._kept_there is not None:
-            cap = self._kept_there.cap(task)
-            return Alignment(params.group, params.max_drift_us, cap, run.stream.reads, kept_at=self._kept_there.address)
-        status, member = self._kept_here.standing(task)
+        if self._client is not None:
+            cap = self._client.cap(task)
+            return Alignment(params.group, params.max_drift_us, cap, run.stream.reads, kept_at=self._client.address)
+        status, member = self._own_groups.standing(task)
         return Alignment(
             group=params.group,
             max_drift_us=params.max_drift_us,

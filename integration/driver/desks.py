@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class Desks:
-    """All desks of a service. Belongs to the loop of the service, which calls them.
-
-    Args:
-        notify: called with every new low watermark; must not block.
-    """
+    """All desks of a service. Belongs to the loop of the service, which calls them; `notify` as in `Runs`."""
 
     def __init__(
         self,

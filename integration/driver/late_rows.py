@@ -87,9 +87,7 @@ class LateRows:
         Args:
             df: the user's rows, checked by `wrap.check_input`, before they are measured.
 
-        Raises:
-            WrapRefused: what is asked cannot be done.
-            SessionUnfit: the DataFrame is that of a Spark Connect client.
+        Raises `WrapRefused`, and `SessionUnfit` for a client of Spark Connect.
         """
         self._check_columns(df, name)
         self._check_folder(name)

@@ -79,26 +79,15 @@ def marking_of(
 
 
 class Marking:
-    """The marks of one stream's queries.
-
-    Args:
-        time: name of the column with a row's time.
-        width_us, delay_us: see `Partitions`.
-        layout: name of a partition, as `strftime` takes it.
-        act: marks a partition; repeated until it returns.
-
-    Attributes:
-        metric: name of the observed metric, another one for each marking.
-        late_rows: rows that came to a marked partition, by the partition's name.
-    """
+    """The marks of one stream's queries; `act` marks a partition, and is repeated until it returns."""
 
     def __init__(
         self, stream: str, time: str, width_us: int, delay_us: int, layout: str, act: Callable[[DonePartition], object]
     ) -> None:
         self.stream, self._time, self._width_us, self._delay_us = stream, time, width_us, delay_us
-        self.metric = f"{_METRIC}{uuid.uuid4()}:{stream}"
+        self.metric = f"{_METRIC}{uuid.uuid4()}:{stream}"  # another one for each marking
         self._layout, self._act = layout, act
-        self.late_rows: dict[str, int] = {}
+        self.late_rows: dict[str, int] = {}  # that came to a marked partition, by the partition's name
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._query: Query | None = None
@@ -116,14 +105,11 @@ class Marking:
         return f"done-{hashlib.sha256(self.stream.encode()).hexdigest()[:16]}"
 
     def observe(self, df: DataFrame, *, counts: bool) -> DataFrame:
-        """Return the rows that the query writes with the measurement of their partitions.
+        """Return the rows that the query writes with the measurement of their partitions. Raises `WrapRefused`.
 
         Args:
             counts: whether this Spark can count rows by partition; without it a marked partition's late rows count as
                 one for each batch.
-
-        Raises:
-            WrapRefused: the time is no TIMESTAMP column.
         """
         from pyspark.sql import functions as F
 

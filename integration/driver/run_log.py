@@ -136,12 +136,8 @@ class HolderLog:
     _epoch: int = -1
 
     def look(self, stream: Stream, watermarks: SplitWatermarks, now_us: int, *, changed: bool) -> None:
-        """Log the holder and its reason once the split has held for `TOLD_AFTER_US`.
-
-        Args:
-            changed: whether the state of a split changed; if not, a grown epoch shows that the holder may have changed.
-        """
-        if changed or watermarks.epoch != self._epoch:
+        """Log the holder and its reason once the split has held for `TOLD_AFTER_US`."""
+        if changed or watermarks.epoch != self._epoch:  # otherwise the holder is the same
             self._epoch, before = watermarks.epoch, self._holder
             self._holder = watermarks.holder
             if self._holder != before:

@@ -165,7 +165,8 @@ class LowWatermarkService:
             from lowmark.integration.coordinator.access import Caller
             from lowmark.integration.coordinator.client import CoordinatorClient
 
-            files = map(_path, (coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key))
+            given = coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key
+            files = [None if path is None else Path(path) for path in given]
             self._client = CoordinatorClient(
                 Caller(coordinator, *files),
                 on_low=lambda *_: self._low_heard.set(),
@@ -879,10 +880,6 @@ class LowWatermarkService:
 def _stop(marking: Marking | None) -> None:
     if marking is not None:
         marking.stop()
-
-
-def _path(given: str | os.PathLike[str] | None) -> Path | None:
-    return None if given is None else Path(given)
 
 
 def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:

@@ -148,11 +148,7 @@ class StreamRun:
             change()
 
     def _take_whole(self, change: Callable[[], list[Effect]], what: str) -> bool:
-        """Make a change as a whole, or after two failures nothing of it; return whether the change was taken.
-
-        Args:
-            change: may be called again later.
-        """
+        """Make a change, which may be called again, as a whole or not at all; return whether it was taken."""
         try:
             return self._took_whole(change)
         except BaseException as failed:  # any error may leave the state half changed
