@@ -196,10 +196,7 @@ class Marking:
             )  # fmt: skip
 
     def name(self, number: int) -> str:
-        try:
-            return name_at(datetime_of(number * self._width_us), self._layout)
-        except OverflowError:
-            return f"#{number}"
+        return name_at(datetime_of(number * self._width_us), self._layout)
 
     def stop(self) -> None:
         """Make the marks that are due, a bounded time; what is left is in the checkpoint.

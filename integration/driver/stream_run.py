@@ -302,8 +302,12 @@ class StreamRun:
             )
 
         def change() -> list[Effect]:
-            known = measured()
-            return self._report(progress, sources, Measured() if known is None else known, planned_at_us, now_us)
+            known = measured() or Measured()
+            effects = self._take(self.splits.discover(sources), now_us)
+            self.stream.names.update(known.names)
+            reported = self.splits.report(known, progress, sources, planned_at_us=planned_at_us)
+            effects += self.handle(reported, now_us)
+            return effects + self._take(self.splits.conclude(sources), now_us)
 
         if self._take_whole(change, f"the report of batch {progress.batch_id}"):
             self._took(progress, sources, measured(), now_us)
@@ -311,20 +315,6 @@ class StreamRun:
             until_us = complete_until(low_us, progress.watermark_us, with_state=bool(progress.state_operators))
             if until_us is not None and (self.complete_until_us is None or until_us > self.complete_until_us):
                 self.complete_until_us = until_us
-
-    def _report(
-        self,
-        progress: Progress,
-        sources: Sequence[SourceProgress],
-        measured: Measured,
-        planned_at_us: int,
-        now_us: int,
-    ) -> list[Effect]:
-        effects = self._take(self.splits.discover(sources), now_us)
-        self.stream.names.update(measured.names)
-        reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
-        effects += self.handle(reported, now_us)
-        return effects + self._take(self.splits.conclude(sources), now_us)
 
     def _took(
         self, progress: Progress, sources: Sequence[SourceProgress], measured: Measured | None, now_us: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -270,14 +271,14 @@ def test_one_begins_again_from_the_last_whole_state_however_long_no_reader_asked
     for batch_id in range(3, 60):  # a listener brings them, as in a query with a long trigger
         fed.report(batch_id, a=batch_id * 10, b=batch_id * 10 + 5)
     assert len(fed.run._since) < 20
-    report = fed.run._report
+    conclude = fed.run.splits.conclude
 
-    def fails_once(*taken: Any) -> Any:
+    def fails_once(sources: Any) -> Iterator[Event]:
         monkeypatch.undo()
-        report(*taken)
+        yield from conclude(sources)
         raise Planted("at the end")
 
-    monkeypatch.setattr(fed.run, "_report", fails_once)
+    monkeypatch.setattr(fed.run.splits, "conclude", fails_once)
     fed.report(60, a=600, b=605, c=1)
 
     assert fed.run.low_watermark_us == 590 * SECOND
