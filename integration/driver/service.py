@@ -168,9 +168,7 @@ class LowWatermarkService:
             given = coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key
             files = [None if path is None else Path(path) for path in given]
             self._client = CoordinatorClient(
-                Caller(coordinator, *files),
-                on_low=lambda *_: self._low_heard.set(),
-                on_given_up=self._enqueue_refusal,
+                Caller(coordinator, *files), on_low=lambda *_: self._low_heard.set(), on_given_up=self._enqueue_refusal
             )
         self._session, self._spark = session_of(spark), spark
         self._stopping = False
@@ -690,11 +688,7 @@ class LowWatermarkService:
         self._call(lambda: self._desks.by_hand.take(request), f'mark splits of "{request.stream}" by hand')
 
     def set_strategy(
-        self,
-        name: str,
-        *,
-        delay: str | dt.timedelta | None = None,
-        idleness: str | dt.timedelta | None = None,
+        self, name: str, *, delay: str | dt.timedelta | None = None, idleness: str | dt.timedelta | None = None
     ) -> None:
         """Set delay and idleness in every running query on a stream, until the next start of the query.
 

@@ -74,32 +74,22 @@ def check_text(name: str, argument: str, given: object, example: str) -> None:
 def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> InputPlan:
     """Raises `WrapRefused` for a DataFrame that cannot be wrapped; returns the facts in the plan of another one."""
     if not df.isStreaming:
-        raise WrapRefused(
-            name,
-            "the DataFrame is not a stream",
-            "wrap what spark.readStream gives; a batch query has no watermark.",
-        )
+        hint = "wrap what spark.readStream gives; a batch query has no watermark."
+        raise WrapRefused(name, "the DataFrame is not a stream", hint)
     columns = df.columns
     twice = sorted({c for c in columns if columns.count(c) > 1})
     if twice:
-        raise WrapRefused(
-            name,
-            f"these columns exist twice: {', '.join(twice)}",
-            "rename or drop one of each before wrapping.",
-        )
+        hint = "rename or drop one of each before wrapping."
+        raise WrapRefused(name, f"these columns exist twice: {', '.join(twice)}", hint)
     taken = sorted(set(columns) & set(COLUMNS))
     if taken:
-        raise WrapRefused(
-            name, f"the column {taken[0]} has a name that lowmark uses itself", "rename it before wrapping."
-        )
+        fact = f"the column {taken[0]} has a name that lowmark uses itself"
+        raise WrapRefused(name, fact, "rename it before wrapping.")
     _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
     plan = session_of(df.sparkSession).input_plan(df)
     if plan.has_heartbeat:
-        raise WrapRefused(
-            name,
-            "this DataFrame is wrapped already, or comes from one that is",
-            "wrap a stream once, at its source; one wrapped DataFrame may feed several queries.",
-        )
+        hint = "wrap a stream once, at its source; one wrapped DataFrame may feed several queries."
+        raise WrapRefused(name, "this DataFrame is wrapped already, or comes from one that is", hint)
     if plan.has_watermark:
         raise WrapRefused(
             name,
@@ -118,11 +108,8 @@ def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: Waterm
     _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
     plan = session_of(df.sparkSession).input_plan(df)
     if plan.has_heartbeat:
-        raise WrapRefused(
-            name,
-            "this DataFrame is wrapped already",
-            "its status tells what an audit would; audit what is not wrapped.",
-        )
+        hint = "its status tells what an audit would; audit what is not wrapped."
+        raise WrapRefused(name, "this DataFrame is wrapped already", hint)
     return plan
 
 
@@ -148,11 +135,8 @@ def _check_event_time(schema: StructType, *, name: str, event_time: str, strateg
             if "." in event_time
             else "check the spelling."
         )
-        raise WrapRefused(
-            name,
-            f'event time column "{event_time}" does not exist; there are: {", ".join(sorted(types))}',
-            hint,
-        )
+        fact = f'event time column "{event_time}" does not exist; there are: {", ".join(sorted(types))}'
+        raise WrapRefused(name, fact, hint)
     if isinstance(kind, TimestampNTZType):
         raise WrapRefused(
             name,
