@@ -521,3 +521,15 @@ def test_a_fault_of_the_kafka_connector_is_told_from_one_of_the_query(caplog: py
     assert said.startswith('query q-1 on "orders": Spark\'s Kafka connector cannot report the batch that a restart ran')
     assert "SPARK-55271" in said
     assert said.endswith("start the query again.")
+
+
+def test_why_a_query_cannot_begin_is_said_although_its_stream_is_released_while_the_checkpoint_is_read() -> None:
+    queries: Any = NoQueries()
+    desks = desks_of(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    talk = desks.heartbeats.refuses("s")
+    next(talk)
+    desks.runs.streams.release("orders")
+    with pytest.raises(StopIteration) as over:
+        talk.send({"its checkpoint is of another query"})
+    assert over.value.value == 'stream "orders": its checkpoint is of another query'
