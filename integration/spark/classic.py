@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 from lowmark.sources.spark import prefer_own_python
 from lowmark.sources.spark.source import register_class
 
-from . import forgotten, logical_plan, native_state, workers
-from .available_now import AvailableNow, Told
-from .listener import QueryEvents
+from . import handover, listener, logical_plan, workers
+from .available_now import let_it_end
 from .progress import Progress
 from .queries import RunningQuery
-from .sessions import Answer, Enqueue, InputPlan, Query
+from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
@@ -30,8 +30,11 @@ class JavaEvent:
     """An event of the JVM, see `QueryEvent`. Each field is a call into the JVM, so a field is read at its use."""
 
     def __init__(self, kind: str, event: JavaObject) -> None:
-        self._event = event
-        self._told: JavaObject = event.progress() if kind == "progress" else event
+        self._kind, self._event = kind, event
+
+    @cached_property
+    def _told(self) -> JavaObject:
+        return self._event.progress() if self._kind == "progress" else self._event
 
     @property
     def query_id(self) -> str:
@@ -61,7 +64,7 @@ class ClassicSession:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self._listener: QueryEvents | None = None
+        self._listener: JavaObject | None = None
 
     @property
     def application(self) -> str:
@@ -100,26 +103,29 @@ class ClassicSession:
         self,
         enqueue: Enqueue,
         keep: Callable[[Query], None],
-        available_now: Told,
+        ending: HearOfEnding,
         answer: Answer,  # noqa: ARG002  # the readers reach the service's socket
     ) -> None:
         spark = self.spark
         prefer_own_python(spark)  # first, because Spark remembers it when the heartbeat's source is registered
         register_class(spark, HeartbeatSource)
-        ending = AvailableNow(spark, available_now)
 
         def begin(event: JavaObject) -> None:
             # In Spark's thread, because the query may end before the loop takes the event.
             query = spark._jsparkSession.streams().get(event.id())
             if query is None:
                 return  # it has ended already
-            keep(RunningQuery.of(spark, query))
-            ending.begin(query)
-            native_state.take_over(spark, query)
-            forgotten.warn_of_forgotten_heartbeat(spark, query)
+            known = RunningQuery.of(spark, query)
+            keep(known)
+            streams = known.streams()
+            let_it_end(spark, query, streams, ending)
+            if streams:
+                handover.take_over_state(query, known.farewells)
+            else:
+                handover.warn_of_forgotten_heartbeat(query, known.farewells)
 
-        self._listener = QueryEvents(lambda kind, event: enqueue(kind, JavaEvent(kind, event)), begin)
-        spark.streams.addListener(self._listener)
+        events = listener.QueryEvents(lambda kind, event: enqueue(kind, JavaEvent(kind, event)), begin)
+        self._listener = listener.listen(spark, events)
 
     def running(self) -> Iterator[RunningQuery]:
         for query in self.spark.streams.active:
@@ -136,7 +142,7 @@ class ClassicSession:
         if self._listener is None:
             return
         try:
-            self.spark.streams.removeListener(self._listener)
+            self.spark._jsparkSession.streams().removeListener(self._listener)
         except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
             log.debug("could not remove the listener: %s", gone)
 

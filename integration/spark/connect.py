@@ -26,11 +26,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryListener
 
 from . import plan_text
-from .available_now import Told as ToldEnding
 from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
 from .faults import WATERMARK_POLICY
 from .relay import END_SECONDS, Relay
-from .sessions import Answer, Enqueue, InputPlan, Query
+from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query
 from .workers import unfit_server
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class ConnectSession:
         self,
         enqueue: Enqueue,
         keep: Callable[[Query], None],
-        available_now: ToldEnding,  # noqa: ARG002  # only before 4.2
+        ending: HearOfEnding,  # noqa: ARG002  # only before 4.2
         answer: Answer,
     ) -> None:
         spark = self.spark

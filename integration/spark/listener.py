@@ -1,8 +1,8 @@
 """Spark's listener, reduced to one duty: put each event into the service's queue and return.
 
 Spark delivers all listeners' events through one bounded queue that task events fill, too; a slow callback would
-make Spark drop progress events. So this callback reads no field of an event: the loop reads it later. The base class
-would first rebuild the whole event in Python, with some forty calls into the JVM per batch.
+make Spark drop progress events. So this callback reads no field of an event: the loop reads it later. pyspark's own
+listener would first rebuild the whole event in Python, with some forty calls into the JVM per batch.
 """
 
 from __future__ import annotations
@@ -11,60 +11,25 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pyspark
 from lowmark.integration.errors import SessionUnfit
 from lowmark.sources.spark.versions import NEWEST_TRIED
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("lowmark")
 
-Enqueue = Callable[[str, "JavaObject"], None]
-Begin = Callable[["JavaObject"], None]
 
-
-class QueryEvents(StreamingQueryListener):
-    """Passes events on as (kind, Java event); kinds are "started", "progress", "idle" and "terminated".
+class QueryEvents:
+    """Implements Spark's Java interface for Python listeners.
 
     Args:
-        enqueue: takes an event and returns at once.
+        enqueue: takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once.
         begin: called with the start event of a query in the query's own thread, which waits for the call.
     """
 
-    def __init__(self, enqueue: Enqueue, begin: Begin = lambda _: None) -> None:
-        self._enqueue, self._begin = enqueue, begin
-
-    @property
-    def _jlistener(self) -> JavaObject:
-        if not hasattr(self, "_jlistenerobj"):
-            jvm: Any = pyspark.SparkContext._jvm
-            events = _JavaEvents(self._enqueue, self._begin)
-            try:
-                self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(events)
-            except TypeError as missing:  # py4j takes the name of a class that is not there for a package
-                raise SessionUnfit(
-                    "LowWatermarkService needs Spark's class PythonStreamingQueryListenerWrapper",
-                    f"Spark {pyspark.__version__} without it",
-                    f"use a version of Spark that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}.",
-                ) from missing
-        return self._jlistenerobj
-
-    # Spark calls the methods of _JavaEvents instead; these satisfy the abstract class.
-    def onQueryStarted(self, event: Any) -> None: ...
-
-    def onQueryProgress(self, event: Any) -> None: ...
-
-    def onQueryIdle(self, event: Any) -> None: ...
-
-    def onQueryTerminated(self, event: Any) -> None: ...
-
-
-class _JavaEvents:
-    """Implements Spark's Java interface for Python listeners."""
-
-    def __init__(self, enqueue: Enqueue, begin: Begin = lambda _: None) -> None:
+    def __init__(self, enqueue: Callable[[str, JavaObject], None], begin: Callable[[JavaObject], None]) -> None:
         self._enqueue, self._begin = enqueue, begin
 
     def onQueryStarted(self, event: JavaObject) -> None:
@@ -83,5 +48,23 @@ class _JavaEvents:
     def onQueryTerminated(self, event: JavaObject) -> None:
         self._enqueue("terminated", event)
 
-    class Java:
+    class Java:  # noqa: D106  # read by py4j
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+
+
+def listen(spark: SparkSession, events: QueryEvents) -> JavaObject:
+    """Pass the events of a session's queries on, and return Spark's listener, by which they are removed again."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    jvm: Any = spark._jvm
+    try:
+        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(events)
+    except TypeError as missing:  # py4j takes the name of a class that is not there for a package
+        raise SessionUnfit(
+            "LowWatermarkService needs Spark's class PythonStreamingQueryListenerWrapper",
+            f"Spark {spark.version} without it",
+            f"use a version of Spark that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}.",
+        ) from missing
+    spark._jsparkSession.streams().addListener(listener)
+    return listener

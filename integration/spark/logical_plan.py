@@ -27,7 +27,7 @@ def analyzed(df: DataFrame) -> JavaObject:
 def nodes(plan: JavaObject) -> Iterator[JavaObject]:
     """Yield every node of a plan, parents first."""
     yield plan
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from nodes(child)
 
 
@@ -38,12 +38,12 @@ def has_watermark(plan: JavaObject) -> bool:
 
 def keeps_rows(plan: JavaObject) -> bool:
     """True if every row of the plan's sources comes out of it: it only chooses and computes columns."""
-    return all(node.nodeName() in _ROW_BY_ROW or not _items(node.children()) for node in nodes(plan))
+    return all(node.nodeName() in _ROW_BY_ROW or not items(node.children()) for node in nodes(plan))
 
 
 def has_heartbeat(plan: JavaObject) -> bool:
     """True if a heartbeat of any service's wrapped stream is among the plan's sources."""
-    return any(_is_heartbeat(leaf) for leaf in _items(plan.collectLeaves()))
+    return any(_is_heartbeat(leaf) for leaf in items(plan.collectLeaves()))
 
 
 def _is_heartbeat(leaf: JavaObject) -> bool:
@@ -102,14 +102,14 @@ def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for node in nodes(plan):
         if node.nodeName() == "Union":
-            rows, *others = (_streaming_leaves(child) for child in _items(node.children()))
+            rows, *others = (_streaming_leaves(child) for child in items(node.children()))
             if len(others) == 1 and len(others[0]) == 1 and _is_heartbeat(others[0][0]):
                 found[_place(others[0][0], sources)] = sorted({_place(leaf, sources) for leaf in rows})
     return found
 
 
 def _streaming_leaves(plan: JavaObject) -> list[JavaObject]:
-    return [leaf for leaf in _items(plan.collectLeaves()) if leaf.isStreaming()]
+    return [leaf for leaf in items(plan.collectLeaves()) if leaf.isStreaming()]
 
 
 def _sources(plan: JavaObject) -> list[JavaObject]:
@@ -128,7 +128,7 @@ def _place(leaf: JavaObject, leaves: list[JavaObject]) -> int:
 def joins_streams(plan: JavaObject) -> bool:
     """True if two streams are joined somewhere in the plan."""
     return any(
-        node.nodeName() == "Join" and all(child.isStreaming() for child in _items(node.children()))
+        node.nodeName() == "Join" and all(child.isStreaming() for child in items(node.children()))
         for node in nodes(plan)
     )
 
@@ -140,17 +140,11 @@ def kafka_columns(plan: JavaObject) -> frozenset[str]:
     """
     kafka = {
         attribute.exprId().toString()
-        for leaf in _items(plan.collectLeaves())
+        for leaf in items(plan.collectLeaves())
         if leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == "kafka"
-        for attribute in _items(leaf.output())
+        for attribute in items(leaf.output())
     }
-    return frozenset(a.name() for a in _items(plan.output()) if a.exprId().toString() in kafka)
-
-
-def stream_ids(plan: JavaObject) -> list[str]:
-    """Return the ids of the streams of any service whose heartbeat is in a query's plan."""
-    names = [node.name() for node in nodes(plan) if node.nodeName() == "CollectMetrics"]
-    return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
+    return frozenset(a.name() for a in items(plan.output()) if a.exprId().toString() in kafka)
 
 
 def withholds_rows(plan: JavaObject) -> bool:
@@ -159,9 +153,10 @@ def withholds_rows(plan: JavaObject) -> bool:
         leaf.nodeName().startswith("StreamingRelationV2")
         and leaf.sourceName() == "kafka"
         and leaf.extraOptions().containsKey("minOffsetsPerTrigger")
-        for leaf in _items(plan.collectLeaves())
+        for leaf in items(plan.collectLeaves())
     )
 
 
-def _items(seq: Any) -> list[JavaObject]:
+def items(seq: Any) -> list[JavaObject]:
+    """The elements of a Scala sequence."""
     return [seq.apply(i) for i in range(seq.size())]

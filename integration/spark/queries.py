@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from . import late, logical_plan
-from .available_now import Told
 from .checkpoint import FarewellFiles
 from .faults import WATERMARK_POLICY, fault_of
 from .progress import Progress
-from .sessions import Answer, Enqueue, Query, Session
+from .sessions import Answer, Enqueue, HearOfEnding, Query, Session
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -141,13 +140,11 @@ class Queries:
 
     Args:
         enqueue: takes each event of Spark's listeners.
-        available_now: hears of queries that end by themselves but whose readers Spark has not told so; see
-            `AvailableNow`.
         answer: answers the heartbeat readers that cannot ask the service themselves.
     """
 
-    def __init__(self, enqueue: Enqueue, available_now: Told, answer: Answer) -> None:
-        self._enqueue, self._available_now, self._answer = enqueue, available_now, answer
+    def __init__(self, enqueue: Enqueue, ending: HearOfEnding, answer: Answer) -> None:
+        self._enqueue, self._ending, self._answer = enqueue, ending, answer
         self._sessions: list[Session] = []
         self._running: dict[str, Query] = {}
         self._late: set[str] = set()  # ids of the streams with a column of late rows
@@ -160,7 +157,7 @@ class Queries:
         for known in self._sessions:
             if known.is_of(session.spark):
                 return known
-        session.listen(self._enqueue, self._begin, self._available_now, self._answer)
+        session.listen(self._enqueue, self._begin, self._ending, self._answer)
         self._sessions.append(session)
         return session
 

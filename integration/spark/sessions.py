@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lowmark.watermark import WatermarkStrategy
     from pyspark.sql import DataFrame, SparkSession
 
-    from .available_now import Told
     from .checkpoint import Farewell
     from .offset_log import OffsetEntry
     from .progress import Progress
@@ -143,6 +142,9 @@ Enqueue = Callable[[str, QueryEvent], None]
 """Takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once."""
 Answer = Callable[["HeartbeatRequest"], "HeartbeatReply"]
 """Answers a heartbeat reader."""
+HearOfEnding = Callable[[Sequence[str], "str | None"], None]
+"""Hears of a query with AvailableNow before its first batch where Spark does not tell its readers: the ids of its
+streams, and the fault if lowmark cannot make the query end by itself."""
 
 
 class Session(Protocol):
@@ -190,12 +192,11 @@ class Session(Protocol):
         """Return where the heartbeat reader of a stream asks, for a service that listens at `service`."""
         ...
 
-    def listen(self, enqueue: Enqueue, keep: Callable[[Query], None], available_now: Told, answer: Answer) -> None:
+    def listen(self, enqueue: Enqueue, keep: Callable[[Query], None], ending: HearOfEnding, answer: Answer) -> None:
         """Make the heartbeat's source known to the session, and hear of its queries from now on.
 
         Args:
             keep: called with each query that begins, before the query may end.
-            available_now: see `AvailableNow`.
             answer: answers the heartbeat readers that cannot ask the service themselves.
         """
         ...

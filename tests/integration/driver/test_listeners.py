@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
-import pyspark
 import pytest
 from lowmark.integration.driver.listeners import Listeners
 from lowmark.integration.errors import SessionUnfit
-from lowmark.integration.spark.listener import QueryEvents
+from lowmark.integration.spark.listener import QueryEvents, listen
 from lowmark.watermark import LowWatermarkListener, NotifyNewLowWatermark
 
 from tests.servers.local import wait_until
@@ -57,12 +57,12 @@ def test_an_error_of_the_thread_that_calls_listeners_does_not_end_the_calls(monk
     assert hears.lows == [2]
 
 
-def test_a_spark_without_the_listener_is_refused_with_the_versions_that_have_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_spark_without_the_listener_is_refused_with_the_versions_that_have_it() -> None:
     # py4j returns an object that cannot be called for a class that is not there.
-    monkeypatch.setattr(
-        pyspark.SparkContext, "_jvm", SimpleNamespace(PythonStreamingQueryListenerWrapper=object()), raising=False
-    )
+    package: Any = SimpleNamespace(PythonStreamingQueryListenerWrapper=object())
+    for name in ("streaming", "sql", "spark", "apache", "org"):
+        package = SimpleNamespace(**{name: package})
+    context = SimpleNamespace(_gateway=SimpleNamespace(_callback_server=object()))
+    spark: Any = SimpleNamespace(version="4.9", sparkContext=context, _jvm=package)
     with pytest.raises(SessionUnfit, match=r"PythonStreamingQueryListenerWrapper, got Spark .* without it\. Hint: use"):
-        _ = QueryEvents(lambda _kind, _event: None)._jlistener
+        listen(spark, QueryEvents(lambda _kind, _event: None, lambda _: None))
