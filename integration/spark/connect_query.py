@@ -28,10 +28,8 @@ _REMEMBERED = 100
 class ClientCheckpoint:
     """The memory of a client, instead of files in a query's checkpoint; see `Checkpoint`.
 
-    The farewells are this process's, and shared by all of its queries.
-
     Args:
-        left: token of a run -> its farewell.
+        left: token of a run -> its farewell; shared by all queries of this process.
     """
 
     checkpoint = "the checkpoint"
@@ -80,14 +78,11 @@ def _no_checkpoint(action: str) -> SessionUnfit:
 
 
 class ConnectQuery:
-    """One run of one query, as the events of the client's listener tell it; a `Query`.
+    """See `Query`.
 
     Args:
         explained: returns Spark's plan of a running query as text, by the query's id.
         setting: returns a setting of the session.
-        query_id, run_id: Spark's names of it.
-        name: the user's name for it.
-        farewells: see `ClientCheckpoint`.
         silence: says for how long the server has not answered; None: it answers.
     """
 
@@ -110,6 +105,7 @@ class ConnectQuery:
         self._streams: dict[str, None] = {}
 
     def expect(self, progress: Progress) -> None:
+        """Learn of a batch that `newest` does not return yet."""
         self.name, self.farewells.begins = progress.name, progress
         for metric in progress.observed_metrics:
             owner, _, rest = metric.partition(":")
@@ -118,7 +114,7 @@ class ConnectQuery:
                 self._streams[stream_id] = None
 
     def look(self) -> None:
-        """Read the plan of the running query; ask the server only until it was read once."""
+        """Ask the server for the plan of the running query, until it was read once."""
         if self.active and not self._plan:
             self._policy = self._setting(WATERMARK_POLICY, "min")
             self._plan = plan_text.nodes(self._explained(self.query_id))
@@ -133,6 +129,7 @@ class ConnectQuery:
         return self._silence()
 
     def take(self, progress: Progress) -> None:
+        """Let a batch be the newest."""
         self._batches.append(progress)
 
     def end(self) -> None:
@@ -158,10 +155,10 @@ class ConnectQuery:
         return frozenset()
 
     def stream_sources(self) -> Mapping[int, Sequence[int]]:
-        """Return each heartbeat's sources, read off the plan.
+        """Read each heartbeat's sources off the plan.
 
-        Without a plan that fits the progress, as after an end with the first batch: the sources since the heartbeat
-        before, because a union lists its rows first.
+        Without a plan that fits the progress, as after an end with the first batch, they are the sources since the
+        heartbeat before, because a union lists its rows first.
         """
         if (placed := self._placed()) is not None:
             return placed
@@ -174,7 +171,7 @@ class ConnectQuery:
         return found
 
     def _placed(self) -> dict[int, list[int]] | None:
-        """The sources of each heartbeat by the plan; None: the plan is unknown or does not fit the progress."""
+        """None: the plan is unknown or does not fit the progress."""
         newest = self.newest()
         found, number = plan_text.stream_sources(self._plan)
         if newest is None or number != len(newest.sources):

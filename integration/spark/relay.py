@@ -9,13 +9,14 @@ unchanged answer is told again every few seconds, because the reader takes the c
 from __future__ import annotations
 
 import logging
-import queue
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
+import msgspec
 from lowmark.integration.errors import ServiceStopped, UnreadableHeartbeat, UnreadableReport
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
@@ -25,10 +26,10 @@ from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import LowmarkError
 
 from .progress import Progress
-from .sessions import Answer, Enqueue, Query
+from .sessions import Answer, Enqueue
 
 if TYPE_CHECKING:
-    from .connect_query import ClientEvent
+    from .connect_query import ClientEvent, ConnectQuery
 
 log = logging.getLogger("lowmark")
 
@@ -42,72 +43,23 @@ Tell = Callable[[str, str, "Told | None"], None]
 """Takes an answer to the server's host: (id of the stream, token of the reader, answer, None: remove the answer)."""
 
 
-class Taker(Query, Protocol):
-    """A query that learns of its batches from events."""
-
-    def expect(self, progress: Progress) -> None:
-        """Learn of a batch that `newest` does not return yet."""
-        ...
-
-    def look(self) -> None:
-        """Ask the server for the facts that the service will need of the query."""
-        ...
-
-    def take(self, progress: Progress) -> None:
-        """Let a batch be the newest."""
-        ...
-
-    def end(self) -> None: ...
-
-
 @dataclass
 class _Reader:
-    """A heartbeat reader on the server's host.
-
-    Attributes:
-        before: the batch before its first one.
-        begun: the service has its run.
-        batches: number of its batches that the service knows.
-        answered: the newest answer and the number of batches it knows.
-        told: the newest answer that the server has.
-        told_at: monotonic time when the server took an answer.
-    """
+    """A heartbeat reader on the server's host."""
 
     stream_id: str
-    query: Taker
-    before: int
-    begun: bool = False
-    batches: int = 0
-    answered: Told | None = None
-    told: Told | None = None
-    told_at: float = 0.0
+    query: ConnectQuery
+    before: int  # the batch before its first one
+    begun: bool = False  # the service has its run
+    batches: int = 0  # that the service knows
+    answered: Told | None = None  # the newest answer, and the number of batches it knows
+    told: Told | None = None  # the newest answer that the server has
+    told_at: float = 0.0  # monotonic time when the server took it
 
-
-class ServerClock:
-    """Turns times of the server's clock into this process's monotonic time.
-
-    Both clocks differ, and an event takes a while to come. The least difference seen has the shortest way in it.
-
-    >>> clock = ServerClock()
-    >>> clock.see(server_us=1_000, here_us=51_000)
-    >>> clock.see(server_us=2_000, here_us=42_000)
-    >>> clock.here(3_000)
-    43000
-    """
-
-    def __init__(self) -> None:
-        self._difference_us: int | None = None
-
-    def see(self, *, server_us: int, here_us: int) -> None:
-        """Take that an event of the server's time is here now."""
-        difference_us = here_us - server_us
-        if self._difference_us is None or difference_us < self._difference_us:
-            self._difference_us = difference_us
-
-    def here(self, server_us: int) -> int:
-        """Return a time of the server's clock as monotonic time here."""
-        assert self._difference_us is not None, "asked before it has seen an event"
-        return server_us + self._difference_us
+    @property
+    def refused(self) -> bool:
+        """Whether it ends with its answer."""
+        return self.answered is not None and self.answered.reply.refusal is not None
 
 
 class Relay:
@@ -133,23 +85,23 @@ class Relay:
         self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
         self._sign = sign
         self._spoke_at = time.monotonic()
-        self._events: queue.SimpleQueue[tuple[str, ClientEvent, Taker] | None] = queue.SimpleQueue()
+        self._events: SimpleQueue[tuple[str, ClientEvent, ConnectQuery] | None] = SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token
-        self._clock = ServerClock()
+        self._ahead_us: int | None = None  # of this process's monotonic time over the server's clock
         self._asked_since: float | None = None  # the first call to the server without an answer
         self._error: str | None = None  # of the newest call since then
         self._warned = False
         self._worker = Worker("lowmark-relay", self._run)
         self._worker.start()
 
-    def put(self, kind: str, event: ClientEvent, taker: Taker) -> None:
+    def put(self, kind: str, event: ClientEvent, query: ConnectQuery) -> None:
         """Take an event of the listener, and return at once."""
-        self._events.put((kind, event, taker))
+        self._events.put((kind, event, query))
 
-    def take(self, kind: str, event: ClientEvent, taker: Taker) -> None:
+    def take(self, kind: str, event: ClientEvent, query: ConnectQuery) -> None:
         """Take an event before those that wait. Only `look` may call this, on the relay's thread."""
         try:
-            self._take(kind, event, taker)
+            self._take(kind, event, query)
         except Exception:
             log.exception("could not take an event of a query; the watermark holds until the next batch")
 
@@ -186,7 +138,7 @@ class Relay:
                 taken = self._events.get(timeout=max(0.0, ticks_at - time.monotonic()))
                 if taken is None:
                     return
-            except queue.Empty:
+            except Empty:
                 ticks_at, taken = time.monotonic() + _TICK_SECONDS, None
             try:
                 self._tick() if taken is None else self._take(*taken)
@@ -200,47 +152,47 @@ class Relay:
             if reader.begun:
                 self._ask(token, reader)
 
-    def _take(self, kind: str, event: ClientEvent, taker: Taker) -> None:
-        match kind:
-            case "progress":
-                try:
-                    self._take_batch(event.progress(), taker)
-                except (UnreadableReport, UnreadableHeartbeat) as unreadable:
-                    self._refuse(event, taker, unreadable)
-                    return
-            case "terminated":
-                taker.end()
+    def _take(self, kind: str, event: ClientEvent, query: ConnectQuery) -> None:
+        if kind == "progress":
+            try:
+                self._take_batch(event.progress(), query)
+            except (UnreadableReport, UnreadableHeartbeat) as unreadable:
+                self._refuse(event, query, unreadable)
+                return
+        elif kind == "terminated":
+            query.end()
         self._enqueue(kind, event)
         if kind == "terminated":
-            for token in [token for token, reader in self._readers.items() if reader.query is taker]:
+            for token in [token for token, reader in self._readers.items() if reader.query is query]:
                 self._remove(token)
 
-    def _take_batch(self, progress: Progress, taker: Taker) -> None:
-        if (newest := taker.newest()) is not None:
+    def _take_batch(self, progress: Progress, query: ConnectQuery) -> None:
+        if (newest := query.newest()) is not None:
             if progress.batch_id <= newest.batch_id:
                 return  # after a break both the listener and the history of the query tell of a batch
             if progress.timestamp < newest.timestamp:
-                self._clock = ServerClock()  # the server's clock was set back
-        now_us = monotonic_us()
+                self._ahead_us = None  # the server's clock was set back
         began_us = progress.began_us
         took_us = progress.duration_ms.get("triggerExecution", 0) * 1_000
-        self._clock.see(server_us=began_us + took_us, here_us=now_us)
-        taker.expect(progress)
-        self._meet_readers(progress, taker)
+        ahead_us = monotonic_us() - (began_us + took_us)
+        # An event takes a while to come, and the least difference has the shortest way in it.
+        self._ahead_us = ahead_us = ahead_us if self._ahead_us is None else min(ahead_us, self._ahead_us)
+        query.expect(progress)
+        self._meet_readers(progress, query)
         try:
             with self.asking():  # here and not in the service's loop, which no server may hold
-                taker.look()
+                query.look()
         except Exception as failed:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
             log.warning("the plan of query %s cannot be read: %s", progress.id, _first_line(failed))
-        taker.take(progress)
+        query.take(progress)
         for _, end in progress.heartbeats():
             if (known := self._readers.get(end.token or "")) is not None:
                 known.batches = progress.batch_id - known.before
-                self._ask(str(end.token), known, planned_at_us=self._clock.here(began_us))
+                self._ask(str(end.token), known, planned_at_us=began_us + ahead_us)
 
-    def _meet_readers(self, progress: Progress, taker: Taker) -> None:
+    def _meet_readers(self, progress: Progress, query: ConnectQuery) -> None:
         """Begin the runs of readers that no batch had before."""
-        mine = {self._streams[each]: each for each in taker.streams() if each in self._streams}
+        mine = {self._streams[each]: each for each in query.streams() if each in self._streams}
         for index, end in progress.heartbeats():
             stream_id = mine.get(end.stream)
             if stream_id is None or end.token is None:
@@ -249,60 +201,59 @@ class Relay:
             before = None if resumes is None else resumes.token
             if end.token not in self._readers:
                 # A restart runs a batch again under the offset of the reader before; its own reader comes next.
-                if before == end.token and taker.newest() is None:
+                if before == end.token and query.newest() is None:
                     continue
-                self._readers[end.token] = _Reader(stream_id, taker, before=progress.batch_id - 1)
+                self._readers[end.token] = _Reader(stream_id, query, before=progress.batch_id - 1)
             reader = self._readers[end.token]
             if not reader.begun:
-                self._ask(end.token, reader, begins=end, resumes=resumes)
+                if not reader.refused:
+                    self._begin(reader, end.token, end, resumes)
                 reader.begun = True  # last, because after an error its run has to begin yet
             if before is not None and before != end.token and before in self._readers:
                 self._remove(before)  # that reader is gone: its query was started again in its first batch
 
-    def _refuse(self, event: ClientEvent, taker: Taker, unreadable: LowmarkError) -> None:
+    def _refuse(self, event: ClientEvent, query: ConnectQuery, unreadable: LowmarkError) -> None:
         """End a query, because its next report would be no better, and the watermark would hold for ever."""
         why = f"the report of batch {event.batch_id} cannot be read. {unreadable}"
         log.error("query %s: %s", event.query_id, why)
         mine = {name: stream_id for stream_id, name in tuple(self._streams.items())}
         for name, token in event.readers():
             if name in mine:
-                reader = self._readers.setdefault(token, _Reader(mine[name], taker, before=event.batch_id - 1))
+                reader = self._readers.setdefault(token, _Reader(mine[name], query, before=event.batch_id - 1))
                 refused = HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=f'stream "{name}": {why}')
                 reader.answered = Told(refused, event.batch_id - reader.before)
 
-    def _ask(
-        self,
-        token: str,
-        reader: _Reader,
-        *,
-        planned_at_us: int | None = None,
-        begins: HeartbeatOffset | None = None,
-        resumes: HeartbeatOffset | None = None,
-    ) -> None:
-        if reader.answered is not None and reader.answered.reply.refusal is not None:
-            return  # the reader ends with this answer
-        request = HeartbeatRequest(stream_id=reader.stream_id, token=token, planned_at_us=planned_at_us)
-        if begins is not None:
-            request = HeartbeatRequest(
+    def _begin(self, reader: _Reader, token: str, offset: HeartbeatOffset, resumes: HeartbeatOffset | None) -> None:
+        """Ask a reader's first question, by its first offset and the one that it was started from."""
+        self._reply(
+            HeartbeatRequest(
                 stream_id=reader.stream_id,
                 token=token,
                 resumes=None if resumes is None else resumes.token,
                 first=True,
-                epoch=begins.epoch,
-                state=begins.state,
-                low_watermark_us=begins.low_us,
+                epoch=offset.epoch,
+                state=offset.state,
+                low_watermark_us=offset.low_us,
                 split=None if resumes is None else resumes.split,  # in its own offset the reader tells its own
             )
+        )
+
+    def _ask(self, token: str, reader: _Reader, *, planned_at_us: int | None = None) -> None:
+        if reader.refused:
+            return
+        reply = self._reply(HeartbeatRequest(stream_id=reader.stream_id, token=token, planned_at_us=planned_at_us))
+        if reply is not None:
+            # `wake_at_us` is a time of this host.
+            reader.answered = Told(msgspec.structs.replace(reply, wake_at_us=None), reader.batches)
+
+    def _reply(self, request: HeartbeatRequest) -> HeartbeatReply | None:
+        """Return the service's answer; None: the query keeps its watermark."""
         try:
-            reply = self._answer(request)
+            return self._answer(request)
         except (ServiceStopped, WorkerDied):
-            return  # the query keeps its watermark
+            return None
         except LowmarkError as refused:  # otherwise the query would read on while its watermark holds for ever
-            reply = HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(refused))
-        if begins is None:
-            # Without `wake_at_us`, which is a time of this host.
-            still = HeartbeatReply(reply.low_watermark_us, reply.epoch, reply.state, refusal=reply.refusal)
-            reader.answered = Told(still, reader.batches)
+            return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(refused))
 
     def _tell_all(self) -> None:
         for token, reader in self._readers.items():
