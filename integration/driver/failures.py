@@ -113,7 +113,7 @@ def _meaning(failure: str) -> str | None:
 def conflict_of(query: Query, streams: Mapping[str, Stream]) -> str | None:
     """Say why a query without a finished batch cannot go on from its checkpoint; None if lowmark is not the reason."""
     try:
-        placed = query.heartbeats()
+        placed = query.heartbeats
         if placed and not any(stream_id in streams for stream_id, _ in placed):
             return None  # a query of another service
         # For a heartbeat of another service in the same query, only its place is known.

@@ -43,23 +43,18 @@ class CheckpointFiles(Protocol):
     @property
     def root(self) -> str:
         """The root as text for people."""
-        ...
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder; empty if the folder does not exist."""
-        ...
 
     def read(self, path: str) -> str | None:
         """The text of a file; None if the file does not exist. Raises `UnicodeDecodeError` if the file is no text."""
-        ...
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder exists."""
-        ...
 
     def age_seconds(self, path: str) -> float | None:
         """Seconds since a file was written, by its file system's clock and this machine's; None without the file."""
-        ...
 
 
 class CheckpointStore(CheckpointFiles, Protocol):
@@ -70,15 +65,12 @@ class CheckpointStore(CheckpointFiles, Protocol):
 
     def write(self, path: str, text: str) -> None:
         """Write a file or replace its text, as a whole or not at all."""
-        ...
 
     def remove(self, path: str) -> None:
         """Delete a file if it exists."""
-        ...
 
     def move(self, source: str, target: str) -> None:
         """Rename a folder, possibly onto an empty folder; may be repeated after an interruption."""
-        ...
 
 
 def batches(store: CheckpointFiles, log: str) -> list[int]:

@@ -27,7 +27,7 @@ log = logging.getLogger("lowmark")
 
 
 class JavaEvent:
-    """An event of the JVM, see `QueryEvent`. Each field is a call into the JVM, so a field is read at its use."""
+    """See `QueryEvent`. Each field is a call into the JVM, so a field is read at its use."""
 
     def __init__(self, kind: str, event: JavaObject) -> None:
         self._kind, self._event = kind, event
@@ -86,15 +86,7 @@ class ClassicSession:
         workers.check(self.spark, workers.needed(strategy, source))
 
     def input_plan(self, df: DataFrame) -> InputPlan:
-        plan = logical_plan.analyzed(df)
-        return InputPlan(
-            has_heartbeat=logical_plan.has_heartbeat(plan),
-            has_watermark=logical_plan.has_watermark(plan),
-            sources=logical_plan.count_sources(plan),
-            kafka_columns=logical_plan.kafka_columns(plan),
-            withholds_rows=logical_plan.withholds_rows(plan),
-            keeps_rows=logical_plan.keeps_rows(plan),
-        )
+        return logical_plan.input_plan(df._jdf.queryExecution().analyzed())
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # one for all
         return service

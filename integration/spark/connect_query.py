@@ -145,6 +145,7 @@ class ConnectQuery:
     def streams(self) -> list[str]:
         return [*self._streams]
 
+    @property
     def heartbeats(self) -> list[tuple[str, list[int]]]:
         return []  # before the first batch nothing is known, and later nobody asks
 

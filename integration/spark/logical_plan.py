@@ -6,22 +6,18 @@ without the package: a class that moves keeps its node name, and a renamed class
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.transport.heartbeat import FORMAT
 
+from .sessions import InputPlan
+
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
-    from pyspark.sql import DataFrame
 
-
-_ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
-
-
-def analyzed(df: DataFrame) -> JavaObject:
-    """Return the analyzed logical plan of a DataFrame."""
-    return df._jdf.queryExecution().analyzed()
+ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
+"""The nodes out of which every row of their children comes."""
 
 
 def nodes(plan: JavaObject) -> Iterator[JavaObject]:
@@ -31,23 +27,31 @@ def nodes(plan: JavaObject) -> Iterator[JavaObject]:
         yield from nodes(child)
 
 
+def input_plan(plan: JavaObject) -> InputPlan:
+    """Return the facts in the analyzed plan of a DataFrame."""
+    leaves = items(plan.collectLeaves())
+    kafka = [leaf for leaf in leaves if _reads(leaf, "kafka")]
+    return InputPlan(
+        has_heartbeat=any(_reads(leaf, FORMAT) for leaf in leaves),
+        has_watermark=has_watermark(plan),
+        sources=len(_sources(plan)),
+        kafka_columns=_columns_of(kafka, plan),
+        withholds_rows=any(leaf.extraOptions().containsKey("minOffsetsPerTrigger") for leaf in kafka),
+        keeps_rows=all(node.nodeName() in ROW_BY_ROW or not items(node.children()) for node in nodes(plan)),
+    )
+
+
 def has_watermark(plan: JavaObject) -> bool:
-    """True if `withWatermark` stands anywhere in the plan."""
+    """Whether `withWatermark` stands anywhere in the plan."""
     return any(node.nodeName() == "EventTimeWatermark" for node in nodes(plan))
 
 
-def keeps_rows(plan: JavaObject) -> bool:
-    """True if every row of the plan's sources comes out of it: it only chooses and computes columns."""
-    return all(node.nodeName() in _ROW_BY_ROW or not items(node.children()) for node in nodes(plan))
-
-
-def has_heartbeat(plan: JavaObject) -> bool:
-    """True if a heartbeat of any service's wrapped stream is among the plan's sources."""
-    return any(_is_heartbeat(leaf) for leaf in items(plan.collectLeaves()))
-
-
-def _is_heartbeat(leaf: JavaObject) -> bool:
-    return bool(leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT)
+def joins_streams(plan: JavaObject) -> bool:
+    """Whether two streams are joined somewhere in the plan."""
+    return any(
+        node.nodeName() == "Join" and all(child.isStreaming() for child in items(node.children()))
+        for node in nodes(plan)
+    )
 
 
 def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
@@ -58,7 +62,7 @@ def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
     found: list[tuple[str, list[int]]] = []
     native, own = 0, list[int]()
     for leaf in _streaming_leaves(plan):
-        if _is_heartbeat(leaf):
+        if _reads(leaf, FORMAT):
             found.append((leaf.extraOptions().get("stream_id"), own))
             own = []
         else:
@@ -69,7 +73,7 @@ def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
 
 def source_kinds(plan: JavaObject) -> list[bool]:
     """Whether each place where a plan uses a source is a heartbeat, in the order of the leaves."""
-    return [_is_heartbeat(leaf) for leaf in _streaming_leaves(plan)]
+    return [_reads(leaf, FORMAT) for leaf in _streaming_leaves(plan)]
 
 
 def source_numbers(plan: JavaObject) -> frozenset[int]:
@@ -87,11 +91,6 @@ def source_numbers(plan: JavaObject) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def count_sources(plan: JavaObject) -> int:
-    """Number of different streaming sources in the plan: Spark counts a source that is used twice once."""
-    return len(_sources(plan))
-
-
 def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
     """Number of each heartbeat in a query -> numbers of its stream's sources, both as in the query's progress events.
 
@@ -103,9 +102,24 @@ def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
     for node in nodes(plan):
         if node.nodeName() == "Union":
             rows, *others = (_streaming_leaves(child) for child in items(node.children()))
-            if len(others) == 1 and len(others[0]) == 1 and _is_heartbeat(others[0][0]):
+            if len(others) == 1 and len(others[0]) == 1 and _reads(others[0][0], FORMAT):
                 found[_place(others[0][0], sources)] = sorted({_place(leaf, sources) for leaf in rows})
     return found
+
+
+def items(seq: Any) -> list[JavaObject]:
+    """Return the elements of a Scala sequence."""
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def _reads(leaf: JavaObject, source: str) -> bool:
+    return bool(leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == source)
+
+
+def _columns_of(sources: Sequence[JavaObject], plan: JavaObject) -> frozenset[str]:
+    """The output columns of a plan that are these sources' own: another "partition" must not be taken for Kafka's."""
+    own = {attribute.exprId().toString() for source in sources for attribute in items(source.output())}
+    return frozenset(a.name() for a in items(plan.output()) if a.exprId().toString() in own)
 
 
 def _streaming_leaves(plan: JavaObject) -> list[JavaObject]:
@@ -113,7 +127,7 @@ def _streaming_leaves(plan: JavaObject) -> list[JavaObject]:
 
 
 def _sources(plan: JavaObject) -> list[JavaObject]:
-    """The distinct streaming leaves, in the order in which Spark numbers its sources."""
+    """The streaming leaves in the order in which Spark numbers its sources: one that is used twice counts once."""
     distinct: list[JavaObject] = []
     for leaf in _streaming_leaves(plan):
         if _place(leaf, distinct) == len(distinct):
@@ -123,40 +137,3 @@ def _sources(plan: JavaObject) -> list[JavaObject]:
 
 def _place(leaf: JavaObject, leaves: list[JavaObject]) -> int:
     return next((place for place, known in enumerate(leaves) if leaf.equals(known)), len(leaves))
-
-
-def joins_streams(plan: JavaObject) -> bool:
-    """True if two streams are joined somewhere in the plan."""
-    return any(
-        node.nodeName() == "Join" and all(child.isStreaming() for child in items(node.children()))
-        for node in nodes(plan)
-    )
-
-
-def kafka_columns(plan: JavaObject) -> frozenset[str]:
-    """Return the output columns that are a Kafka source's own, unchanged and under their own names.
-
-    A column that merely has the name "partition" must not be taken for Kafka's: its splits would be waited for.
-    """
-    kafka = {
-        attribute.exprId().toString()
-        for leaf in items(plan.collectLeaves())
-        if leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == "kafka"
-        for attribute in items(leaf.output())
-    }
-    return frozenset(a.name() for a in items(plan.output()) if a.exprId().toString() in kafka)
-
-
-def withholds_rows(plan: JavaObject) -> bool:
-    """True if a source may keep available rows back: Kafka with `minOffsetsPerTrigger` waits for more."""
-    return any(
-        leaf.nodeName().startswith("StreamingRelationV2")
-        and leaf.sourceName() == "kafka"
-        and leaf.extraOptions().containsKey("minOffsetsPerTrigger")
-        for leaf in items(plan.collectLeaves())
-    )
-
-
-def items(seq: Any) -> list[JavaObject]:
-    """The elements of a Scala sequence."""
-    return [seq.apply(i) for i in range(seq.size())]

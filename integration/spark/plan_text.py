@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 
+from .logical_plan import ROW_BY_ROW
 from .sessions import InputPlan
 
 SPLIT_COLUMNS = ("topic", "partition")
@@ -24,22 +25,15 @@ SPLIT_COLUMNS = ("topic", "partition")
 _NODE = re.compile(r"(?P<indent>[ :+-]*)(?P<streams>~?)(?P<name>[A-Za-z]\w*)(?P<rest>.*)")
 _SOURCE = re.compile(r" \S+, (?P<source>\S+), ")
 _ATTRIBUTE = re.compile(r"(?P<name>\w+)#\d+")
-_ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One line of a plan.
+    """One line of a plan."""
 
-    Attributes:
-        depth: number of its parents.
-        name: Spark's class of it.
-        rest: the text behind the name.
-    """
-
-    depth: int
-    name: str
-    rest: str
+    depth: int  # number of its parents
+    name: str  # Spark's class of it
+    rest: str  # the text behind the name
     streams: bool
 
     @property
@@ -70,11 +64,7 @@ def nodes(explained: str) -> list[Node]:
 
 
 def input_plan(plan: Sequence[Node]) -> InputPlan:
-    """Return the facts in a plan.
-
-    Args:
-        plan: a DataFrame that has a column of `SPLIT_COLUMNS` is given as a `select` of these columns.
-    """
+    """Return the facts in a plan; a DataFrame with columns of `SPLIT_COLUMNS` is given as a `select` of these."""
     sources = [node for node in plan if node.source is not None]
     return InputPlan(
         has_heartbeat=any(node.source == FORMAT for node in sources),
@@ -83,14 +73,14 @@ def input_plan(plan: Sequence[Node]) -> InputPlan:
         kafka_columns=_kafka_columns(plan),
         withholds_rows=True,  # no poll of an idle query reaches a client
         keeps_rows=all(
-            node.name in _ROW_BY_ROW or node.source is not None or not _has_child(plan, place)
+            node.name in ROW_BY_ROW or node.source is not None or not _has_child(plan, place)
             for place, node in enumerate(plan)
         ),
     )
 
 
 def _kafka_columns(plan: Sequence[Node]) -> frozenset[str]:
-    """Return the columns of the topmost `select` that are a Kafka source's own, by Spark's numbers of them."""
+    """The columns of the topmost `select` that are a Kafka source's own, by Spark's numbers of them."""
     leaves = (node.rest.partition("[")[2] for node in plan if node.source == "kafka")
     kafka = {found[0] for leaf in leaves for found in _ATTRIBUTE.finditer(leaf)}
     found = _ATTRIBUTE.finditer(plan[0].rest) if plan and plan[0].name == "Project" else iter(())
@@ -98,13 +88,10 @@ def _kafka_columns(plan: Sequence[Node]) -> frozenset[str]:
 
 
 def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
-    r"""Return the sources of each heartbeat in the plan of a running query's batch, and the number of all sources.
+    r"""Return what `logical_plan.stream_sources` does, and the number of sources, heartbeats included.
 
-    A source is a streaming leaf, however often it is used, and has its number in the order of the leaves, as in the
-    query's progress events. Under one union with a heartbeat stand the sources of the heartbeat's stream.
-
-    Returns:
-        Number of the heartbeat -> numbers of its stream's sources; the number of sources, heartbeats included.
+    Args:
+        plan: of a running query's batch.
 
     >>> lines = ["Write", "+- ~Union false, false", "   :- ~Project [a#1]", "   :  +- Relation [a#1] json"]
     >>> lines += ["   +- ~Project [a#2]", "      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4]"]
@@ -126,12 +113,12 @@ def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
 
 
 def watermarks(plan: Sequence[Node]) -> int:
-    """Return the number of watermark nodes in a plan."""
+    """Return the number of `withWatermark` in a plan."""
     return sum(node.name == "EventTimeWatermark" for node in plan)
 
 
 def nested_watermarks(plan: Sequence[Node]) -> bool:
-    """Return whether a watermark node stands above another."""
+    """Return whether one `withWatermark` stands above another."""
     above: int | None = None
     for node in plan:
         if above is not None and node.depth <= above:

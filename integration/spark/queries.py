@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunningQuery:
-    """One run of one query in the JVM beside the service; a `Query`.
-
-    Attributes:
-        query_id: Spark's id of the query, the same over restarts from one checkpoint.
-    """
+    """A run in the JVM beside the service: see `Query`."""
 
     run_id: str
     query_id: str
@@ -44,17 +40,14 @@ class RunningQuery:
 
     @property
     def name(self) -> str | None:
-        """The user's name for the query."""
         name: str | None = self._query.name()
         return name
 
     @property
     def active(self) -> bool:
-        """False once the query has ended; the event of its end comes a little later."""
         return bool(self._query.isActive())
 
     def newest(self, after: int | None = None) -> Progress | None:
-        """Return the progress of the newest finished batch; None before the first, and if it is batch `after`."""
         progress = self._query.lastProgress()
         if progress is not None and not _ran(progress):
             if progress.batchId() - 1 == after:
@@ -63,62 +56,46 @@ class RunningQuery:
         return None if progress is None or progress.batchId() == after else Progress.from_java(progress)
 
     def history(self) -> list[Progress]:
-        """Return the progress of the batches Spark still remembers (100 by default), oldest first."""
         return [Progress.from_java(progress) for progress in self._query.recentProgress() if _ran(progress)]
 
+    @property
+    def _plan(self) -> JavaObject:
+        """The analyzed plan, which exists before the query has begun, and does not change."""
+        return self._query.streamingQuery().analyzedPlan()
+
     def streams(self) -> list[str]:
-        """Ids of the streams of any service whose heartbeat is in the query."""
-        return [stream_id for stream_id, _ in self.heartbeats()]
-
-    def heartbeats(self) -> list[tuple[str, list[int]]]:
-        """(id of the stream, numbers of its sources, heartbeats not counted) of each heartbeat, in order.
-
-        Read from the analyzed plan, which exists before the query has begun.
-        """
-        return self._heartbeats
+        return [stream_id for stream_id, _ in self.heartbeats]
 
     @cached_property
-    def _heartbeats(self) -> list[tuple[str, list[int]]]:
-        # Cached: the plan does not change, a walk takes many calls into the JVM, and each new run asks all queries.
-        return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
+    def heartbeats(self) -> list[tuple[str, list[int]]]:
+        # Cached, because a walk takes many calls into the JVM, and each new run asks all queries.
+        return logical_plan.heartbeats(self._plan)
 
     def source_kinds(self) -> list[bool]:
-        """Whether each place where the query uses a source is a heartbeat."""
-        return logical_plan.source_kinds(self._query.streamingQuery().analyzedPlan())
+        return logical_plan.source_kinds(self._plan)
 
     def source_numbers(self) -> frozenset[int]:
-        """The number of each source in version 2 of the offset log."""
-        return logical_plan.source_numbers(self._query.streamingQuery().analyzedPlan())
+        return logical_plan.source_numbers(self._plan)
 
     def stream_sources(self) -> dict[int, list[int]]:
-        """Number of each heartbeat among the query's sources -> numbers of its stream's sources."""
-        return logical_plan.stream_sources(self._query.streamingQuery().analyzedPlan())
+        return logical_plan.stream_sources(self._plan)
 
     def observed(self) -> set[str]:
-        """Names of the metrics that are observed in the query."""
-        nodes = logical_plan.nodes(self._query.streamingQuery().analyzedPlan())
-        return {node.name() for node in nodes if node.nodeName() == "CollectMetrics"}
+        return {node.name() for node in logical_plan.nodes(self._plan) if node.nodeName() == "CollectMetrics"}
 
     def tell_late(self) -> None:
-        """Tell the tasks of its newest batch and of the next the watermarks by which Spark drops rows there."""
         late.tell(self._query, self.farewells)
 
     @property
     def failure(self) -> str | None:
-        """Spark's text of the error that has ended the query; None without one."""
         failure = self._query.exception()
         return str(failure.get()) if failure.isDefined() else None
 
     @property
     def trouble(self) -> str | None:
-        """None, because the query runs beside the service."""
-        return None
+        return None  # the query runs beside the service
 
     def fault(self) -> str | None:
-        """Return the part of this query that would break the low watermark, None without such a part.
-
-        Only the running query shows what was built on top of a wrapped DataFrame.
-        """
         execution = self._query.streamingQuery()
         watermarks = [
             node for node in logical_plan.nodes(execution.logicalPlan()) if node.nodeName() == "EventTimeWatermark"
@@ -138,9 +115,7 @@ def _ran(progress: JavaObject) -> bool:
 class Queries:
     """The queries of all sessions the service listens to.
 
-    Args:
-        enqueue: takes each event of Spark's listeners.
-        answer: answers the heartbeat readers that cannot ask the service themselves.
+    See `Session.listen` for the arguments.
     """
 
     def __init__(self, enqueue: Enqueue, ending: HearOfEnding, answer: Answer) -> None:

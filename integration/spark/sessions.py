@@ -52,16 +52,13 @@ class QueryEvent(Protocol):
     @property
     def batch_id(self) -> int:
         """The batch of a progress event."""
-        ...
 
     @property
     def failure(self) -> str | None:
         """Spark's text of the error that ended a query; None: the query ended without an error."""
-        ...
 
     def progress(self) -> Progress:
         """Return the progress of a batch. Raises `UnreadableReport` if a field is missing, or is not what it can be."""
-        ...
 
 
 class Checkpoint(Protocol):
@@ -90,52 +87,64 @@ class Checkpoint(Protocol):
 
 
 class Query(Protocol):
-    """One run of one query: see `RunningQuery`."""
+    """One run of one query."""
 
     @property
     def run_id(self) -> str: ...
 
     @property
-    def query_id(self) -> str: ...
+    def query_id(self) -> str:
+        """Spark's id of the query, the same over restarts from one checkpoint."""
 
     @property
     def farewells(self) -> Checkpoint: ...
 
     @property
-    def name(self) -> str | None: ...
+    def name(self) -> str | None:
+        """The user's name for the query."""
 
     @property
-    def active(self) -> bool: ...
+    def active(self) -> bool:
+        """False once the query has ended; the event of its end comes a little later."""
 
-    def newest(self, after: int | None = None) -> Progress | None: ...
+    def newest(self, after: int | None = None) -> Progress | None:
+        """Return the newest finished batch; None before the first, and if it is batch `after`."""
 
-    def history(self) -> list[Progress]: ...
+    def history(self) -> list[Progress]:
+        """Return the batches that are still remembered, 100 by default, the oldest first."""
 
-    def streams(self) -> list[str]: ...
+    def streams(self) -> list[str]:
+        """Return the ids of the streams of any service whose heartbeat is in the query."""
 
-    def heartbeats(self) -> list[tuple[str, list[int]]]: ...
+    @property
+    def heartbeats(self) -> list[tuple[str, list[int]]]:
+        """(id of the stream, numbers of its sources, heartbeats not counted) of each heartbeat, in order."""
 
-    def source_kinds(self) -> list[bool]: ...
+    def source_kinds(self) -> list[bool]:
+        """Whether each place where the query uses a source is a heartbeat."""
 
-    def source_numbers(self) -> frozenset[int]: ...
+    def source_numbers(self) -> frozenset[int]:
+        """Return the number of each source in version 2 of the offset log."""
 
-    def stream_sources(self) -> Mapping[int, Sequence[int]]: ...
+    def stream_sources(self) -> Mapping[int, Sequence[int]]:
+        """Return the number of each heartbeat among the query's sources -> numbers of its stream's sources."""
 
-    def observed(self) -> set[str]: ...
+    def observed(self) -> set[str]:
+        """Return the names of the metrics that are observed in the query."""
 
-    def tell_late(self) -> None: ...
+    def tell_late(self) -> None:
+        """Tell the tasks of the newest batch and of the next the watermarks by which Spark drops rows there."""
 
-    def fault(self) -> str | None: ...
+    def fault(self) -> str | None:
+        """Say what was built on a wrapped DataFrame, as only a running query shows, and breaks the low watermark."""
 
     @property
     def failure(self) -> str | None:
         """Spark's text of the error that has ended the query; None without a known error."""
-        ...
 
     @property
     def trouble(self) -> str | None:
         """A sentence on what keeps a query from its service; None: nothing does."""
-        ...
 
 
 Enqueue = Callable[[str, QueryEvent], None]
@@ -156,16 +165,13 @@ class Session(Protocol):
     @property
     def application(self) -> str:
         """Spark's id of the application; for a client, the id of its session."""
-        ...
 
     @property
     def ended(self) -> bool:
         """Whether the session was stopped."""
-        ...
 
     def is_of(self, spark: object) -> bool:
         """Whether an object is this session, also under another Python object."""
-        ...
 
     def require_driver(self, action: str) -> None:
         """Refuse an action that needs the driver's JVM or file systems.
@@ -173,7 +179,6 @@ class Session(Protocol):
         Raises:
             SessionUnfit: this is a client's session.
         """
-        ...
 
     def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
         """Refuse a stream whose code Spark's workers cannot run.
@@ -182,15 +187,12 @@ class Session(Protocol):
             WorkersUnfit: names the missing packages.
             SessionUnfit: the session cannot measure such a stream.
         """
-        ...
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         """Return the facts in Spark's plan of a DataFrame of this session."""
-        ...
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:
         """Return where the heartbeat reader of a stream asks, for a service that listens at `service`."""
-        ...
 
     def listen(self, enqueue: Enqueue, keep: Callable[[Query], None], ending: HearOfEnding, answer: Answer) -> None:
         """Make the heartbeat's source known to the session, and hear of its queries from now on.
@@ -199,16 +201,12 @@ class Session(Protocol):
             keep: called with each query that begins, before the query may end.
             answer: answers the heartbeat readers that cannot ask the service themselves.
         """
-        ...
 
     def running(self) -> Iterable[Query]:
         """Return the running queries of the session."""
-        ...
 
     def any_active(self) -> bool:
         """Whether a query runs; may be called from any thread. False if Spark is gone."""
-        ...
 
     def stop_listening(self) -> None:
         """Stop to hear of queries. Spark may be gone already."""
-        ...

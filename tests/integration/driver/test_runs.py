@@ -219,6 +219,7 @@ class Query:
     def streams(self) -> list[str]:
         return ["s"]
 
+    @property
     def heartbeats(self) -> list[Any]:
         return []
 

@@ -104,6 +104,7 @@ class Query:
     def streams(self) -> list[str]:
         return [self.stream_id]
 
+    @property
     def heartbeats(self) -> list[tuple[str, list[int]]]:
         return [(self.stream_id, [0])]
 
