@@ -78,7 +78,7 @@ def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: 
         print_json(
             {
                 "startingOffsets": found.starting,
-                "filter": found.filter(),
+                "filter": found.filter,
                 "watermark": found.watermark,
                 "read_again": found.read_again,
             },
@@ -91,7 +91,7 @@ def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: 
         if found.watermark is None
         else f"The old query has already emitted every window that ends at {found.watermark} or before. Leave those "
         "out:\n"
-        f'    .filter("{found.filter()}")      on the windows, after the aggregation'
+        f'    .filter("{found.filter}")      on the windows, after the aggregation'
     )
     typer.echo(
         f"\nFrom these offsets on, {found.read_again:,} of the old query's records are read again: those of windows\n"

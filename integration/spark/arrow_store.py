@@ -40,37 +40,28 @@ class ArrowStore:
     """
 
     def __init__(self, checkpoint: str) -> None:
-        self._root = checkpoint.rstrip("/")
+        self.root = checkpoint.rstrip("/")
         with self._reading(""):
             from pyarrow import fs
 
-            self._kinds = fs.FileType
-            self._select = fs.FileSelector
-            self._files, self._path = file_system(self._root)
-
-    @property
-    def root(self) -> str:
-        return self._root
+            self._arrow: Any = fs
+            self._files, self._path = file_system(self.root)
 
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
-            chosen = self._select(self._at(folder), allow_not_found=True)
+            chosen = self._arrow.FileSelector(self._at(folder), allow_not_found=True)
             return sorted(found.base_name for found in self._files.get_file_info(chosen))
 
     def read(self, path: str) -> str | None:
         with self._reading(path):
             found = self._look_at(path)
-            if found.type != self._kinds.File:
+            if found.type != self._arrow.FileType.File:
                 return None
             check_size(found.size)
             with self._files.open_input_stream(self._at(path)) as file:
                 text: bytes = file.read(MOST_BYTES + 1)
             check_size(len(text))
             return text.decode()
-
-    def exists(self, path: str) -> bool:
-        with self._reading(path):
-            return bool(self._look_at(path).type != self._kinds.NotFound)
 
     def age_seconds(self, path: str) -> float | None:
         with self._reading(path):
@@ -87,7 +78,7 @@ class ArrowStore:
         from pyarrow import ArrowException
 
         kinds = (OSError, ValueError, ArrowException)
-        return reading(self._root, path or "it", kinds, in_one_line, _hint(self._root))
+        return reading(self.root, path or "it", kinds, in_one_line, _hint(self.root))
 
 
 def _hint(root: str) -> str:

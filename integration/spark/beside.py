@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.sources.planning.offset import BatchOffset
-from lowmark.watermark.moment import datetime_of
+from lowmark.watermark.moment import format_time_us
 
 from .checkpoint import initial_offset, kafka_starting_offsets
 from .checkpoint_store import LocalStore, batches, local_path
-from .kafka_offsets import kafka_positions
+from .kafka_offsets import Starting, earliest, kafka_positions
 from .offset_log import COPY, OffsetEntry, ahead_of_clock, json_object, planned_entry
-
-Starting = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,8 @@ class Beside:
     """The start of the new query, and the windows to leave out.
 
     Attributes:
-        starting: topic -> partition -> offset of the first record to read: Kafka's `startingOffsets`.
+        starting: the first records that the new query reads.
+        stopped: the first records that the old query would read.
         watermark_us: the old query has emitted the windows that end at or before this time, in microseconds; None: it
             has emitted none.
         after_batch: the newest batch of the old query whose rows are not needed; None: all are needed.
@@ -47,28 +46,24 @@ class Beside:
 
     @property
     def read_again(self) -> int:
-        """Number of offsets that both queries read."""
+        """Number of records that both queries read."""
         old = {(topic, p): at for topic, partitions in self.stopped.items() for p, at in partitions.items()}
         new = {(topic, p): at for topic, partitions in self.starting.items() for p, at in partitions.items()}
         return sum(at - new.get(partition, 0) for partition, at in old.items())
 
-    def filter(self, column: str = "window") -> str | None:
+    @property
+    def filter(self) -> str | None:
         """A condition in Spark SQL that leaves out the old query's windows from the new query's; None: not needed.
 
-        >>> Beside({}, {}, 1_763_800_000_000_000, 3).filter()
+        >>> Beside({}, {}, 1_763_800_000_000_000, 3).filter
         'window.end > timestamp_millis(1763800000000)'
         """
-        if self.watermark_us is None:
-            return None
-        return f"{column}.end > timestamp_millis({self.watermark_us // 1_000})"
+        return None if self.watermark_us is None else f"window.end > timestamp_millis({self.watermark_us // 1_000})"
 
     @property
     def watermark(self) -> str | None:
-        """The watermark as text for people, in UTC."""
-        if self.watermark_us is None:
-            return None
-        at = datetime_of(self.watermark_us)
-        return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+        """The watermark for people."""
+        return None if self.watermark_us is None else format_time_us(self.watermark_us)
 
 
 def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: int) -> Beside:
@@ -83,28 +78,23 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     store = LocalStore(local_path(checkpoint))
     stopped = kafka_starting_offsets(checkpoint)
     done = batches(store, "commits")[0]
+    newest = planned_entry(store, done, COPY)
     entries = {batch: planned_entry(store, batch, COPY) for batch in batches(store, "offsets") if batch <= done}
-    if done not in entries:
-        raise CheckpointUnreadable(
-            store.root,
-            f"batch {done} is committed, and offsets/{done} is not there",
-            "use a whole copy of the checkpoint.",
-        )
-    if any(BatchOffset.find(offset) for _, offset in entries[done].sources):
+    if any(BatchOffset.find(offset) for _, offset in newest.sources):
         raise CheckpointUnreadable(
             store.root,
             "a source of lowmark's read its rows, and does not say how far their times have come",
             "begin a new checkpoint at the offsets that `lowmark offsets` prints without --window.",
         )
-    if entries[done].heartbeats:
+    if newest.heartbeats:
         raise CheckpointUnreadable(
             store.root,
             "it is of a query with lowmark, whose watermark does not say how far its rows have come",
             "give the checkpoint back with `lowmark leave`, or keep it.",
         )
-    watermark_ms = entries[done].watermark_ms
+    watermark_ms = newest.watermark_ms
     if watermark_ms is None:
-        return Beside(_initial(store, entries[done], stopped), stopped, None, None)
+        return Beside(_initial(store, newest, stopped), stopped, None, None)
     if (where := ahead_of_clock(watermark_ms * 1_000, now_us=time.time_ns() // 1_000)) is not None:
         raise CheckpointUnreadable(
             store.root,
@@ -118,7 +108,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
         if batch + 1 in entries and (entries[batch + 1].watermark_ms or 0) * 1_000 + delay_us < open_us
     ]
     if passed:
-        starting = _positions(entries[passed[-1]])
+        starting = _positions(offset for _, offset in entries[passed[-1]].sources)
         return Beside(_with_new(starting, stopped), stopped, watermark_ms * 1_000, passed[-1])
     if 0 not in entries:
         raise CheckpointUnreadable(
@@ -127,29 +117,19 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
             f'start with .option("startingTimestamp", "{max(0, open_us // 1_000)}") if event times are never later '
             "than the records' own, or adopt the checkpoint.",
         )
-    return Beside(_initial(store, entries[done], stopped), stopped, watermark_ms * 1_000, None)
-
-
-def _positions(entry: OffsetEntry) -> Starting:
-    return _earliest([json_object(offset) for _, offset in entry.sources])
+    return Beside(_initial(store, newest, stopped), stopped, watermark_ms * 1_000, None)
 
 
 def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:
     """The start of the old query, as its Kafka sources recorded it."""
-    offsets = [json_object(initial_offset(store, id_)) for id_, _ in newest.sources]
-    return _with_new(_earliest(offsets), stopped)
+    return _with_new(_positions(initial_offset(store, id_) for id_, _ in newest.sources), stopped)
 
 
-def _earliest(offsets: Iterable[object]) -> Starting:
-    found: Starting = {}
-    for offset in offsets:
-        for (topic, partition), position in sorted(kafka_positions(offset).items()):
-            mine = found.setdefault(topic, {})
-            mine[str(partition)] = min(position, mine.get(str(partition), position))
-    return found
+def _positions(offsets: Iterable[str | None]) -> Starting:
+    return earliest(kafka_positions(json_object(offset)) for offset in offsets)
 
 
-def _with_new(starting: Starting, stopped: Mapping[str, Mapping[str, int]]) -> Starting:
+def _with_new(starting: Starting, stopped: Starting) -> Starting:
     """Add later partitions, which Spark reads from their beginning."""
     return {
         topic: {partition: starting.get(topic, {}).get(partition, 0) for partition in partitions}

@@ -21,7 +21,7 @@ from lowmark.sources.planning.offset import BatchOffset
 
 from . import completion
 from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
-from .kafka_offsets import kafka_positions, read_positions
+from .kafka_offsets import Starting, earliest, kafka_positions, read_positions
 from .offset_log import OffsetEntry, json_object, planned_entry
 
 if TYPE_CHECKING:
@@ -213,16 +213,13 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
     return planned[0], _offsets_of(store, planned[0])
 
 
-def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> dict[str, dict[str, int]]:
+def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> Starting:
     """Return the `startingOffsets` with which a new query continues where a checkpoint's query stopped.
 
     Args:
         checkpoint: a folder on this machine; its query read Kafka by Spark's own source, or by lowmark's.
         committed: start behind the last committed batch, so that a sink that saw it gets no row twice; False: start
             behind the last planned batch.
-
-    Returns:
-        topic -> partition -> offset of the next record, sorted.
 
     Raises:
         CheckpointUnreadable: the checkpoint has no offsets, or none of a Kafka source.
@@ -240,14 +237,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             )
         if done[0] < planned:
             offsets = _offsets_of(store, done[0])
-    found: dict[str, dict[str, int]] = {}
-    for text in offsets:
-        read = BatchOffset.find(text)
-        positions = kafka_positions(json_object(text)) if read is None else read_positions(read)
-        for (topic, partition), position in sorted(positions.items()):
-            mine = found.setdefault(topic, {})
-            # With two sources on one topic, the earlier position loses no row.
-            mine[str(partition)] = min(position, mine.get(str(partition), position))
+    found = earliest(map(_positions, offsets))
     if not found:
         raise CheckpointUnreadable(
             store.root,
@@ -255,6 +245,11 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             "only Kafka offsets can be given to a new query as startingOffsets.",
         )
     return found
+
+
+def _positions(offset: str | None) -> Mapping[tuple[str, int], int]:
+    read = BatchOffset.find(offset)
+    return kafka_positions(json_object(offset)) if read is None else read_positions(read)
 
 
 def _offsets_of(store: LocalStore, batch_id: int) -> list[str | None]:

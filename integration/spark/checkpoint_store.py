@@ -35,14 +35,11 @@ MOST_BYTES = 1 << 28  # an entry of the offset log has the states of all streams
 
 
 class CheckpointFiles(Protocol):
-    """The files of one checkpoint, to be read; paths are relative to its root.
-
-    Every failure is a `CheckpointUnreadable`.
-    """
+    """The files of one checkpoint, to be read; paths are relative to its root. Failures are `CheckpointUnreadable`."""
 
     @property
     def root(self) -> str:
-        """The root as text for people."""
+        """The root, for people."""
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder; empty if the folder does not exist."""
@@ -50,21 +47,18 @@ class CheckpointFiles(Protocol):
     def read(self, path: str) -> str | None:
         """The text of a file; None if the file does not exist. Raises `UnicodeDecodeError` if the file is no text."""
 
-    def exists(self, path: str) -> bool:
-        """Whether a file or folder exists."""
-
     def age_seconds(self, path: str) -> float | None:
         """Seconds since a file was written, by its file system's clock and this machine's; None without the file."""
 
 
 class CheckpointStore(CheckpointFiles, Protocol):
-    """The files of one checkpoint, to be read and changed.
+    """The files of one checkpoint, to be read and changed. Failures of a change are `CheckpointUnwritable`."""
 
-    Every failure is a `CheckpointUnreadable` or a `CheckpointUnwritable`.
-    """
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder exists."""
 
     def write(self, path: str, text: str) -> None:
-        """Write a file or replace its text, as a whole or not at all."""
+        """Write or replace a file, as a whole or not at all."""
 
     def remove(self, path: str) -> None:
         """Delete a file if it exists."""
@@ -74,7 +68,7 @@ class CheckpointStore(CheckpointFiles, Protocol):
 
 
 def batches(store: CheckpointFiles, log: str) -> list[int]:
-    """The batches in one of a checkpoint's logs, the newest first; other files in its folder are ignored."""
+    """The batches in one of a checkpoint's logs, the newest first."""
     return sorted((int(name) for name in store.names(log) if _BATCH.fullmatch(name)), reverse=True)
 
 
@@ -114,11 +108,7 @@ class LocalStore:
     """A checkpoint on this machine."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @property
-    def root(self) -> str:
-        return str(self._folder)
+        self.root = str(folder)
 
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
@@ -132,8 +122,11 @@ class LocalStore:
         with self._reading(path):
             file = PurePosixPath(path)
             try:
-                with self._inside(file.parent) as folder, _opened(_open(file.name, os.O_RDONLY, folder), "rb") as found:
-                    read: bytes = found.read(MOST_BYTES + 1)
+                with (
+                    self._inside(file.parent) as folder,
+                    os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as found,
+                ):
+                    read = found.read(MOST_BYTES + 1)
             except FileNotFoundError:
                 return None
             check_size(len(read))
@@ -144,7 +137,7 @@ class LocalStore:
         part = f".{target.name}.lowmark"
         with self._writing(path), self._inside(target.parent, make=True) as folder:
             _unlink(part, folder)  # left by a killed command, or made by someone else
-            with _opened(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
+            with os.fdopen(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
@@ -183,7 +176,7 @@ class LocalStore:
     @contextmanager
     def _inside(self, folder: PurePosixPath, *, make: bool = False) -> Iterator[int]:
         """Open a folder of the checkpoint name by name, so that a link is refused wherever it stands."""
-        opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in folder.parts:
                 _check_name(name)
@@ -223,10 +216,6 @@ def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = sta
     raise OSError(errno.EPERM, "it is a pipe, a socket or a device, and no file")
 
 
-def _opened(descriptor: int, mode: str) -> Any:
-    return open(descriptor, mode)  # a descriptor
-
-
 def _unlink(name: str, folder: int) -> None:
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
@@ -253,7 +242,6 @@ def _why(failed: OSError) -> str:
 
 
 def _cause(failed: Any) -> str:
-    """The message of one of Hadoop's file systems, in one line."""
     java = getattr(failed, "java_exception", failed)
     return str(java if java is failed else java.toString()).partition("\n")[0][:300]
 
@@ -278,18 +266,14 @@ class HadoopStore:
         self._jvm = jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._conf: JavaObject = spark._jsparkSession.sessionState().newHadoopConf()
-        self._root = checkpoint  # until the path is resolved
+        self.root = checkpoint  # until the path is resolved
         with self._reading(""):
             path = jvm.org.apache.hadoop.fs.Path(checkpoint)
             self._files: Any = path.getFileSystem(self._conf)
             qualified = self._files.makeQualified(path)
-            self._root = str(qualified.toString()).rstrip("/")
+            self.root = str(qualified.toString()).rstrip("/")
             self.local = Path(qualified.toUri().getPath()) if self._files.getUri().getScheme() == "file" else None
             self._renames_over: JavaObject | None = self._find_context(path)
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
@@ -343,26 +327,25 @@ class HadoopStore:
 
     def move(self, source: str, target: str) -> None:
         with self._writing(target):
-            self._move(source, target)
+            old, new = self._path(source), self._path(target)
+            is_there = self._files.exists(new)
+            if is_there and not self._files.listStatus(new):
+                is_there = not self._files.delete(new, False)
+            if not is_there:
+                self._rename(old, new)
+                return
+            if self._renames_over is not None:  # an atomic rename leaves no half, so the target is someone else's
+                raise OSError(f"{new} is there already")
+            # Here a rename is a copy that may have been cut short, so move the files that are left.
+            for status in self._files.listStatus(old):
+                moved = self._path(f"{target}/{status.getPath().getName()}")
+                self._files.delete(moved, True)
+                self._rename(status.getPath(), moved)
+            self._files.delete(old, True)
 
-    def _move(self, source: str, target: str) -> None:
-        old, new = self._path(source), self._path(target)
-        is_there = self._files.exists(new)
-        if is_there and not self._files.listStatus(new):
-            is_there = not self._files.delete(new, False)
-        if not is_there:
-            if not self._files.rename(old, new):
-                raise OSError(f"could not rename {old} to {new}")
-            return
-        if self._renames_over is not None:  # an atomic rename leaves no half, so the target is someone else's
-            raise OSError(f"{new} is there already")
-        # Here a rename is a copy that may have been cut short, so move the files that are left.
-        for status in self._files.listStatus(old):
-            name = status.getPath().getName()
-            self._files.delete(self._path(f"{target}/{name}"), True)
-            if not self._files.rename(status.getPath(), self._path(f"{target}/{name}")):
-                raise OSError(f"could not rename {status.getPath()} to {new}")
-        self._files.delete(old, True)
+    def _rename(self, old: JavaObject, new: JavaObject) -> None:
+        if not self._files.rename(old, new):
+            raise OSError(f"could not rename {old} to {new}")
 
     def age_seconds(self, path: str) -> float | None:
         with self._reading(path):
@@ -376,7 +359,7 @@ class HadoopStore:
         from py4j.protocol import Py4JJavaError
 
         hint = "call it in a session that reaches the place as the query does: its packages, settings, user."
-        return reading(self._root, path or "it", (Py4JJavaError, OSError), _cause, hint)
+        return reading(self.root, path or "it", (Py4JJavaError, OSError), _cause, hint)
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:
@@ -385,18 +368,18 @@ class HadoopStore:
         try:
             yield
         except (Py4JJavaError, OSError) as failed:
-            raise CheckpointUnwritable(self._root, path, _cause(failed)) from failed
+            raise CheckpointUnwritable(self.root, path, _cause(failed)) from failed
 
     def _path(self, path: str) -> JavaObject:
         for name in PurePosixPath(path).parts:
             _check_name(name)
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}")
 
     def _find_context(self, path: JavaObject) -> JavaObject | None:
         """The `FileContext` with an atomic `rename(OVERWRITE)`; None if this file system has none.
 
-        Only `Hdfs` has one for sure, and a `ViewFs` whose mount leads to an `Hdfs`. Other file systems, such as the one
-        of Google's storage, inherit a `rename` of `AbstractFileSystem` that deletes first and is not atomic.
+        Only `Hdfs` has one for sure, and a `ViewFs` whose mount leads to an `Hdfs`. Others, such as Google's, inherit a
+        `rename` of `AbstractFileSystem` that deletes first and is not atomic.
         """
         from py4j.protocol import Py4JError
 

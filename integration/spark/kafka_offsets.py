@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
@@ -11,7 +11,8 @@ from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from .progress import SourceProgress
 
 _PARTITION = re.compile(r"[0-9]{1,10}")
-Positions = Mapping[tuple[str, int], int]
+Starting = dict[str, dict[str, int]]
+"""Kafka's `startingOffsets`: topic -> partition -> offset of the first record to read."""
 
 
 def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
@@ -34,6 +35,16 @@ def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
                 return {}
             positions[topic, int(partition)] = position
     return positions
+
+
+def earliest(positions: Iterable[Mapping[tuple[str, int], int]]) -> Starting:
+    """Return where several sources begin: with two on one topic, the earlier position loses no row."""
+    found: Starting = {}
+    for each in positions:
+        for (topic, partition), position in sorted(each.items()):
+            mine = found.setdefault(topic, {})
+            mine[str(partition)] = min(position, mine.get(str(partition), position))
+    return found
 
 
 def read_positions(offset: BatchOffset) -> dict[tuple[str, int], int]:

@@ -65,18 +65,14 @@ class WebHdfsStore:
     """
 
     def __init__(self, checkpoint: str) -> None:
-        self._root = checkpoint.rstrip("/")
+        self.root = checkpoint.rstrip("/")
         with self._reading(""):
-            parts = urlsplit(self._root)
+            parts = urlsplit(self.root)
             if not parts.hostname:
                 raise ValueError("the address names no host")
             host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
             self._address = f"http://{host}:{parts.port or _PORT}/webhdfs/v1{quote(parts.path)}"
             self._user = parts.username or os.environ.get("HADOOP_USER_NAME") or _user_here()
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
@@ -95,10 +91,6 @@ class WebHdfsStore:
             check_size(found.length)
             text = self._ask("OPEN", path)
             return None if text is None else text.decode()
-
-    def exists(self, path: str) -> bool:
-        with self._reading(path):
-            return self._look_at(path) is not None
 
     def age_seconds(self, path: str) -> float | None:
         with self._reading(path):
@@ -131,7 +123,7 @@ class WebHdfsStore:
 
     def _reading(self, path: str) -> AbstractContextManager[None]:
         kinds = (OSError, ValueError, http.client.HTTPException)
-        return reading(self._root, path or "it", kinds, in_one_line, _HINT)
+        return reading(self.root, path or "it", kinds, in_one_line, _HINT)
 
 
 def _user_here() -> str | None:

@@ -112,7 +112,7 @@ def test_a_new_query_beside_an_old_one_tears_no_window(
     log.produce({0: [*times[25:], times[-1] + 60 * MINUTE_US]})
     beginning = source(spark, log, startingOffsets=json.dumps(found.starting))
     with LowWatermarkService(spark) as service:
-        windows(wrapped(service, beginning), "new", found.filter(), str(tmp_path / "new"))
+        windows(wrapped(service, beginning), "new", found.filter, str(tmp_path / "new"))
 
     assert rows["old"] == [(times[0], 10), (times[10], 10)]
     assert rows["new"] == [(times[20], 10), (times[30], 10)]

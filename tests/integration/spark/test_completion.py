@@ -214,7 +214,7 @@ def test_an_answer_that_is_not_of_hdfs_is_never_an_empty_folder(status: int, bod
         answering = Thread(target=server.serve_forever, daemon=True)
         answering.start()
         files = WebHdfsStore(f"webhdfs://127.0.0.1:{server.server_port}/cp")
-        for ask in (files.names, files.read, files.exists, files.age_seconds):
+        for ask in (files.names, files.read, files.age_seconds):
             with pytest.raises(CheckpointUnreadable, match=why):
                 ask("state")
         server.shutdown()
