@@ -51,12 +51,11 @@ QUIET_SECONDS = 20.0
 
 _FOLDER = re.compile(r"[0-9]{1,9}")
 _CLOSED = "lowmark is changing this checkpoint"
-_AT_WORK = 'lowmark is changing this checkpoint and was stopped; run "lowmark {command} CHECKPOINT" again'
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """The result of `adopt` or `leave`, or of a dry run.
+    """The result of `adopt` or `leave`.
 
     Attributes:
         number: number of the change, whose backup is ``lowmark/changes/<number>.json``; None without a change.
@@ -76,18 +75,16 @@ class Adoption:
     def __str__(self) -> str:
         if self.why_nothing is not None:
             return f"nothing to do: {self.why_nothing}"
-        names = ", ".join(f'"{name}"' for name in self.change.streams)
-        undone = self.change.undoes is not None
-        adds = (self.change.action == "adopt") is not undone
-        verb = ("added" if adds else "removed") if self.done else ("would add" if adds else "would remove")
-        lines = [
-            f"{verb} the heartbeat of {names}, in offsets/{', offsets/'.join(e.name for e in self.change.entries)}"
-        ]
-        lines += [
-            f"{'moved' if self.done else 'would move'} sources/{one} to sources/{to}" for one, to in self.change.moves
-        ]
+        change = self.change
+        names = ", ".join(f'"{name}"' for name in change.streams)
+        if self.done:
+            verb, moved = "added" if change.adds else "removed", "moved"
+        else:
+            verb, moved = "would add" if change.adds else "would remove", "would move"
+        lines = [f"{verb} the heartbeat of {names}, in offsets/{', offsets/'.join(e.name for e in change.entries)}"]
+        lines += [f"{moved} sources/{one} to sources/{to}" for one, to in change.moves]
         if self.number is not None:
-            back = "" if undone else "; --undo goes back to it"
+            back = "" if change.undoes is not None else "; --undo goes back to it"
             lines.append(f"backup: {CHANGES}/{self.number}.json in the checkpoint{back}")
         if self.why_not_yet is not None:
             lines.append(f"not yet: {self.why_not_yet}")
@@ -128,10 +125,8 @@ def adopt(
         AdoptionRefused: with the reason and the remedy.
         SessionUnfit: the session is a Spark Connect session.
     """
-    found = _Checkpoint(checkpoint, "adopt", spark)
-    if undo:
-        return found.undo(dry_run=dry_run, stopped=stopped)
-    return found.run(_names(checkpoint, streams), dry_run=dry_run, stopped=stopped)
+    found = _Checkpoint(checkpoint, "adopt", spark, dry_run=dry_run, stopped=stopped)
+    return found.undo() if undo else found.run(_names(checkpoint, streams))
 
 
 def leave(
@@ -146,10 +141,8 @@ def leave(
 
     Arguments, results and errors are those of `adopt`.
     """
-    found = _Checkpoint(checkpoint, "leave", spark)
-    if undo:
-        return found.undo(dry_run=dry_run, stopped=stopped)
-    return found.run(None, dry_run=dry_run, stopped=stopped)
+    found = _Checkpoint(checkpoint, "leave", spark, dry_run=dry_run, stopped=stopped)
+    return found.undo() if undo else found.run(None)
 
 
 def _names(checkpoint: object, streams: Streams | None) -> Mapping[str, Sequence[int] | None]:
@@ -177,31 +170,41 @@ def _names(checkpoint: object, streams: Streams | None) -> Mapping[str, Sequence
 class _Checkpoint:
     """One checkpoint, and one command on it."""
 
-    def __init__(self, checkpoint: str | os.PathLike[str], action: Action, spark: SparkSession | None) -> None:
+    def __init__(
+        self,
+        checkpoint: str | os.PathLike[str],
+        action: Action,
+        spark: SparkSession | None,
+        *,
+        dry_run: bool,
+        stopped: bool,
+    ) -> None:
         self._given, self._action, self._spark = os.fspath(checkpoint).rstrip("/"), action, spark
+        self._dry_run, self._stopped = dry_run, stopped
         self._store = self._open()
         self._changes = Changes(self._store, self._given)
 
-    def run(self, streams: Mapping[str, Sequence[int] | None] | None, *, dry_run: bool, stopped: bool) -> Adoption:
+    def run(self, streams: Mapping[str, Sequence[int] | None] | None) -> Adoption:
         number, last = self._changes.last()
         if last is not None and not last.done and self._stands(number, last):
-            return self._go_on(number, last, dry_run=dry_run)
+            return self._go_on(number, last)
         entries = self._read_entries()
-        why_not_yet = self._check_stopped(stopped=stopped, dry_run=dry_run)
+        why_not_yet = self._check_stopped()
         change = AdoptionPlan(self._action, entries, self._folders(), self._refused).change(streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
         warning = self._look_ahead(entries) if self._action == "adopt" else _repeat_left_out(change)
-        return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet, warning=warning)
+        return self._begin(number + 1, change, why_not_yet, warning)
 
-    def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
+    def undo(self) -> Adoption:
         number, last = self._changes.last()
-        begun = last is not None and last.undoes is not None and not last.done and last.action == self._action
-        if begun and last is not None and self._stands(number, last):
-            return self._begin(number, last, dry_run=dry_run)
-        if last is None or last.undoes is not None or last.action != self._action:
+        if last is None or last.action != self._action:
             raise self._nothing_to_undo(number, last)
-        why_not_yet = self._check_stopped(stopped=stopped, dry_run=dry_run)
+        if last.undoes is not None:
+            if last.done or not self._stands(number, last):
+                raise self._nothing_to_undo(number, last)
+            return self._begin(number, last)
+        why_not_yet = self._check_stopped()
         if not self._stands(number, last):
             other = "leave" if self._action == "adopt" else "adopt"
             raise self._refused(
@@ -216,7 +219,7 @@ class _Checkpoint:
             last.streams,
             undoes=number,
         )
-        return self._begin(number + 1, back, dry_run=dry_run, why_not_yet=why_not_yet)
+        return self._begin(number + 1, back, why_not_yet)
 
     def _nothing_to_undo(self, number: int, last: Change | None) -> AdoptionRefused:
         if last is None:
@@ -224,35 +227,30 @@ class _Checkpoint:
                 f"no {self._action} is to be undone: there was none",
                 "neither adopt nor leave has changed this checkpoint.",
             )
-        command = f"lowmark {last.action}{'' if last.undoes is None else ' --undo'}"
         # Since the change, only a query of the kind that it was made for can have run.
-        wrapped = (last.action == "adopt") == (last.undoes is None)
         if not last.done:
-            again = self._stands(number, last)
             hint = (
-                f"run `{command}` again, which ends what it began."
-                if again
+                f"run `{last.command}` again, which ends what it began."
+                if self._stands(number, last)
                 else "`lowmark leave --dry-run` says of which kind it is now."
             )
-        elif wrapped:
+        elif last.adds:
             hint = "it is of a query with lowmark now; `lowmark leave` takes the heartbeats out."
         else:
             hint = "it is of a query without lowmark now; `lowmark adopt` with --stream takes it over."
         return self._refused(
-            f"no {self._action} is to be undone: the last change was `{command}` (lowmark/changes/{number}.json)", hint
+            f"no {self._action} is to be undone: the last change was `{last.command}` ({CHANGES}/{number}.json)", hint
         )
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def _open(self) -> CheckpointStore:
-        if self._spark is not None and not hasattr(self._spark, "_jsparkSession"):
-            raise SessionUnfit(
-                f"{self._action} needs the session of a driver",
-                "a Spark Connect session",
-                "call it in a driver that reaches the checkpoint, such as a pyspark shell; a checkpoint on this "
-                "machine needs no session.",
-            )
         if self._spark is not None:
+            if not hasattr(self._spark, "_jsparkSession"):
+                raise SessionUnfit(
+                    f"{self._action} needs the session of a driver",
+                    "a Spark Connect session",
+                    "call it in a driver that reaches the checkpoint, such as a pyspark shell; a checkpoint on this "
+                    "machine needs no session.",
+                )
             store: CheckpointStore = open_store(self._spark, self._given)
         elif is_elsewhere(self._given):
             name = "'NAME', " if self._action == "adopt" else ""
@@ -298,11 +296,7 @@ class _Checkpoint:
         return entries
 
     def _stands(self, number: int, last: Change) -> bool:
-        """Whether the entries are those of the last change, finished or not; if they are not, a query went on from it.
-
-        Raises:
-            AdoptionRefused: a query went on while the newest entry was replaced by the sentence.
-        """
+        """Whether the entries are those of the last change, finished or not; otherwise a query went on from it."""
         now = {entry.name: self._store.read(f"offsets/{entry.name}") or "" for entry in last.entries}
         newest, changed = batches(self._store, "offsets")[:2], [int(entry.name) for entry in last.entries]
         if newest[:1] == changed[:1]:
@@ -323,18 +317,18 @@ class _Checkpoint:
             )
         return False
 
-    def _check_stopped(self, *, stopped: bool, dry_run: bool) -> str | None:
-        """Refuse a checkpoint on which a query seems to run; a dry run returns the reason instead."""
+    def _check_stopped(self) -> str | None:
+        """Refuse if a query seems to run; a dry run returns the reason instead."""
         if self._spark is not None:
             for query in self._spark.streams.active:
                 root = query._jsq.streamingQuery().resolvedCheckpointRoot()
                 if open_store(self._spark, root).root == self._store.root:
                     raise self._refused(f"query {query.name or query.id} runs on it", "stop it first.")
-        found = None if stopped else self._sign_of_a_query()
+        found = None if self._stopped else self._sign_of_a_query()
         if found is None:
             return None
         fact, hint = found
-        if dry_run:
+        if self._dry_run:
             return f"{fact}; {hint}"
         raise self._refused(fact, hint)
 
@@ -350,13 +344,14 @@ class _Checkpoint:
         )
 
     def _sign_of_a_query(self) -> tuple[str, str] | None:
-        """Return a sign that a query runs on the checkpoint somewhere, and the remedy; None without a sign."""
+        """Return a sign that a query runs on it somewhere, and the remedy; None without a sign."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
         planned, committed = (batches(self._store, folder)[:1] for folder in ("offsets", "commits"))
         if planned and planned != committed:
             return f"batch {planned[0]} is planned and not committed, so a query may be running it", hint
         files = [f"commits/{batch}" for batch in committed]
-        if not self._is_own(planned):
+        _, last = self._changes.last()
+        if last is None or [last.entries[0].name] != [str(batch) for batch in planned]:  # else the change wrote it
             files += [f"offsets/{batch}" for batch in planned]
         ages = [age for file in files if (age := self._store.age_seconds(file)) is not None]
         if ages and min(ages) < QUIET_SECONDS:
@@ -366,45 +361,31 @@ class _Checkpoint:
             )
         return None
 
-    def _is_own(self, planned: Sequence[int]) -> bool:
-        """Whether the last change, rather than a query, wrote the newest entry."""
-        _, last = self._changes.last()
-        return last is not None and [last.entries[0].name] == [str(batch) for batch in planned]
-
     def _folders(self) -> frozenset[int]:
         """Numbers of the sources with files; a query that is refused at its start leaves an empty folder."""
         numbers = [name for name in self._store.names("sources") if _FOLDER.fullmatch(name)]
         return frozenset(int(name) for name in numbers if self._store.names(f"sources/{name}"))
 
-    # -- changing -----------------------------------------------------------------------------------------------------
-
-    def _go_on(self, number: int, last: Change, *, dry_run: bool) -> Adoption:
+    def _go_on(self, number: int, last: Change) -> Adoption:
         if last.action != self._action or last.undoes is not None:
-            command = f"{last.action} --undo" if last.undoes is not None else last.action
-            back = "" if last.undoes is not None else f", or `lowmark {last.action} --undo`"
-            raise self._refused(
-                f"a `lowmark {command}` was stopped in the middle of it", f"run `lowmark {command}` again{back}."
-            )
-        return self._begin(number, last, dry_run=dry_run)
+            back = "" if last.undoes is not None else f", or `{last.command} --undo`"
+            fact = f"a `{last.command}` was stopped in the middle of it"
+            raise self._refused(fact, f"run `{last.command}` again{back}.")
+        return self._begin(number, last)
 
     def _begin(
-        self,
-        number: int,
-        change: Change,
-        *,
-        dry_run: bool,
-        why_not_yet: str | None = None,
-        warning: str | None = None,
+        self, number: int, change: Change, why_not_yet: str | None = None, warning: str | None = None
     ) -> Adoption:
-        if not dry_run:
+        if not self._dry_run:
             self._apply(number, change)
-        return Adoption(self._store.root, change, number, done=not dry_run, why_not_yet=why_not_yet, warning=warning)
+        done = not self._dry_run
+        return Adoption(self._store.root, change, number, done, why_not_yet=why_not_yet, warning=warning)
 
     def _apply(self, number: int, change: Change) -> None:
         """Do all steps of a change that are not done yet."""
         newest, *others = change.entries
         self._changes.keep(number, change)
-        self._store.write(f"offsets/{newest.name}", self._at_work(undoes=change.undoes is not None))
+        self._store.write(f"offsets/{newest.name}", self._at_work(change))
         for done, (one, to) in enumerate(change.moves):
             if done < change.moved:
                 continue
@@ -417,8 +398,8 @@ class _Checkpoint:
         self._store.write(f"offsets/{newest.name}", newest.after)
         self._changes.keep(number, msgspec.structs.replace(change, done=True))
 
-    def _at_work(self, *, undoes: bool = False) -> str:
-        return _AT_WORK.format(command=f"{self._action} --undo" if undoes else self._action)
+    def _at_work(self, change: Change) -> str:
+        return f'{_CLOSED} and was stopped; run "{change.command} CHECKPOINT" again'
 
     def _refused(self, fact: str, hint: str) -> AdoptionRefused:
         return AdoptionRefused(printable(self._given), fact, hint)

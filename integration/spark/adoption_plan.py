@@ -10,10 +10,10 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats, without_repeats
+from .conflict import how_many
+from .faults import WATERMARK_POLICY
 from .kafka_offsets import read_positions
 from .offset_log import LEFT_OUT, OffsetEntry
-
-_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 class AdoptionPlan:
@@ -36,13 +36,10 @@ class AdoptionPlan:
         self._newest = next(iter(entries.values()))
 
     def change(self, streams: Mapping[str, Sequence[int] | None] | None) -> Change | str:
-        """Return the change; a text says why there is nothing to do.
+        """Return the change; a text says why there is nothing to do. Raises `AdoptionRefused`.
 
         Args:
             streams: name -> numbers of its sources, or None to go by the order; None: remove all heartbeats.
-
-        Raises:
-            AdoptionRefused: with the reason and the remedy.
         """
         entries, newest = self._entries, self._newest
         if newest.named:
@@ -84,7 +81,7 @@ class AdoptionPlan:
             count = len(native[name].sources)
             after = native[name].renumbered(
                 {str(place): spot for place, spot in enumerate(spots(count, wanted))},
-                {place: _first(stream) for place, stream in wanted.items()},
+                {place: json.dumps(HeartbeatOffset(stream).to_json()) for place, stream in wanted.items()},
             )
             changed.append(Entry(name, entry.text(), after.text()))
         streams_ = list(wanted.values()) or [heartbeat.stream for heartbeat in newest.heartbeats.values()]
@@ -95,21 +92,21 @@ class AdoptionPlan:
         newest = next(iter(native.values()))
         count = len(newest.sources)
         self._check_distinct(self._newest)
-        if len(streams) > 1 and newest.conf.get(_POLICY) == "max":
+        if len(streams) > 1 and newest.conf.get(WATERMARK_POLICY) == "max":
             raise self._refused(
-                f"{_POLICY} is max in it, so the stream that is ahead would decide",
+                f"{WATERMARK_POLICY} is max in it, so the stream that is ahead would decide",
                 "several wrapped streams need min, which only a new checkpoint can have.",
             )
         if len(streams) > count:
             raise self._refused(
-                f"{len(streams)} streams are named ({', '.join(streams)}), and it has {_sources(count)}",
+                f"{len(streams)} streams are named ({', '.join(streams)}), and it has {how_many(count)}",
                 "name the streams that the query wraps, each once.",
             )
         numbered = " ".join(f"--stream {name}={n}" for n, name in enumerate(streams))
         unsaid = [name for name, numbers in streams.items() if numbers is None]
         if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
             raise self._refused(
-                f"it has {_sources(count)}, and the sources of {', '.join(unsaid)} are not given",
+                f"it has {how_many(count)}, and the sources of {', '.join(unsaid)} are not given",
                 f"pass their numbers, such as {numbered}; several are separated by commas, and sources/ has a folder "
                 "for each.",
             )
@@ -132,8 +129,7 @@ class AdoptionPlan:
     def _without_repeats(self) -> dict[str, OffsetEntry]:
         """Return the entries without the lines of `late_to`, which reads the sources of its stream once more.
 
-        Two different sources may stand at the same offsets. A source that keeps files, as Kafka's does, has a folder
-        of its own number.
+        Two different sources may stand at the same offsets, but a source that keeps files, as Kafka's, has a folder.
         """
         kept = {name: without_repeats(entry) for name, entry in self._entries.items()}
         counts = {len(entry.sources) - len(kept[name].sources) for name, entry in self._entries.items()}
@@ -202,11 +198,3 @@ class AdoptionPlan:
                 moves.append((str(old), str(new)))
                 folders = folders - {old} | {new}
         return moves
-
-
-def _sources(count: int) -> str:
-    return "1 source" if count == 1 else f"{count} sources"
-
-
-def _first(stream: str) -> str:
-    return json.dumps(HeartbeatOffset(stream).to_json())

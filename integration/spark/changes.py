@@ -38,12 +38,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of a checkpoint. The file is written before the change begins, and is the backup for its undoing.
+    """A change of a checkpoint.
 
     Attributes:
         entries: the changed entries, the newest first.
         moves: (from, to) of folders in ``sources/``, in order.
         streams: names of the streams whose heartbeats are added or removed.
+        undoes: number of the change that is taken back.
+        moved: number of the moves that are done.
     """
 
     action: Action
@@ -55,13 +57,19 @@ class Change(msgspec.Struct, frozen=True):
     done: bool = False
     format: int = _FORMAT
 
+    @property
+    def command(self) -> str:
+        """The command that makes the change."""
+        return f"lowmark {self.action}" if self.undoes is None else f"lowmark {self.action} --undo"
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds heartbeats, so that the checkpoint is a wrapped query's afterwards."""
+        return (self.action == "adopt") is (self.undoes is None)
+
 
 class Changes:
-    """The changes of one checkpoint.
-
-    Args:
-        given: the path as the user gave it.
-    """
+    """The changes of one checkpoint, whose path the user has `given`."""
 
     def __init__(self, store: CheckpointStore, given: str) -> None:
         self._store, self._given = store, printable(given)
@@ -103,7 +111,7 @@ class Changes:
         return number, change
 
     def keep(self, number: int, change: Change) -> None:
-        """Write a change and its progress to its file. Raises `CheckpointUnwritable` if it could not be written."""
+        """Write a change and its progress to its file."""
         self._store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
 
 
@@ -165,12 +173,7 @@ def _is_same_native(before: OffsetEntry, after: OffsetEntry) -> bool:
 
 
 def _check(change: Change, number: int) -> None:
-    """Refuse a change that neither command makes.
-
-    Raises:
-        UnknownFormat: names the part that neither command writes.
-        UnreadableHeartbeat: an entry has a heartbeat with an impossible field.
-    """
+    """Refuse a change that neither command makes. Raises `UnknownFormat` or `UnreadableHeartbeat`."""
     numbers = [int(entry.name) for entry in change.entries]
     if numbers != sorted({*numbers}, reverse=True):
         raise UnknownFormat(f"it names entries {', '.join(map(str, numbers))}, expected the newest first")

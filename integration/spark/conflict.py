@@ -104,7 +104,7 @@ def conflict(
 
 def _late_to_came_or_went(lines: int, uses: int | None, *, renumbered: bool) -> str | None:
     if uses not in (None, lines):
-        fact = f"has {_sources(lines)}, heartbeats counted, and this query has {_sources(uses)}"
+        fact = f"has {how_many(lines)}, heartbeats counted, and this query has {how_many(uses)}"
     elif renumbered:
         fact = "does not number its sources as this query does, so Spark would read a source anew from its start"
     else:
@@ -124,7 +124,7 @@ def _native(lines: int, uses: int | None, heartbeats: int, command: str) -> str:
         fact = "so it lacks the heartbeat, which is a source to Spark. Hint: run"
     else:
         fact = (
-            f"and has {_sources(lines)}, and this query has {_sources(uses - heartbeats)} beside its heartbeats: "
+            f"and has {how_many(lines)}, and this query has {how_many(uses - heartbeats)} beside its heartbeats: "
             f"{_AGAIN}. Hint: leave late_to out, run"
         )
     return f"its checkpoint was written by a query without lowmark, {fact} {command}"
@@ -146,7 +146,7 @@ def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str,
     # Otherwise "a=1" would mean stream "a" over source 1.
     bare = plain and not (numbers and "=" in streams[0])
     given = [name if bare else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
-    return f"`lowmark adopt {_path(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
+    return f"`lowmark adopt {shlex.quote(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
 
 
 def leave_command(checkpoint: str) -> str:
@@ -157,7 +157,7 @@ def leave_command(checkpoint: str) -> str:
     """
     if is_elsewhere(checkpoint):
         return f"`lowmark.leave({checkpoint!r}, spark=spark)`"
-    return f"`lowmark leave {_path(checkpoint)}`"
+    return f"`lowmark leave {shlex.quote(checkpoint)}`"
 
 
 def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool] | None) -> bool:
@@ -170,12 +170,9 @@ def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[
     return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
 
 
-def _sources(count: int) -> str:
+def how_many(count: int) -> str:
+    """Return "1 source", "2 sources" and so on."""
     return "1 source" if count == 1 else f"{count} sources"
-
-
-def _path(checkpoint: str) -> str:
-    return shlex.quote(checkpoint)
 
 
 def _streams(names: Sequence[str]) -> str:
