@@ -20,7 +20,15 @@ from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.sources.planning.offset import BatchOffset
 
 from . import completion
-from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
+from .checkpoint_store import (
+    CheckpointStore,
+    LocalStore,
+    all_planned,
+    batches,
+    is_elsewhere,
+    local_path,
+    open_store,
+)
 from .kafka_offsets import Starting, earliest, kafka_positions, read_positions
 from .offset_log import OffsetEntry, json_object, planned_entry
 
@@ -32,18 +40,12 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Farewell(msgspec.Struct, frozen=True):
-    """The state that a run leaves for the next run.
+    """The state that a run leaves for the next run."""
 
-    Attributes:
-        token: the run's token, which is also in the checkpoint's last heartbeat offset.
-        epoch: epoch of the last answer to the run's reader. The state fits the offset of that answer and older offsets.
-        state: the coordinator's state, base64; empty: the state in that offset is the newest.
-    """
-
-    token: str
-    epoch: int
+    token: str  # of the run; also in the checkpoint's last heartbeat offset
+    epoch: int  # of the last answer to the run's reader; the state fits the offset of that answer and older ones
     batch_id: int
-    state: str
+    state: str  # of the splits' watermarks, base64; empty: the state in that offset is the newest
 
 
 class FarewellFiles:
@@ -53,10 +55,7 @@ class FarewellFiles:
     is an `UnknownFormat`.
 
     Args:
-        checkpoint: the checkpoint's root, as Spark resolved it.
-
-    Attributes:
-        checkpoint: the root, as a user would write it.
+        checkpoint: the root, as Spark resolved it; the attribute is the root as a user would write it.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -72,26 +71,19 @@ class FarewellFiles:
         return self._opened
 
     def write(self, farewell: Farewell) -> None:
-        """Write a farewell as a whole or not at all."""
-        self._store.write(self._path(farewell.token), msgspec.json.encode(farewell).decode())
+        self._store.write(f"lowmark/{farewell.token}", msgspec.json.encode(farewell).decode())
 
     def read(self, token: str) -> Farewell | None:
-        """Read the farewell of a run, None without a farewell.
-
-        Raises:
-            msgspec.DecodeError: the file is no farewell.
-        """
+        """Return the farewell of a run, None without one. Raises `msgspec.DecodeError` for a file that is none."""
         if not _TOKEN.fullmatch(token):
             return None  # a path, in an offset from an unknown writer
-        text = self._store.read(self._path(token))
+        text = self._store.read(f"lowmark/{token}")
         return None if text is None else msgspec.json.decode(text, type=Farewell)
 
     def read_done(self, name: str) -> str | None:
-        """Read what a marking of partitions keeps; None without a file."""
         return self._store.read(f"lowmark/{name}")
 
     def write_done(self, name: str, text: str) -> None:
-        """Write what a marking of partitions keeps, as a whole or not at all."""
         self._store.write(f"lowmark/{name}", text)
 
     def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
@@ -103,31 +95,22 @@ class FarewellFiles:
         return committed[0], next((each.until_us for each in found if each.stream == stream), None)
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
-        """Return the first offset of a Kafka source, which the progress event of the first batch lacks.
-
-        Args:
-            source: place of the source among the query's sources.
-        """
+        """Return the first offset of a Kafka source, by its number: the progress of the first batch lacks it."""
         return json_object(initial_offset(self._store, str(source)))
 
     def newest_entry(self) -> OffsetEntry | None:
-        """Return the offsets of each source in the newest planned batch; None before the first batch."""
+        """Return the entry of the newest planned batch; None before the first batch."""
         batch_id = self.newest_batch()
         return None if batch_id is None else self.entry(batch_id)
 
     def entry(self, batch_id: int) -> OffsetEntry | None:
-        """Return the offsets of each source in a planned batch; None if Spark has removed them."""
+        """Return the entry of a planned batch; None if Spark has removed it."""
         text = self._store.read(f"offsets/{batch_id}")
         return None if text is None else OffsetEntry.parse(text)
 
     def newest_batch(self) -> int | None:
-        """Return the newest planned batch; None before the first."""
         planned = batches(self._store, "offsets")
         return planned[0] if planned else None
-
-    def committed(self, batch_id: int) -> bool:
-        """Return whether Spark has recorded that a batch is committed."""
-        return self._store.exists(f"commits/{batch_id}")
 
     def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None:
         """Return the batch that was committed before a run and never reported; None if no such batch had rows.
@@ -142,8 +125,8 @@ class FarewellFiles:
             return None
         if not any(resumes in (offset or "") for _, offset in written.sources):
             return None  # another query of the stream
-        # A batch that a restart ran again is reported; the state in its offset comes from the report before that batch.
-        over = planned if not runs and self.committed(planned) else planned - 1
+        # A batch that a restart ran again is reported; the state in its offset comes from the report before it.
+        over = planned if not runs and self._store.exists(f"commits/{planned}") else planned - 1
         reported = planned - 1 if left_behind is None else left_behind.batch_id
         return over if reported < over and self._went_on(reported, over) else None
 
@@ -160,33 +143,20 @@ class FarewellFiles:
         return newest is not None and newest.named
 
     def forget(self, token: str) -> None:
-        """Delete the farewell of a run after its state has gone into an offset."""
+        """Delete a farewell after its state has gone into an offset."""
         if _TOKEN.fullmatch(token):
-            self._store.remove(self._path(token))
-
-    def _path(self, token: str) -> str:
-        return f"lowmark/{token}"
+            self._store.remove(f"lowmark/{token}")
 
 
 def initial_offset(store: CheckpointStore, source: str) -> str | None:
-    """Return the first offset of a Kafka source, as text; None if the source recorded none in a known format.
-
-    Args:
-        source: name of the source's folder in ``sources/``.
-
-    Raises:
-        CheckpointUnreadable: the file cannot be read.
-    """
+    """Return the first offset of a Kafka source, by its number; None if it recorded none in a known format."""
     # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
     version, _, offset = (store.read(f"sources/{source}/0") or "").lstrip("\0").partition("\n")
     return offset if version == "v1" else None
 
 
 def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
-    """Return the newest planned batch of a checkpoint, and the offset of each of its sources as text.
-
-    Args:
-        checkpoint: a folder on this machine.
+    """Return the newest planned batch of a checkpoint on this machine, and the offset of each of its sources.
 
     Raises:
         CheckpointUnreadable: the folder does not exist, or has no readable offsets.
@@ -203,14 +173,8 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
             str(folder), "there is no such folder", "pass the folder given as checkpointLocation."
         )
     store = LocalStore(folder)
-    planned = batches(store, "offsets")
-    if not planned:
-        raise CheckpointUnreadable(
-            str(folder),
-            "it has no planned batch (no file in offsets/)",
-            "pass the folder given as checkpointLocation, not one above or below it.",
-        )
-    return planned[0], _offsets_of(store, planned[0])
+    planned = all_planned(store)[0]
+    return planned, _offsets_of(store, planned)
 
 
 def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> Starting:

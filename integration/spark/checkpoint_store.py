@@ -72,6 +72,17 @@ def batches(store: CheckpointFiles, log: str) -> list[int]:
     return sorted((int(name) for name in store.names(log) if _BATCH.fullmatch(name)), reverse=True)
 
 
+def all_planned(store: CheckpointFiles) -> list[int]:
+    """The planned batches, the newest first. Raises `CheckpointUnreadable` if there is none."""
+    if planned := batches(store, "offsets"):
+        return planned
+    raise CheckpointUnreadable(
+        store.root,
+        "it has no planned batch (no file in offsets/)",
+        "pass the folder given as checkpointLocation, not one above or below it.",
+    )
+
+
 def is_elsewhere(checkpoint: str) -> bool:
     """Whether the path of a checkpoint names a file system other than this machine's.
 

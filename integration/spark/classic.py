@@ -80,7 +80,7 @@ class ClassicSession:
         return other is not None and (spark is self.spark or _same(mine, other))
 
     def require_driver(self, action: str) -> None:
-        """Do nothing, because this is the driver."""
+        pass
 
     def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
         workers.check(self.spark, workers.needed(strategy, source))

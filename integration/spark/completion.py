@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.moment import format_time_us
+from lowmark.watermark.moment import format_time_us, none_first
 
 from .arrow_store import checkpoint_files
-from .checkpoint_store import CheckpointFiles, batches, is_elsewhere, local_path, open_store
+from .checkpoint_store import CheckpointFiles, all_planned, batches, is_elsewhere, local_path, open_store
 from .offset_log import planned_entry
 
 if TYPE_CHECKING:
@@ -86,11 +86,6 @@ class Completion:
 def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: bool) -> int | None:
     """Return how far a committed batch makes the sink complete, microseconds; None: nothing is sure.
 
-    Args:
-        low_us: the low watermark in the heartbeat's offset of the batch.
-        in_force_us: the watermark that Spark used in the batch.
-        with_state: whether the query has stateful operators.
-
     >>> complete_until(20, 10, with_state=False), complete_until(20, 10, with_state=True)
     (20, 10)
     >>> complete_until(20, 0, with_state=True)
@@ -111,15 +106,7 @@ def least_us(times_us: Iterable[int | None]) -> int | None:
 
 
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
-    """Return how far the sink of a query is complete, for each of its streams, by name.
-
-    Args:
-        checkpoint: the query's checkpointLocation, on this machine or elsewhere.
-        spark: as in `completion`.
-
-    Raises:
-        CheckpointUnreadable: the checkpoint cannot be read, is not there, or is of a query without lowmark.
-    """
+    """Return what `completion` does, for each of the query's streams, by name."""
     place = os.fspath(checkpoint)
     if spark is not None:
         return of_files(open_store(spark, place))
@@ -130,16 +117,10 @@ def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | Non
 
 
 def of_files(files: CheckpointFiles) -> list[Completion]:
-    """Return the same as `completions`, of a checkpoint that is open."""
+    """Return what `completions` does, of a checkpoint that is open."""
     # The commits first: a committed batch is planned, and its state is there.
     committed = batches(files, "commits")
-    planned = batches(files, "offsets")
-    if not planned:
-        raise CheckpointUnreadable(
-            files.root,
-            "it has no planned batch (no file in offsets/)",
-            "pass the folder given as checkpointLocation, not one above or below it.",
-        )
+    planned = all_planned(files)
     done = committed[0] if committed else None
     entry = planned_entry(files, planned[0] if done is None else done, _OTHER)
     try:
@@ -194,4 +175,4 @@ def completion(
             os.fspath(checkpoint), f'it has no stream "{stream}", but {names}', "pass the name given to wrap or read."
         )
     mine = [each for each in found if stream in (None, each.stream)]
-    return min(mine, key=lambda each: (each.until_us is not None, each.until_us or 0))
+    return min(mine, key=lambda each: none_first(each.until_us))

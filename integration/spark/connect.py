@@ -49,8 +49,6 @@ _SESSION_GONE = (
 
 
 class _Listener(StreamingQueryListener):
-    """Passes each event on with its kind."""
-
     def __init__(self, take: Callable[[str, Any], None]) -> None:
         self._take = take
 
@@ -71,7 +69,7 @@ class ConnectSession:
     """See `Session`."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
+        self.spark: Any = spark
         self._secrets: dict[str, str] = {}  # by id of a stream
         self._names: dict[str, str] = {}  # likewise
         self._left: dict[str, Farewell] = {}
@@ -82,15 +80,11 @@ class ConnectSession:
 
     @property
     def application(self) -> str:
-        return str(self._client.session_id)
+        return str(self.spark.session_id)
 
     @property
     def ended(self) -> bool:
-        return bool(self._client.is_stopped)
-
-    @property
-    def _client(self) -> Any:
-        return self.spark
+        return bool(self.spark.is_stopped)
 
     def is_of(self, spark: object) -> bool:
         return spark is self.spark or getattr(spark, "session_id", None) == self.application
@@ -108,7 +102,8 @@ class ConnectSession:
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         own = [column for column in plan_text.SPLIT_COLUMNS if column in df.columns]
-        return plan_text.input_plan(plan_text.nodes(_explained(df.select(*own) if own else df)))
+        chosen: Any = df.select(*own) if own else df
+        return plan_text.input_plan(plan_text.nodes(chosen._explain_string(extended=True)))
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:  # noqa: ARG002  # out of reach
         self._names[stream_id] = name
@@ -159,18 +154,17 @@ class ConnectSession:
         self._add_listener()
 
     def _add_listener(self) -> bool:
-        """Listen to the session's queries; return whether it worked."""
+        """Return whether it worked."""
         # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
         # it for an error and ends, so another command goes before.
-        streams = self._client.streams
-        streams.active  # noqa: B018
-        streams.addListener(self._listener)
+        self.spark.streams.active  # noqa: B018
+        self.spark.streams.addListener(self._listener)
         return self._listens
 
     @property
     def _listens(self) -> bool:
         """Whether the listener is on the session's bus, which drops its listeners when the connection breaks."""
-        return self._listener in self._client.streams._sqlb._listener_bus
+        return self._listener in self.spark.streams._sqlb._listener_bus
 
     def _listen_again(self) -> None:
         """Listen again after a break, and take the batches that were over meanwhile."""
@@ -199,7 +193,7 @@ class ConnectSession:
     def _catch_up(self, query: ConnectQuery) -> None:
         assert self._relay is not None, "the relay calls this"
         with self._relay.asking():
-            running: Any = self._client.streams.get(query.query_id)
+            running = self.spark.streams.get(query.query_id)
             recent = [] if running is None else running.recentProgress
         if running is None or str(running.runId) != query.run_id:
             self._end(query, self._failure(query))
@@ -211,13 +205,13 @@ class ConnectSession:
                 self._relay.take("progress", ClientEvent(QueryProgressEvent(progress)), query)
 
     def _failure(self, query: ConnectQuery) -> str | None:
-        """Return why an ended run has failed, None if it has not. The server remembers it for a while."""
+        """Return why an ended run has failed, as the server remembers for a while; None if it has not."""
         from pyspark.sql.connect.streaming.query import StreamingQuery
 
         assert self._relay is not None, "the relay calls this"
         try:
             with self._relay.asking():
-                failed = StreamingQuery(self._client, query.query_id, query.run_id).exception()
+                failed = StreamingQuery(self.spark, query.query_id, query.run_id).exception()
         except Exception as unknown:  # gRPC and Spark have no common base class of errors
             if "INVALID_HANDLE" in str(unknown):
                 raise
@@ -249,7 +243,7 @@ class ConnectSession:
         leaving.join(END_SECONDS)
 
     def _remove_listener(self) -> None:
-        bus = self._client.streams._sqlb
+        bus = self.spark.streams._sqlb
         if len(bus._listener_bus) > 1:
             bus.remove(self._listener)
             return
@@ -260,7 +254,7 @@ class ConnectSession:
         command.streaming_query_listener_bus_command.CopyFrom(
             StreamingQueryListenerBusCommand(remove_listener_bus_listener=True)
         )
-        self._client.client.execute_command(command)
+        self.spark.client.execute_command(command)
         if bus._execution_thread is not None:
             bus._execution_thread.join(END_SECONDS)
         with bus._lock:
@@ -269,13 +263,13 @@ class ConnectSession:
 
     def _program_is_over(self) -> bool:
         """Whether only Spark's thread of events keeps this process alive: it is no daemon, so Python waits for it."""
-        events = self._client.streams._sqlb._execution_thread
+        events = self.spark.streams._sqlb._execution_thread
         live = [thread for thread in threading.enumerate() if not thread.daemon and thread is not events]
         return not any(thread.is_alive() for thread in live)
 
     def explained(self, query_id: str) -> str:
         """Return Spark's plan of a running query's newest batch as text; empty if the query has ended."""
-        query: Any = self.spark.streams.get(query_id)
+        query = self.spark.streams.get(query_id)
         if query is None:
             return ""
         from pyspark.sql.connect.proto import StreamingQueryCommand
@@ -314,7 +308,3 @@ def _in_a_pipeline() -> bool:
     except PySparkException:
         return False
     return True
-
-
-def _explained(df: Any) -> str:
-    return str(df._explain_string(extended=True))

@@ -196,11 +196,7 @@ class ConnectQuery:
 
 
 def progress_of(told: Any) -> Progress:
-    """Return a client's `StreamingQueryProgress`, typed. The one that a query remembers lacks the sum of its rows.
-
-    Raises:
-        UnreadableReport: a field is missing, or is not what it can be.
-    """
+    """Return a client's `StreamingQueryProgress`, typed. The one that a query remembers lacks the sum of its rows."""
     fields = json.loads(told.json)
     fields.setdefault("numInputRows", sum(source["numInputRows"] for source in fields["sources"]))
     return Progress.from_json(json.dumps(fields))

@@ -16,10 +16,7 @@ Starting = dict[str, dict[str, int]]
 
 
 def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
-    """Read an offset of Spark's Kafka source; other offsets give an empty dict.
-
-    Returns:
-        (topic, partition) -> position of the next record.
+    """Return (topic, partition) -> position of the next record, of an offset of Spark's Kafka source; else nothing.
 
     >>> kafka_positions({"orders": {"0": 12}})
     {('orders', 0): 12}
@@ -48,13 +45,10 @@ def earliest(positions: Iterable[Mapping[tuple[str, int], int]]) -> Starting:
 
 
 def read_positions(offset: BatchOffset) -> dict[tuple[str, int], int]:
-    """Read an offset of lowmark's Kafka source; offsets of other connectors give an empty dict.
+    """Return the same of an offset of lowmark's Kafka source.
 
     A partition that has ended, or was not known yet, has no position. While a topic that was made again has partitions
     of its old and of its new form, the smaller position counts, because it loses no row.
-
-    Returns:
-        (topic, partition) -> position of the next record.
     """
     from lowmark.sources.kafka import KafkaSplit  # only for a command: it imports the whole connector
     from lowmark.sources.serializer import DataclassSerializer
@@ -71,7 +65,7 @@ def read_positions(offset: BatchOffset) -> dict[tuple[str, int], int]:
 
 
 def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
-    """Unread rows of each Kafka partition when the batch was planned: latest minus end."""
+    """Unread rows of each Kafka partition when the batch was planned."""
     backlog: dict[tuple[str, int], int] = {}
     for source in sources:
         latest = kafka_positions(source.latest_offset)

@@ -30,10 +30,6 @@ def tell(query: JavaObject, files: FarewellFiles) -> None:
     """Tell a query's tasks the watermarks by which Spark drops rows in its newest batch and in the next one.
 
     Nothing is told if Spark drops by others, or if they cannot be read; the tasks that need them then fail in words.
-
-    Args:
-        query: Spark's query.
-        files: its checkpoint.
     """
     try:
         _tell(query.streamingQuery(), files)

@@ -49,7 +49,6 @@ class OffsetEntry:
     r"""One entry, as it was written.
 
     Attributes:
-        version: version of the format, 1 or 2.
         metadata: the second line.
         sources: (id, offset as text) of each source, in the order of the lines; None for a source without an offset. In
             version 1 the id is the place of the line.
@@ -84,7 +83,6 @@ class OffsetEntry:
         return cls(2, metadata, tuple((id_, _some(offset)) for id_, _, offset in found))
 
     def text(self) -> str:
-        """Return the entry as Spark writes it."""
         lines = [_NONE if offset is None else offset for _, offset in self.sources]
         if self.version != 1:
             lines = [f"{id_}:{line}" for (id_, _), line in zip(self.sources, lines, strict=True)]
@@ -92,7 +90,7 @@ class OffsetEntry:
 
     @property
     def conf(self) -> Mapping[str, Any]:
-        """The session settings that Spark keeps with a query; empty if they cannot be read."""
+        """The session settings that Spark keeps with a query."""
         conf = self._metadata().get("conf")
         return conf if isinstance(conf, dict) else {}
 
@@ -127,21 +125,13 @@ class OffsetEntry:
 
     @property
     def heartbeats(self) -> dict[str, HeartbeatOffset]:
-        """Id -> offset of the sources that are heartbeats.
-
-        Raises:
-            UnreadableHeartbeat: a heartbeat has an impossible field.
-        """
+        """Id -> offset of the sources that are heartbeats. Raises `UnreadableHeartbeat`."""
         found = {id_: HeartbeatOffset.find(offset) for id_, offset in self.sources}
         return {id_: heartbeat for id_, heartbeat in found.items() if heartbeat is not None}
 
     @property
     def positions(self) -> dict[str, str | None]:
-        """Id of a source -> its offset as text, without the heartbeats.
-
-        Raises:
-            UnreadableHeartbeat: one of the heartbeats has a field that cannot be.
-        """
+        """Id of a source -> its offset as text, without the heartbeats. Raises `UnreadableHeartbeat`."""
         heartbeats = self.heartbeats
         return {id_: offset for id_, offset in self.sources if id_ not in heartbeats}
 
@@ -167,12 +157,7 @@ class OffsetEntry:
             raise UnknownFormat(f"numbers its sources {', '.join(ids)}, expected 0 to {len(ids) - 1}; {LEFT_OUT}")
 
     def renumbered(self, places: Mapping[str, int], added: Mapping[int, str]) -> OffsetEntry:
-        """Return the entry with other sources.
-
-        Args:
-            places: old id -> new place; missing ids are left out.
-            added: place -> offset of new sources.
-        """
+        """Return the entry with the sources that have a new place, and with `added` ones: place -> offset."""
         kept = [(places[id_], offset) for id_, offset in self.sources if id_ in places]
         sources: Sequence[tuple[int, str | None]] = [*kept, *added.items()]
         if self.version == 1:
@@ -199,7 +184,6 @@ def json_object(text: str | None) -> Mapping[str, Any] | None:
 
 
 def _risen(watermark_ms: object) -> int | None:
-    """A watermark of Spark's; None if it is missing or still 0."""
     return watermark_ms if type(watermark_ms) is int and watermark_ms > 0 else None
 
 
@@ -233,11 +217,8 @@ def ahead_of_clock(watermark_us: int, now_us: int) -> str | None:
 def planned_entry(files: CheckpointFiles, batch_id: int, hint: str) -> OffsetEntry:
     """Return the entry of a planned batch.
 
-    Args:
-        hint: the remedy if the entry is not in a format that is known here.
-
     Raises:
-        CheckpointUnreadable: the entry is not there, is not readable or has an unknown format.
+        CheckpointUnreadable: the entry is not there, is not readable or has an unknown format; then with the hint.
     """
     name = f"offsets/{batch_id}"
     try:

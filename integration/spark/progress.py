@@ -24,7 +24,7 @@ _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """One source in one batch. Offsets are in the source's own JSON."""
+    """One source in one batch, with offsets in its own JSON."""
 
     start_offset: Any
     end_offset: Any
@@ -68,11 +68,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def from_json(cls, text: str) -> Progress:
-        """Decode Spark's JSON.
-
-        Raises:
-            UnreadableReport: it is no progress event, a field is missing, or a field is not what it can be.
-        """
+        """Decode Spark's JSON. Raises `UnreadableReport`."""
         try:
             return _decode(text)
         except (ValueError, RecursionError) as wrong:
@@ -80,30 +76,18 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def from_java(cls, progress: JavaObject) -> Progress:
-        """Read one of Spark's progress objects.
-
-        Raises:
-            UnreadableReport: a field is missing, or is not what it can be.
-        """
+        """Read one of Spark's progress objects. Raises `UnreadableReport`."""
         return cls.from_json(java_text(progress))
 
     @property
     def watermark_us(self) -> int | None:
-        """The watermark that Spark used in this batch, microseconds; None for a query without one.
-
-        Raises:
-            UnreadableReport: the text is no time.
-        """
+        """The watermark that Spark used; None for a query without one. Raises `UnreadableReport`."""
         text = self.event_time.get("watermark")
         return None if text is None else self._utc_us(text)
 
     @property
     def began_us(self) -> int:
-        """When the batch began, by the clock of Spark's driver, microseconds.
-
-        Raises:
-            UnreadableReport: the text is no time.
-        """
+        """When the batch began, by the clock of Spark's driver. Raises `UnreadableReport`."""
         return self._utc_us(self.timestamp)
 
     def _utc_us(self, text: str) -> int:
@@ -123,11 +107,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
 
     def heartbeats(self) -> list[tuple[int, HeartbeatOffset]]:
-        """The heartbeats among the sources: (index of the source, its end offset).
-
-        Raises:
-            UnreadableReport: a heartbeat is there, and the watermark that Spark used is missing.
-        """
+        """The heartbeats among the sources: (index of the source, its end offset). Raises `UnreadableReport`."""
         offsets = ((i, HeartbeatOffset.find(source.end_offset)) for i, source in enumerate(self.sources))
         found = [(i, offset) for i, offset in offsets if offset is not None]
         if found and "watermark" not in self.event_time:  # a heartbeat always stands under a withWatermark
@@ -148,7 +128,7 @@ def _unreadable(wrong: str) -> UnreadableReport:
 
 
 def java_text(value: JavaObject) -> str:
-    """Return a Java object's `toString`, part by part; for a progress object this is its JSON.
+    """Return a Java object's `toString`, part by part; that of a progress object is its JSON.
 
     py4j's JVM writes 8 KiB at a time with Nagle's algorithm on. A longer answer waits for a delayed acknowledgement: 44
     ms in each batch of a query with a few dozen splits, at any length. A part takes 0.3 ms.

@@ -68,9 +68,6 @@ def lean_home(folder: Path) -> Path:
     Spark gives every Python process the pyspark.zip of its home: sources that each process compiles anew, for a second
     of processor time. Without the file, Python imports the same pyspark as installed, compiled once. Works only for a
     Spark that is a Python package, and without executors elsewhere.
-
-    Returns:
-        The home, in `folder`.
     """
     import pyspark
 
@@ -91,24 +88,19 @@ def local_session(
         quiet: False lets Spark's log reach stderr.
 
     Yields:
-        The session, and a folder of its own for checkpoints, removed at the end.
+        The session, and a folder for checkpoints that is removed at the end.
 
     Raises:
         DemoImpossible: no Java that fits was found, or Spark did not start.
     """
-    problem = java_problem()
-    if problem is not None:
+    if (problem := java_problem()) is not None:
         raise DemoImpossible(f"Spark needs Java {_OLDEST_JAVA} or newer, and {problem}", _JAVA_HINT)
     clean_environment()
     with tempfile.TemporaryDirectory(prefix="lowmark-spark-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         os.environ["SPARK_HOME"] = str(lean_home(folder))
-        spark = _start(
-            name,
-            folder,
-            {"spark.master": f"local[{cores}]", **session_settings(folder), **(settings or {})},
-            quiet=quiet,
-        )
+        own = {"spark.master": f"local[{cores}]", **session_settings(folder), **(settings or {})}
+        spark = _start(name, folder, own, quiet=quiet)
         try:
             yield spark, folder
         finally:
@@ -154,6 +146,5 @@ def _start(name: str, folder: Path, settings: dict[str, str], *, quiet: bool) ->
 def _last_words(log: Path) -> str:
     """The first complaint in the JVM's output, for one line on the terminal."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return next(
-        (line for line in lines if "rror" in line or "xception" in line), lines[-1] if lines else "it said nothing"
-    )
+    complaints = (line for line in lines if "rror" in line or "xception" in line)
+    return next(complaints, lines[-1] if lines else "it said nothing")

@@ -82,9 +82,6 @@ def ship(spark: SparkSession) -> None:
     mode. confluent-kafka is shipped, too; the modules that other sources require must be installed there, and
     `LowWatermarkService.read` names the missing ones.
 
-    Args:
-        spark: the session.
-
     Raises:
         WorkersUnfit: the executors' Python, or the server's, has another version, or lacks pyarrow or numpy.
     """
@@ -103,7 +100,6 @@ def ship(spark: SparkSession) -> None:
 
 
 def _ship_to_server(spark: Any) -> None:
-    """Give the session of a client its lowmark: to the processes beside the server's driver, and to the executors."""
     with _shipping, tempfile.TemporaryDirectory(prefix="lowmark-ship-") as place:
         if spark.session_id in _shipped:
             return
@@ -124,7 +120,7 @@ def _ship_to_server(spark: Any) -> None:
 
 
 def _content(zipped: Path, names: Iterable[str]) -> str:
-    """Return a name for what is shipped: 12 hexadecimal digits, the same for the same content."""
+    """Return 12 hexadecimal digits that name what is shipped."""
     with zipfile.ZipFile(zipped) as archive:
         files = sorted((each.filename, each.CRC) for each in archive.infolist())
     installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
@@ -168,10 +164,9 @@ def lend(source: Path, into: Path) -> None:
 
 
 def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
-    """Write the importable parts of the installed packages into a zip file and return its path.
+    """Write the pure packages into a zip file and return its path.
 
     Args:
-        target: the zip file.
         archive_name: the folder with compiled packages that the zip file will find beside itself.
     """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -189,7 +184,7 @@ def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
 
 
 def compiled(target: Path, names: Iterable[str] = _COMPILED) -> Path:
-    """Write this Python's compiled packages that are needed elsewhere into an archive, and return its path."""
+    """Write installed packages into an archive, and return its path."""
     with tarfile.open(target, "w:gz", compresslevel=1) as archive:
         for name in names:
             try:

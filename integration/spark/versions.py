@@ -32,11 +32,7 @@ _told: set[str] = set()
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session of a Spark outside the range, and warn once of a Spark that lowmark was never tried with.
-
-    Raises:
-        UnsupportedSpark: names the range.
-    """
+    """Refuse a Spark outside the range (`UnsupportedSpark`), and warn once of one that lowmark was never tried with."""
     check_version(spark.version, "the session's Spark")
     if major_minor(spark.version) > NEWEST_TRIED and spark.version not in _told:
         _told.add(spark.version)
@@ -70,7 +66,7 @@ def observes_splits(spark: SparkSession) -> bool:
 
 
 def tell_cost(spark: SparkSession, name: str) -> None:
-    """Log once in an application the cost of rows that Python reduces."""
+    """Log the cost of rows that Python reduces, once in an application."""
     application = spark.sparkContext.applicationId
     if application in _told:
         return

@@ -65,7 +65,7 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
     """Return the modules that workers import for a stream, each with the name of the code that imports it.
 
     Args:
-        source: the source that `LowWatermarkService.read` reads; None for a wrapped stream.
+        source: None for a wrapped stream.
     """
     if source is None:
         measures = strategy.runs_python and strategy.generator is not None
@@ -75,12 +75,9 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
 
 
 def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
-    """Check whether workers can import modules; a second call checks only new modules.
+    """Check whether workers can import modules, as `needed` returns them; a second call checks only new modules.
 
     Costs nothing for a local session with this Python. Executors elsewhere take a small job.
-
-    Args:
-        modules: name of a module -> name of the code that imports it.
 
     Raises:
         WorkersUnfit: names the Python, the missing packages and the remedy.
@@ -99,11 +96,7 @@ def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
 
 
 def unfit_server(failed: Exception) -> WorkersUnfit | None:
-    """Return the error for a Spark Connect server whose Python cannot import lowmark; None: another cause.
-
-    Args:
-        failed: Spark's error of the analysis of a data source of lowmark's.
-    """
+    """Return the error of a Spark Connect server whose Python cannot import lowmark; None: another cause."""
     telling = ("No module named", "cannot import name", "PYTHON_VERSION_MISMATCH")
     cause = next((line.strip() for line in str(failed).splitlines() if any(sign in line for sign in telling)), None)
     if cause is None:
@@ -126,7 +119,6 @@ def _is_own(python: str) -> bool:
 
 
 def _check_here(context: SparkContext, python: str, modules: Mapping[str, str]) -> None:
-    """Check the workers' Python on the driver's host, where readers of sources run."""
     command = [python, "-c", f"{_PROBE}\nprint(json.dumps(probe(sys.argv[1:])))", *modules]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_python_path(context))}
     try:
@@ -140,7 +132,7 @@ def _check_here(context: SparkContext, python: str, modules: Mapping[str, str]) 
 
 
 def _python_path(context: SparkContext) -> list[str]:
-    """The folders in which workers look for modules besides their Python's own: Spark's, shipped, and the user's."""
+    """Where workers look for modules besides their Python's own folders."""
     from pyspark import SparkFiles
     from pyspark.find_spark_home import _find_spark_home
 
@@ -202,9 +194,8 @@ def _check_executors(context: SparkContext, python: str, modules: Mapping[str, s
 
 
 def _executors(context: SparkContext) -> int:
-    """Number of executors now, without the driver."""
     infos: Any = context._jsc.sc().statusTracker().getExecutorInfos()
-    return max(1, len(infos) - 1)
+    return max(1, len(infos) - 1)  # without the driver
 
 
 def _cause(failed: Any) -> str:
@@ -229,6 +220,6 @@ def _judge(
 
 
 def _package(module: str) -> str:
-    """Return the installed package that has a module; the name of the module if this Python has no such package."""
+    """Return the installed package that has a module; the module's name if there is none."""
     top = module.partition(".")[0]
     return importlib.metadata.packages_distributions().get(top, [top])[0]
