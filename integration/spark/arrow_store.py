@@ -11,33 +11,24 @@ from lowmark.integration.process.arrow_files import file_system
 from .checkpoint_store import (
     MOST_BYTES,
     CheckpointFiles,
-    LocalStore,
     check_size,
     in_one_line,
     is_elsewhere,
-    local_path,
+    local_store,
     reading,
 )
 from .webhdfs_store import WebHdfsStore
 
 
 def checkpoint_files(checkpoint: str) -> CheckpointFiles:
-    """Return the files of a checkpoint at any place, without a session of Spark.
-
-    Raises:
-        CheckpointUnreadable: the place cannot be reached.
-    """
+    """Return the files of a checkpoint at any place, without a session of Spark. Raises `CheckpointUnreadable`."""
     if checkpoint.startswith("webhdfs://"):
         return WebHdfsStore(checkpoint)
-    return ArrowStore(checkpoint) if is_elsewhere(checkpoint) else LocalStore(local_path(checkpoint))
+    return ArrowStore(checkpoint) if is_elsewhere(checkpoint) else local_store(checkpoint)
 
 
 class ArrowStore:
-    """A checkpoint on S3, HDFS, Google's storage or Azure's.
-
-    Args:
-        checkpoint: the path, as given to `checkpointLocation`.
-    """
+    """A checkpoint on S3, HDFS, Google's storage or Azure's."""
 
     def __init__(self, checkpoint: str) -> None:
         self.root = checkpoint.rstrip("/")

@@ -22,7 +22,7 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.moment import format_time_us
 
 from .checkpoint import initial_offset, kafka_starting_offsets
-from .checkpoint_store import LocalStore, batches, local_path
+from .checkpoint_store import LocalStore, batches, local_store
 from .kafka_offsets import Starting, earliest, kafka_positions
 from .offset_log import COPY, OffsetEntry, ahead_of_clock, json_object, planned_entry
 
@@ -75,7 +75,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     Raises:
         CheckpointUnreadable: the checkpoint is of another kind, or its entries do not reach back far enough.
     """
-    store = LocalStore(local_path(checkpoint))
+    store = local_store(checkpoint)
     stopped = kafka_starting_offsets(checkpoint)
     done = batches(store, "commits")[0]
     newest = planned_entry(store, done, COPY)

@@ -1,8 +1,5 @@
 """Spark's checkpoint folder: reads Spark's files, and adds small files of lowmark's.
 
-Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one line per source ("-" for none).
-Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
-
 The added file, ``lowmark/<token>``, holds the state of a run after its last report. A heartbeat can carry a report
 only into the next batch, so a query that ends, or is killed, after a batch would forget it. A file ``lowmark/done-...``
 holds the partitions that are still to be marked as done.
@@ -27,6 +24,7 @@ from .checkpoint_store import (
     batches,
     is_elsewhere,
     local_path,
+    local_store,
     open_store,
 )
 from .kafka_offsets import Starting, earliest, kafka_positions, read_positions
@@ -156,23 +154,8 @@ def initial_offset(store: CheckpointStore, source: str) -> str | None:
 
 
 def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
-    """Return the newest planned batch of a checkpoint on this machine, and the offset of each of its sources.
-
-    Raises:
-        CheckpointUnreadable: the folder does not exist, or has no readable offsets.
-    """
-    folder = local_path(checkpoint)
-    if is_elsewhere(os.fspath(checkpoint)):
-        raise CheckpointUnreadable(
-            os.fspath(checkpoint),
-            "it is not on this machine",
-            "copy its folders offsets, commits and sources into a folder on this machine, and pass this folder.",
-        )
-    if not folder.is_dir():
-        raise CheckpointUnreadable(
-            str(folder), "there is no such folder", "pass the folder given as checkpointLocation."
-        )
-    store = LocalStore(folder)
+    """Return the newest planned batch of a checkpoint on this machine, and the offset of each of its sources."""
+    store = local_store(checkpoint)
     planned = all_planned(store)[0]
     return planned, _offsets_of(store, planned)
 
@@ -189,7 +172,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
         CheckpointUnreadable: the checkpoint has no offsets, or none of a Kafka source.
         UnreadableOffset: an offset of a source of lowmark's is broken.
     """
-    store = LocalStore(local_path(checkpoint))
+    store = local_store(checkpoint)
     planned, offsets = last_offsets(checkpoint)
     if committed:
         done = batches(store, "commits")

@@ -83,6 +83,18 @@ def all_planned(store: CheckpointFiles) -> list[int]:
     )
 
 
+def local_store(checkpoint: str | os.PathLike[str]) -> LocalStore:
+    """Return the files of a checkpoint that must be on this machine. Raises `CheckpointUnreadable`."""
+    place, folder = os.fspath(checkpoint), local_path(checkpoint)
+    if is_elsewhere(place):
+        hint = "copy its folders offsets, commits and sources into a folder on this machine, and pass this folder."
+        raise CheckpointUnreadable(place, "it is not on this machine", hint)
+    if not folder.is_dir():
+        hint = "pass the folder given as checkpointLocation."
+        raise CheckpointUnreadable(str(folder), "there is no such folder", hint)
+    return LocalStore(folder)
+
+
 def is_elsewhere(checkpoint: str) -> bool:
     """Whether the path of a checkpoint names a file system other than this machine's.
 
@@ -265,9 +277,6 @@ class HadoopStore:
     would start a batch too early. So there a stream overwrites the file: on S3 and Google's storage the old file stays
     until the stream is closed; on ABFS the file is empty until then, and Spark starts on no empty entry.
 
-    Args:
-        checkpoint: the path, as given to `checkpointLocation`.
-
     Attributes:
         local: the folder, if it is on this machine.
     """
@@ -415,9 +424,6 @@ def open_store(spark: SparkSession, checkpoint: str) -> CheckpointStore:
 
     On this machine a `LocalStore`, because Hadoop deletes a file there before it renames another over it, keeps the
     checksum in a second file, and follows links.
-
-    Raises:
-        CheckpointUnreadable: the place cannot be reached.
     """
     store = HadoopStore(spark, checkpoint)
     return store if store.local is None else LocalStore(store.local)

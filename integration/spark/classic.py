@@ -38,13 +38,11 @@ class JavaEvent:
 
     @property
     def query_id(self) -> str:
-        text: str = self._told.id().toString()
-        return text
+        return str(self._told.id().toString())
 
     @property
     def run_id(self) -> str:
-        text: str = self._told.runId().toString()
-        return text
+        return str(self._told.runId().toString())
 
     @property
     def batch_id(self) -> int:

@@ -26,7 +26,7 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us, none_first
 
 from .arrow_store import checkpoint_files
-from .checkpoint_store import CheckpointFiles, all_planned, batches, is_elsewhere, local_path, open_store
+from .checkpoint_store import CheckpointFiles, all_planned, batches, open_store
 from .offset_log import planned_entry
 
 if TYPE_CHECKING:
@@ -108,12 +108,7 @@ def least_us(times_us: Iterable[int | None]) -> int | None:
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
     """Return what `completion` does, for each of the query's streams, by name."""
     place = os.fspath(checkpoint)
-    if spark is not None:
-        return of_files(open_store(spark, place))
-    files = checkpoint_files(place)
-    if not is_elsewhere(place) and not local_path(place).is_dir():
-        raise CheckpointUnreadable(place, "there is no such folder", "pass the folder given as checkpointLocation.")
-    return of_files(files)
+    return of_files(checkpoint_files(place) if spark is None else open_store(spark, place))
 
 
 def of_files(files: CheckpointFiles) -> list[Completion]:

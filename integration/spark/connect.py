@@ -142,7 +142,7 @@ class ConnectSession:
                 farewells = ClientCheckpoint(self._left)
                 name = getattr(raw, "name", None)
                 query = ConnectQuery(
-                    self.explained, spark.conf.get, event.query_id, event.run_id, name, farewells, relay.silence
+                    self._explained, spark.conf.get, event.query_id, event.run_id, name, farewells, relay.silence
                 )
                 self._queries[event.run_id] = query
                 keep(query)
@@ -267,7 +267,7 @@ class ConnectSession:
         live = [thread for thread in threading.enumerate() if not thread.daemon and thread is not events]
         return not any(thread.is_alive() for thread in live)
 
-    def explained(self, query_id: str) -> str:
+    def _explained(self, query_id: str) -> str:
         """Return Spark's plan of a running query's newest batch as text; empty if the query has ended."""
         query = self.spark.streams.get(query_id)
         if query is None:

@@ -26,7 +26,7 @@ _REMEMBERED = 100
 
 
 class ClientCheckpoint:
-    """The memory of a client, instead of files in a query's checkpoint; see `Checkpoint`.
+    """The memory of a client, instead of files in a query's checkpoint: see `FarewellFiles`.
 
     Args:
         left: token of a run -> its farewell; shared by all queries of this process.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from lowmark.watermark import WatermarkStrategy
     from pyspark.sql import DataFrame, SparkSession
 
-    from .checkpoint import Farewell
-    from .offset_log import OffsetEntry
+    from .checkpoint import FarewellFiles
+    from .connect_query import ClientCheckpoint
     from .progress import Progress
 
 
@@ -61,31 +61,6 @@ class QueryEvent(Protocol):
         """Return the progress of a batch. Raises `UnreadableReport` if a field is missing, or is not what it can be."""
 
 
-class Checkpoint(Protocol):
-    """The files of a query's checkpoint that a service reads and writes: see `FarewellFiles`."""
-
-    @property
-    def checkpoint(self) -> str: ...
-
-    def write(self, farewell: Farewell) -> None: ...
-
-    def read(self, token: str) -> Farewell | None: ...
-
-    def forget(self, token: str) -> None: ...
-
-    def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None: ...
-
-    def kafka_start(self, source: int) -> Mapping[str, Any] | None: ...
-
-    def newest_entry(self) -> OffsetEntry | None: ...
-
-    def newest_commit(self, stream: str) -> tuple[int | None, int | None]: ...
-
-    def read_done(self, name: str) -> str | None: ...
-
-    def write_done(self, name: str, text: str) -> None: ...
-
-
 class Query(Protocol):
     """One run of one query."""
 
@@ -97,7 +72,7 @@ class Query(Protocol):
         """Spark's id of the query, the same over restarts from one checkpoint."""
 
     @property
-    def farewells(self) -> Checkpoint: ...
+    def farewells(self) -> FarewellFiles | ClientCheckpoint: ...
 
     @property
     def name(self) -> str | None:
@@ -174,19 +149,10 @@ class Session(Protocol):
         """Whether an object is this session, also under another Python object."""
 
     def require_driver(self, action: str) -> None:
-        """Refuse an action that needs the driver's JVM or file systems.
-
-        Raises:
-            SessionUnfit: this is a client's session.
-        """
+        """Refuse an action that needs the driver's JVM or file systems. Raises `SessionUnfit`."""
 
     def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
-        """Refuse a stream whose code Spark's workers cannot run.
-
-        Raises:
-            WorkersUnfit: names the missing packages.
-            SessionUnfit: the session cannot measure such a stream.
-        """
+        """Refuse a stream whose code Spark's workers cannot run. Raises `WorkersUnfit` or `SessionUnfit`."""
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         """Return the facts in Spark's plan of a DataFrame of this session."""
