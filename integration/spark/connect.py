@@ -30,7 +30,7 @@ from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
 from .faults import WATERMARK_POLICY
 from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query
-from .workers import unfit_server
+from .workers import on_the_server
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
@@ -280,12 +280,8 @@ class ConnectSession:
 
     def _check_server(self) -> None:
         """Refuse a server without lowmark, in words."""
-        try:
+        with on_the_server():
             self.spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis is the question
-        except Exception as failed:
-            if (unfit := unfit_server(failed)) is None:
-                raise
-            raise unfit from failed
 
     def _sign(self) -> None:
         if self.any_active():

@@ -17,8 +17,8 @@ copies the files there, under names of their content, which sessions with other 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.metadata
+import importlib.resources
 import shutil
 import sys
 import tarfile
@@ -110,12 +110,8 @@ def _ship_to_server(spark: Any) -> None:
         spark.addArtifacts(str(package(Path(place, zipped), unpacked)), pyfile=True)
         register_class(spark, ShipSource)
         shipped = spark.read.format(ShipSource.name()).options(zipped=zipped, unpacked=unpacked)
-        try:
+        with workers.on_the_server():
             shipped.load().schema  # noqa: B018  # the analysis copies the files
-        except Exception as failed:
-            if (unfit := workers.unfit_server(failed)) is None:
-                raise
-            raise unfit from failed
         _shipped.add(spark.session_id)
 
 
@@ -170,14 +166,10 @@ def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
         archive_name: the folder with compiled packages that the zip file will find beside itself.
     """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        own = importlib.import_module("lowmark").__file__
-        assert own is not None, "lowmark is a regular package"
-        found = _ON_EXECUTORS.format(archive=archive_name)
-        archive.writestr("lowmark/__init__.py", Path(own).read_text(encoding="utf-8") + found)
+        own = importlib.resources.files("lowmark").joinpath("__init__.py").read_text(encoding="utf-8")
+        archive.writestr("lowmark/__init__.py", own + _ON_EXECUTORS.format(archive=archive_name))
         for name in _PACKAGES:
-            source = importlib.import_module(name).__file__
-            assert source is not None, f"{name} is a regular package"
-            folder = Path(source).parent
+            folder = Path(str(importlib.resources.files(name)))
             for file in sorted(folder.rglob("*.py")):
                 archive.write(file, Path(*name.split(".")) / file.relative_to(folder))
     return target

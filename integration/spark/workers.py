@@ -18,6 +18,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,14 +96,17 @@ def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
         _checked.update((application, python, module) for module in new)
 
 
-def unfit_server(failed: Exception) -> WorkersUnfit | None:
-    """Return the error of a Spark Connect server whose Python cannot import lowmark; None: another cause."""
-    telling = ("No module named", "cannot import name", "PYTHON_VERSION_MISMATCH")
-    cause = next((line.strip() for line in str(failed).splitlines() if any(sign in line for sign in telling)), None)
-    if cause is None:
-        return None
-    missing = (_OWN,) if f"'{_OWN}" in cause else ()
-    return WorkersUnfit("beside the server of Spark Connect", "the server's Python", cause, missing)
+@contextmanager
+def on_the_server() -> Iterator[None]:
+    """Raise `WorkersUnfit` for an analysis that fails because a Spark Connect server's Python cannot import lowmark."""
+    try:
+        yield
+    except Exception as failed:
+        cause = _telling_line(str(failed), "No module named", "cannot import name", "PYTHON_VERSION_MISMATCH")
+        if cause is None:
+            raise
+        missing = (_OWN,) if f"'{_OWN}" in cause else ()
+        raise WorkersUnfit("beside the server of Spark Connect", "the server's Python", cause, missing) from failed
 
 
 def _is_local(context: SparkContext) -> bool:
@@ -199,9 +203,13 @@ def _executors(context: SparkContext) -> int:
 
 
 def _cause(failed: Any) -> str:
-    lines = str(failed.java_exception.getMessage()).splitlines()
-    telling = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named")
-    return next((line.strip() for line in lines if any(sign in line for sign in telling)), lines[0])[:300]
+    said = str(failed.java_exception.getMessage())
+    telling = _telling_line(said, "Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named")
+    return (telling or said.splitlines()[0])[:300]
+
+
+def _telling_line(text: str, *signs: str) -> str | None:
+    return next((line.strip() for line in text.splitlines() if any(sign in line for sign in signs)), None)
 
 
 def _judge(

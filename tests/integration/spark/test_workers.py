@@ -203,6 +203,6 @@ def test_whose_python_a_session_takes(
     ],
 )  # fmt: skip
 def test_a_server_that_cannot_run_lowmark_is_named_in_one_line(spark_says: str, fact: str | None) -> None:
-    found = workers.unfit_server(RuntimeError(spark_says))
-    assert (found is None) == (fact is None)
-    assert fact is None or (fact in str(found) and "beside the server of Spark Connect" in str(found))
+    with pytest.raises(RuntimeError if fact is None else WorkersUnfit) as found, workers.on_the_server():
+        raise RuntimeError(spark_says)
+    assert fact is None or (fact in str(found.value) and "beside the server of Spark Connect" in str(found.value))
