@@ -47,9 +47,8 @@ class Beside:
     @property
     def read_again(self) -> int:
         """Number of records that both queries read."""
-        old = {(topic, p): at for topic, partitions in self.stopped.items() for p, at in partitions.items()}
-        new = {(topic, p): at for topic, partitions in self.starting.items() for p, at in partitions.items()}
-        return sum(at - new.get(partition, 0) for partition, at in old.items())
+        old = [(topic, partition, at) for topic, known in self.stopped.items() for partition, at in known.items()]
+        return sum(at - self.starting[topic][partition] for topic, partition, at in old)
 
     @property
     def filter(self) -> str | None:

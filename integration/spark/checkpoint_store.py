@@ -134,26 +134,18 @@ class LocalStore:
         self.root = str(folder)
 
     def names(self, folder: str) -> list[str]:
-        with self._reading(folder):
-            try:
-                with self._inside(PurePosixPath(folder)) as opened:
-                    return sorted(os.listdir(opened))  # noqa: PTH208  # a descriptor
-            except FileNotFoundError:
-                return []
+        with self._reading(folder), suppress(FileNotFoundError), self._inside(PurePosixPath(folder)) as opened:
+            return sorted(os.listdir(opened))  # noqa: PTH208  # a descriptor
+        return []
 
     def read(self, path: str) -> str | None:
-        with self._reading(path):
-            file = PurePosixPath(path)
-            try:
-                with (
-                    self._inside(file.parent) as folder,
-                    os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as found,
-                ):
-                    read = found.read(MOST_BYTES + 1)
-            except FileNotFoundError:
-                return None
+        file = PurePosixPath(path)
+        with self._reading(path), suppress(FileNotFoundError), self._inside(file.parent) as folder:
+            with os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as found:
+                read = found.read(MOST_BYTES + 1)
             check_size(len(read))
             return read.decode()
+        return None
 
     def write(self, path: str, text: str) -> None:
         target = PurePosixPath(path)
@@ -189,12 +181,9 @@ class LocalStore:
 
     def _look_at(self, path: str) -> os.stat_result | None:
         named = PurePosixPath(path)
-        with self._reading(path):
-            try:
-                with self._inside(named.parent) as folder:
-                    return os.stat(named.name or ".", dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
+        with self._reading(path), suppress(FileNotFoundError), self._inside(named.parent) as folder:
+            return os.stat(named.name or ".", dir_fd=folder, follow_symlinks=False)
+        return None
 
     @contextmanager
     def _inside(self, folder: PurePosixPath, *, make: bool = False) -> Iterator[int]:

@@ -73,9 +73,9 @@ class ClassicSession:
         return self.spark.sparkContext._jsc is None
 
     def is_of(self, spark: object) -> bool:
-        mine, other = self.spark._jsparkSession, getattr(spark, "_jsparkSession", None)
+        other = getattr(spark, "_jsparkSession", None)
         # A new session may have the number of a session whose context was stopped.
-        return other is not None and (spark is self.spark or _same(mine, other))
+        return other is not None and (spark is self.spark or _same(self.spark._jsparkSession, other))
 
     def require_driver(self, action: str) -> None:
         pass

@@ -32,18 +32,14 @@ def tell(query: JavaObject, files: FarewellFiles) -> None:
     Nothing is told if Spark drops by others, or if they cannot be read; the tasks that need them then fail in words.
     """
     try:
-        _tell(query.streamingQuery(), files)
+        execution = query.streamingQuery()
+        conf = execution.sparkSessionForStream().conf()
+        if conf.get(ALLOWS_MULTIPLE) == "true":
+            last = execution.lastExecution()
+            told_ms = _of_log(files) if last is None else _of_plan(last)
+            conf.set(PROPERTY, told({batch_id: ms * MILLISECOND_US for batch_id, ms in told_ms.items()}))
     except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
         log.warning("query %s: late rows cannot be told apart (%s)", query.id().toString(), failed)
-
-
-def _tell(execution: JavaObject, files: FarewellFiles) -> None:
-    conf = execution.sparkSessionForStream().conf()
-    if conf.get(ALLOWS_MULTIPLE) != "true":
-        return
-    last = execution.lastExecution()
-    told_us = _of_log(files) if last is None else _of_plan(last)
-    conf.set(PROPERTY, told({batch_id: ms * MILLISECOND_US for batch_id, ms in told_us.items()}))
 
 
 def _of_plan(last: JavaObject) -> dict[int, int]:

@@ -52,10 +52,6 @@ class _Fault(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Refused(msgspec.Struct, frozen=True, rename="pascal"):
-    remote_exception: _Fault
-
-
 class WebHdfsStore:
     """A checkpoint on HDFS.
 
@@ -114,9 +110,11 @@ class WebHdfsStore:
                 return told
         except urllib.error.HTTPError as refused:
             with refused:
-                fault = _fault(refused.read(1 << 20))
-            if fault is None:
-                raise
+                told = refused.read(1 << 20)
+            try:
+                fault = msgspec.json.decode(told, type=dict[str, _Fault])["RemoteException"]
+            except (msgspec.DecodeError, KeyError):
+                raise refused from None
             if fault.exception == "FileNotFoundException":
                 return None
             raise OSError(f"{fault.exception}: {fault.message}") from refused
@@ -130,10 +128,3 @@ def _user_here() -> str | None:
     with suppress(KeyError, OSError):  # a container may run under a number without a name
         return getpass.getuser()
     return None
-
-
-def _fault(told: bytes) -> _Fault | None:
-    try:
-        return msgspec.json.decode(told, type=_Refused).remote_exception
-    except msgspec.DecodeError:
-        return None
