@@ -1,4 +1,4 @@
-"""The files of a checkpoint on another machine, read without Spark: through the file systems of Arrow, or WebHDFS."""
+"""The files of a checkpoint on another machine, read without Spark, through the file systems of Arrow."""
 
 from __future__ import annotations
 
@@ -8,23 +8,7 @@ from typing import Any
 
 from lowmark.integration.process.arrow_files import file_system
 
-from .checkpoint_store import (
-    MOST_BYTES,
-    CheckpointFiles,
-    check_size,
-    in_one_line,
-    is_elsewhere,
-    local_store,
-    reading,
-)
-from .webhdfs_store import WebHdfsStore
-
-
-def checkpoint_files(checkpoint: str) -> CheckpointFiles:
-    """Return the files of a checkpoint at any place, without a session of Spark. Raises `CheckpointUnreadable`."""
-    if checkpoint.startswith("webhdfs://"):
-        return WebHdfsStore(checkpoint)
-    return ArrowStore(checkpoint) if is_elsewhere(checkpoint) else local_store(checkpoint)
+from .checkpoint_store import MOST_BYTES, check_size, in_one_line, reading
 
 
 class ArrowStore:

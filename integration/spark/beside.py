@@ -61,7 +61,6 @@ class Beside:
 
     @property
     def watermark(self) -> str | None:
-        """The watermark for people."""
         return None if self.watermark_us is None else format_time_us(self.watermark_us)
 
 

@@ -59,7 +59,6 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command that makes the change."""
         return f"lowmark {self.action}" if self.undoes is None else f"lowmark {self.action} --undo"
 
     @property
@@ -69,7 +68,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """The changes of one checkpoint, whose path the user has `given`."""
+    """The changes of one checkpoint."""
 
     def __init__(self, store: CheckpointStore, given: str) -> None:
         self._store, self._given = store, printable(given)
@@ -110,7 +109,6 @@ class Changes:
         return number, change
 
     def keep(self, number: int, change: Change) -> None:
-        """Write a change and its progress to its file."""
         self._store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
 
 

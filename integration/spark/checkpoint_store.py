@@ -38,8 +38,7 @@ class CheckpointFiles(Protocol):
     """The files of one checkpoint, to be read; paths are relative to its root. Failures are `CheckpointUnreadable`."""
 
     @property
-    def root(self) -> str:
-        """The root, for people."""
+    def root(self) -> str: ...
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder; empty if the folder does not exist."""
@@ -54,14 +53,13 @@ class CheckpointFiles(Protocol):
 class CheckpointStore(CheckpointFiles, Protocol):
     """The files of one checkpoint, to be read and changed. Failures of a change are `CheckpointUnwritable`."""
 
-    def exists(self, path: str) -> bool:
-        """Whether a file or folder exists."""
+    def exists(self, path: str) -> bool: ...
 
     def write(self, path: str, text: str) -> None:
         """Write or replace a file, as a whole or not at all."""
 
     def remove(self, path: str) -> None:
-        """Delete a file if it exists."""
+        """Delete a file, if there is one."""
 
     def move(self, source: str, target: str) -> None:
         """Rename a folder, possibly onto an empty folder; may be repeated after an interruption."""

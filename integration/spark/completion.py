@@ -25,9 +25,10 @@ from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us, none_first
 
-from .arrow_store import checkpoint_files
-from .checkpoint_store import CheckpointFiles, all_planned, batches, open_store
+from .arrow_store import ArrowStore
+from .checkpoint_store import CheckpointFiles, all_planned, batches, is_elsewhere, local_store, open_store
 from .offset_log import planned_entry
+from .webhdfs_store import WebHdfsStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,8 +108,15 @@ def least_us(times_us: Iterable[int | None]) -> int | None:
 
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
     """Return what `completion` does, for each of the query's streams, by name."""
-    place = os.fspath(checkpoint)
-    return of_files(checkpoint_files(place) if spark is None else open_store(spark, place))
+    return of_files(_files_of(os.fspath(checkpoint), spark))
+
+
+def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
+    if spark is not None:
+        return open_store(spark, place)
+    if place.startswith("webhdfs://"):
+        return WebHdfsStore(place)
+    return ArrowStore(place) if is_elsewhere(place) else local_store(place)
 
 
 def of_files(files: CheckpointFiles) -> list[Completion]:

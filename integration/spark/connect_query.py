@@ -98,6 +98,8 @@ class ConnectQuery:
     ) -> None:
         self.query_id, self.run_id, self.name, self.farewells = query_id, run_id, name, farewells
         self.active = True
+        self.failure: str | None = None  # only the event of its end has the text
+        self.heartbeats: list[tuple[str, list[int]]] = []  # before the first batch unknown, and later nobody asks
         self._explained, self._setting, self._silence = explained, setting, silence
         self._plan: list[plan_text.Node] = []
         self._policy: str | None = None
@@ -120,11 +122,6 @@ class ConnectQuery:
             self._plan = plan_text.nodes(self._explained(self.query_id))
 
     @property
-    def failure(self) -> str | None:
-        """None, because only the event of its end has the text."""
-        return None
-
-    @property
     def trouble(self) -> str | None:
         return self._silence()
 
@@ -144,10 +141,6 @@ class ConnectQuery:
 
     def streams(self) -> list[str]:
         return [*self._streams]
-
-    @property
-    def heartbeats(self) -> list[tuple[str, list[int]]]:
-        return []  # before the first batch nothing is known, and later nobody asks
 
     def source_kinds(self) -> list[bool]:
         return []
@@ -183,7 +176,7 @@ class ConnectQuery:
         return set()
 
     def tell_late(self) -> None:
-        """Do nothing, because `wrap` refuses a column of late rows for a client."""
+        pass  # `wrap` refuses a column of late rows for a client
 
     def fault(self) -> str | None:
         if len(self._streams) > 1 and self._plan and self._placed() is None:
@@ -203,7 +196,7 @@ def progress_of(told: Any) -> Progress:
 
 
 class ClientEvent:
-    """An event of the client's listener, see `QueryEvent`."""
+    """See `QueryEvent`."""
 
     def __init__(self, event: Any) -> None:
         self._event = event

@@ -144,7 +144,6 @@ def _start(name: str, folder: Path, settings: dict[str, str], *, quiet: bool) ->
 
 
 def _last_words(log: Path) -> str:
-    """The first complaint in the JVM's output, for one line on the terminal."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     complaints = (line for line in lines if "rror" in line or "xception" in line)
     return next(complaints, lines[-1] if lines else "it said nothing")

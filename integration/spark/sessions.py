@@ -50,8 +50,7 @@ class QueryEvent(Protocol):
     def run_id(self) -> str: ...
 
     @property
-    def batch_id(self) -> int:
-        """The batch of a progress event."""
+    def batch_id(self) -> int: ...
 
     @property
     def failure(self) -> str | None:
@@ -75,8 +74,7 @@ class Query(Protocol):
     def farewells(self) -> FarewellFiles | ClientCheckpoint: ...
 
     @property
-    def name(self) -> str | None:
-        """The user's name for the query."""
+    def name(self) -> str | None: ...
 
     @property
     def active(self) -> bool:
@@ -142,8 +140,7 @@ class Session(Protocol):
         """Spark's id of the application; for a client, the id of its session."""
 
     @property
-    def ended(self) -> bool:
-        """Whether the session was stopped."""
+    def ended(self) -> bool: ...
 
     def is_of(self, spark: object) -> bool:
         """Whether an object is this session, also under another Python object."""
@@ -154,8 +151,7 @@ class Session(Protocol):
     def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
         """Refuse a stream whose code Spark's workers cannot run. Raises `WorkersUnfit` or `SessionUnfit`."""
 
-    def input_plan(self, df: DataFrame) -> InputPlan:
-        """Return the facts in Spark's plan of a DataFrame of this session."""
+    def input_plan(self, df: DataFrame) -> InputPlan: ...
 
     def heartbeat_address(self, stream_id: str, name: str, service: str) -> str:
         """Return where the heartbeat reader of a stream asks, for a service that listens at `service`."""
@@ -168,8 +164,7 @@ class Session(Protocol):
             answer: answers the heartbeat readers that cannot ask the service themselves.
         """
 
-    def running(self) -> Iterable[Query]:
-        """Return the running queries of the session."""
+    def running(self) -> Iterable[Query]: ...
 
     def any_active(self) -> bool:
         """Whether a query runs; may be called from any thread. False if Spark is gone."""
