@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark import available_now
 from lowmark.integration.spark.versions import check_session, check_zone
 from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Measuring
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
@@ -362,3 +363,17 @@ def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> No
     shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
     made = MappedMeasure(shelf, "s", key, 16, detail=False)
     assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))
+
+
+def test_a_query_that_cannot_be_made_to_end_by_itself_is_told_though_the_fault_has_no_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise it would run a single batch, emit nothing, and say nothing."""
+    monkeypatch.setattr(available_now, "PASSES_LIMITS", False)
+    monkeypatch.setattr(available_now, "_keep_going", lambda *_: next(iter(())))
+    kind = SimpleNamespace(getSimpleName=lambda: "AvailableNowTrigger$")
+    execution = SimpleNamespace(trigger=lambda: SimpleNamespace(getClass=lambda: kind))
+    told: list[tuple[Sequence[str], str | None]] = []
+    query = SimpleNamespace(streamingQuery=lambda: execution)
+    available_now.let_it_end(cast("SparkSession", None), query, ["s"], lambda *fault: told.append(fault))
+    assert told == [(["s"], "StopIteration: ")]
