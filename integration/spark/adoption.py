@@ -11,8 +11,7 @@ changed checkpoint; the newest entry is written last. A crash leaves the old sta
 same command then continues the change, and `--undo` takes it back.
 
 No file shows whether another process still runs the query: Spark keeps no lock, and an idle query writes nothing.
-Queries of a given session are found; otherwise, a log that was written within the last seconds counts as a running
-query.
+Queries of a given session are found; otherwise, a log that was written seconds ago counts as a running query.
 
 One file, because a crash between any two steps must leave one of three states, which a reader checks step by step.
 """
@@ -46,8 +45,7 @@ log = logging.getLogger("lowmark")
 
 Streams = str | Sequence[str] | Mapping[str, Sequence[int] | None]
 
-QUIET_SECONDS = 20.0
-"""After so long without a write, a query counts as stopped even if the user does not say so."""
+QUIET_SECONDS = 20.0  # after so long without a write, a query counts as stopped even if the user does not say so
 
 _FOLDER = re.compile(r"[0-9]{1,9}")
 _CLOSED = "lowmark is changing this checkpoint"
@@ -324,8 +322,7 @@ class _Checkpoint:
                 root = query._jsq.streamingQuery().resolvedCheckpointRoot()
                 if open_store(self._spark, root).root == self._store.root:
                     raise self._refused(f"query {query.name or query.id} runs on it", "stop it first.")
-        found = None if self._stopped else self._sign_of_a_query()
-        if found is None:
+        if self._stopped or (found := self._sign_of_a_query()) is None:
             return None
         fact, hint = found
         if self._dry_run:
@@ -386,12 +383,10 @@ class _Checkpoint:
         newest, *others = change.entries
         self._changes.keep(number, change)
         self._store.write(f"offsets/{newest.name}", self._at_work(change))
-        for done, (one, to) in enumerate(change.moves):
-            if done < change.moved:
-                continue
+        for moved, (one, to) in enumerate(change.moves[change.moved :], change.moved + 1):
             if self._store.names(f"sources/{one}"):  # else moved already, or of no source
                 self._store.move(f"sources/{one}", f"sources/{to}")
-            change = msgspec.structs.replace(change, moved=done + 1)
+            change = msgspec.structs.replace(change, moved=moved)
             self._changes.keep(number, change)
         for entry in others:
             self._store.write(f"offsets/{entry.name}", entry.after)

@@ -184,10 +184,8 @@ class AdoptionPlan:
 
     def _moves(self, count: int, before: Mapping[int, str], wanted: Mapping[int, str]) -> list[tuple[str, str]]:
         """(from, to) of the folders of sources that change their place, in an order that overwrites no folder."""
-        needed = pairs(count, before, wanted)
-        folders = set(self._folders)
-        moves = []
-        for old, new in needed:
+        folders, moves = self._folders, []
+        for old, new in pairs(count, before, wanted):
             if new in folders:
                 raise self._refused(
                     f"sources/{new} is there and of no source that is known",

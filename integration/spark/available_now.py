@@ -31,11 +31,7 @@ _OURS = "lowmark_"
 
 
 def let_it_end(spark: SparkSession, query: JavaObject, streams: Sequence[str], tell: HearOfEnding) -> None:
-    """Make `Trigger.AvailableNow` work for a query that starts on wrapped or read streams, in Spark's thread for it.
-
-    Args:
-        streams: ids of the query's streams.
-    """
+    """Make `Trigger.AvailableNow` work for a query that starts on wrapped or read streams, in Spark's thread for it."""
     execution = query.streamingQuery()
     trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
     if trigger == "OneTimeTrigger" and streams:

@@ -29,20 +29,12 @@ from .offset_log import COPY, OffsetEntry, ahead_of_clock, json_object, planned_
 
 @dataclass(frozen=True)
 class Beside:
-    """The start of the new query, and the windows to leave out.
-
-    Attributes:
-        starting: the first records that the new query reads.
-        stopped: the first records that the old query would read.
-        watermark_us: the old query has emitted the windows that end at or before this time, in microseconds; None: it
-            has emitted none.
-        after_batch: the newest batch of the old query whose rows are not needed; None: all are needed.
-    """
+    """The start of the new query, and the windows to leave out."""
 
     starting: Starting
-    stopped: Starting
-    watermark_us: int | None
-    after_batch: int | None
+    stopped: Starting  # the first records that the old query would read
+    watermark_us: int | None  # the old query has emitted the windows until here; None: it has emitted none
+    after_batch: int | None  # the newest batch of the old query whose rows are not needed; None: all are needed
 
     @property
     def read_again(self) -> int:

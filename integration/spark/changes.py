@@ -38,22 +38,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of a checkpoint.
-
-    Attributes:
-        entries: the changed entries, the newest first.
-        moves: (from, to) of folders in ``sources/``, in order.
-        streams: names of the streams whose heartbeats are added or removed.
-        undoes: number of the change that is taken back.
-        moved: number of the moves that are done.
-    """
+    """A change of a checkpoint."""
 
     action: Action
-    entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1, max_length=2)]
-    moves: tuple[tuple[Number, Number], ...]
-    streams: tuple[str, ...]
-    undoes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    moved: Annotated[int, msgspec.Meta(ge=0)] = 0
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1, max_length=2)]  # the newest first
+    moves: tuple[tuple[Number, Number], ...]  # (from, to) of folders in `sources/`, in order
+    streams: tuple[str, ...]  # names of those whose heartbeats are added or removed
+    undoes: Annotated[int, msgspec.Meta(ge=1)] | None = None  # number of the change that is taken back
+    moved: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of the moves that are done
     done: bool = False
     format: int = _FORMAT
 

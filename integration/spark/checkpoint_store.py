@@ -263,9 +263,6 @@ class HadoopStore:
     object stores would instead delete the old file and copy the new one, and a checkpoint without its newest entry
     would start a batch too early. So there a stream overwrites the file: on S3 and Google's storage the old file stays
     until the stream is closed; on ABFS the file is empty until then, and Spark starts on no empty entry.
-
-    Attributes:
-        local: the folder, if it is on this machine.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:

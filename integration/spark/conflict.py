@@ -161,11 +161,8 @@ def leave_command(checkpoint: str) -> str:
 
 
 def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool] | None) -> bool:
-    """Whether a heartbeat in the checkpoint stands at the place of one of the query's native sources.
-
-    If the lengths differ, Spark itself refuses the query.
-    """
-    if kinds is None or len(kinds) != len(heartbeats):
+    """Whether a heartbeat in the checkpoint stands at the place of one of the query's native sources."""
+    if kinds is None or len(kinds) != len(heartbeats):  # for another length Spark itself refuses the query
         return False
     return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
 

@@ -26,16 +26,12 @@ _REMEMBERED = 100
 
 
 class ClientCheckpoint:
-    """The memory of a client, instead of files in a query's checkpoint: see `FarewellFiles`.
-
-    Args:
-        left: token of a run -> its farewell; shared by all queries of this process.
-    """
+    """The memory of a client, instead of files in a query's checkpoint: see `FarewellFiles`."""
 
     checkpoint = "the checkpoint"
 
     def __init__(self, left: dict[str, Farewell]) -> None:
-        self._left = left
+        self._left = left  # by token; all queries of this process share it
         self.begins: Progress | None = None  # the batch by which a reader shows itself
 
     def write(self, farewell: Farewell) -> None:

@@ -19,8 +19,7 @@ from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from .logical_plan import ROW_BY_ROW
 from .sessions import InputPlan
 
-SPLIT_COLUMNS = ("topic", "partition")
-"""The columns of Spark's Kafka source that tell a partition."""
+SPLIT_COLUMNS = ("topic", "partition")  # of Spark's Kafka source
 
 _NODE = re.compile(r"(?P<indent>[ :+-]*)(?P<streams>~?)(?P<name>[A-Za-z]\w*)(?P<rest>.*)")
 _SOURCE = re.compile(r" \S+, (?P<source>\S+), ")

@@ -34,13 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 
 _TICK_SECONDS = 1.0
-_LONG_SECONDS = 5.0
-"""A server that has not answered for so long is named in the status."""
-END_SECONDS = 5.0
-"""How long the end of a service waits for a server that may be gone."""
-
-Tell = Callable[[str, str, "Told | None"], None]
-"""Takes an answer to the server's host: (id of the stream, token of the reader, answer, None: remove the answer)."""
+_LONG_SECONDS = 5.0  # a server that has not answered for so long is named in the status
+END_SECONDS = 5.0  # so long the end of a service waits for a server that may be gone
 
 
 @dataclass
@@ -67,7 +62,7 @@ class Relay:
 
     Args:
         enqueue: takes each event after the answer to its batch.
-        tell: takes an answer to the server's host.
+        tell: takes an answer to the server's host: id of the stream, token of the reader, answer (None: remove it).
         look: called once a second, with the clock's tick.
         sign: speaks to the server if a query runs; called when nothing was told for a while.
         streams: ids of the streams of this client -> their names.
@@ -77,13 +72,13 @@ class Relay:
         self,
         answer: Answer,
         enqueue: Enqueue,
-        tell: Tell,
+        tell: Callable[[str, str, Told | None], None],
         look: Callable[[], None],
         sign: Callable[[], None],
         streams: Mapping[str, str],
     ) -> None:
-        self._answer, self._enqueue, self._tell, self._look, self._streams = answer, enqueue, tell, look, streams
-        self._sign = sign
+        self._answer, self._enqueue, self._streams = answer, enqueue, streams
+        self._tell, self._look, self._sign = tell, look, sign
         self._spoke_at = time.monotonic()
         self._events: SimpleQueue[tuple[str, ClientEvent, ConnectQuery] | None] = SimpleQueue()
         self._readers: dict[str, _Reader] = {}  # by token

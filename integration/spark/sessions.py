@@ -23,21 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """The facts in Spark's plan of a DataFrame that is about to be wrapped.
-
-    Attributes:
-        has_watermark: `withWatermark` stands in it.
-        kafka_columns: output columns that are a Kafka source's own, unchanged.
-        withholds_rows: nothing shows that an idle query's source has no rows.
-        keeps_rows: every row of its sources comes out of it.
-    """
+    """The facts in Spark's plan of a DataFrame that is about to be wrapped."""
 
     has_heartbeat: bool
     has_watermark: bool
     sources: int
-    kafka_columns: frozenset[str]
-    withholds_rows: bool
-    keeps_rows: bool
+    kafka_columns: frozenset[str]  # output columns that are a Kafka source's own, unchanged
+    withholds_rows: bool  # nothing shows that an idle query's source has no rows
+    keeps_rows: bool  # every row of its sources comes out of it
 
 
 class QueryEvent(Protocol):

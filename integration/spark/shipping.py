@@ -160,11 +160,7 @@ def lend(source: Path, into: Path) -> None:
 
 
 def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
-    """Write the pure packages into a zip file and return its path.
-
-    Args:
-        archive_name: the folder with compiled packages that the zip file will find beside itself.
-    """
+    """Write the pure packages into a zip file, which will find the archive beside itself, and return its path."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         own = importlib.resources.files("lowmark").joinpath("__init__.py").read_text(encoding="utf-8")
         archive.writestr("lowmark/__init__.py", own + _ON_EXECUTORS.format(archive=archive_name))

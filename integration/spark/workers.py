@@ -63,11 +63,7 @@ _checking = threading.Lock()
 
 
 def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> dict[str, str]:
-    """Return the modules that workers import for a stream, each with the name of the code that imports it.
-
-    Args:
-        source: None for a wrapped stream.
-    """
+    """Return the modules that workers import for a wrapped or read stream -> the name of the code that imports them."""
     if source is None:
         measures = strategy.runs_python and strategy.generator is not None
         return {**_ALWAYS, **_TO_MEASURE} if measures else dict(_ALWAYS)
@@ -91,7 +87,7 @@ def check(spark: SparkSession, modules: Mapping[str, str] = _ALWAYS) -> None:
             return
         if not _is_own(python):
             _check_here(context, python, {**_TO_ASK, **new})
-        if not _is_local(context):
+        if str(context.master).partition("[")[0] != "local":
             _check_executors(context, python, new)
         _checked.update((application, python, module) for module in new)
 
@@ -107,10 +103,6 @@ def on_the_server() -> Iterator[None]:
             raise
         missing = (_OWN,) if f"'{_OWN}" in cause else ()
         raise WorkersUnfit("beside the server of Spark Connect", "the server's Python", cause, missing) from failed
-
-
-def _is_local(context: SparkContext) -> bool:
-    return str(context.master).split("[")[0] == "local"
 
 
 def _is_own(python: str) -> bool:
