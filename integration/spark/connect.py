@@ -26,7 +26,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryListener
 
 from . import plan_text
-from .connect_query import GOT, ClientCheckpoint, ClientEvent, ConnectQuery
+from .client_checkpoint import GOT, ClientCheckpoint
+from .connect_query import ClientEvent, ConnectQuery
 from .faults import WATERMARK_POLICY
 from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from .checkpoint import FarewellFiles
-    from .connect_query import ClientCheckpoint
+    from .client_checkpoint import ClientCheckpoint
     from .progress import Progress
 
 

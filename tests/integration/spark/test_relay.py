@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark import relay
+from lowmark.integration.spark.client_checkpoint import ClientCheckpoint
 from lowmark.integration.spark.connect import ConnectSession
-from lowmark.integration.spark.connect_query import ClientCheckpoint, ClientEvent, ConnectQuery
+from lowmark.integration.spark.connect_query import ClientEvent, ConnectQuery
 from lowmark.integration.spark.sessions import Answer
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset

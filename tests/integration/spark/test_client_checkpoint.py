@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowmark.integration.spark.checkpoint import Farewell
-from lowmark.integration.spark.connect_query import _REMEMBERED, ClientCheckpoint
+from lowmark.integration.spark.client_checkpoint import _REMEMBERED, ClientCheckpoint
 
 
 def test_the_last_report_of_a_long_run_outlives_those_of_shorter_runs() -> None:

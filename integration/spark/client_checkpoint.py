@@ -1,0 +1,68 @@
+"""The memory of a client of Spark Connect, instead of files in a query's checkpoint, which a client does not see.
+
+A query that another process takes over holds for a grace before new splits are trusted (`lost_batch`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import SessionUnfit
+
+if TYPE_CHECKING:
+    from .checkpoint import Farewell
+    from .offset_log import OffsetEntry
+    from .progress import Progress
+
+GOT = "a Spark Connect session, whose driver is another process"
+_REMEMBERED = 100
+
+
+class ClientCheckpoint:
+    """See `FarewellFiles`."""
+
+    checkpoint = "the checkpoint"
+
+    def __init__(self, left: dict[str, Farewell]) -> None:
+        self._left = left  # by token; all queries of this process share it
+        self.begins: Progress | None = None  # the batch by which a reader shows itself
+
+    def write(self, farewell: Farewell) -> None:
+        self._left.pop(farewell.token, None)  # so the newest is the last, also of a run that began long ago
+        self._left[farewell.token] = farewell
+        for token in [*self._left][:-_REMEMBERED]:
+            del self._left[token]
+
+    def read(self, token: str) -> Farewell | None:
+        return self._left.get(token)
+
+    def forget(self, token: str) -> None:
+        self._left.pop(token, None)
+
+    def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None:
+        """Return the batch before a reader's first, unless this process took its report; see `FarewellFiles`."""
+        if self.begins is None or not any(resumes in json.dumps(each.start_offset) for each in self.begins.sources):
+            return None
+        over = self.begins.batch_id - (2 if runs else 1)
+        return over if over >= 0 and (left_behind is None or left_behind.batch_id < over) else None
+
+    def kafka_start(self, source: int) -> Mapping[str, Any] | None:  # noqa: ARG002  # only the checkpoint has it
+        return None
+
+    def newest_entry(self) -> OffsetEntry | None:
+        return None
+
+    def newest_commit(self, stream: str) -> tuple[int | None, int | None]:
+        raise _no_checkpoint(f'mark_done("{stream}")')
+
+    def read_done(self, name: str) -> str | None:
+        raise _no_checkpoint(name)
+
+    def write_done(self, name: str, text: str) -> None:  # noqa: ARG002  # the interface of the files
+        raise _no_checkpoint(name)
+
+
+def _no_checkpoint(action: str) -> SessionUnfit:
+    return SessionUnfit(f"{action} needs the query's checkpoint", GOT, "run it in the driver.")
