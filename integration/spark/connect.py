@@ -77,7 +77,7 @@ class ConnectSession:
         self._queries: dict[str, ConnectQuery] = {}  # by run
         self._listener: _Listener | None = None
         self._put: Callable[[str, Any], None] = lambda *_: None
-        self._relay: Relay | None = None
+        self._relay: Relay  # since `listen`
 
     @property
     def application(self) -> str:
@@ -133,7 +133,8 @@ class ConnectSession:
             )
         register_class(spark, HeartbeatSource)
         register_class(spark, TellSource)
-        self._check_server()
+        with on_the_server():
+            spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis asks whether lowmark is there
         relay = self._relay = Relay(answer, enqueue, self._tell, self._listen_again, self._sign, self._names)
 
         def put(kind: str, raw: Any) -> None:
@@ -176,7 +177,6 @@ class ConnectSession:
             return
         if self._listens:
             return
-        assert self._relay is not None, "the relay calls this"
         try:
             with self._relay.asking():
                 if not self._add_listener():
@@ -192,7 +192,6 @@ class ConnectSession:
                 self._end(query, _SESSION_GONE)
 
     def _catch_up(self, query: ConnectQuery) -> None:
-        assert self._relay is not None, "the relay calls this"
         with self._relay.asking():
             running = self.spark.streams.get(query.query_id)
             recent = [] if running is None else running.recentProgress
@@ -209,7 +208,6 @@ class ConnectSession:
         """Return why an ended run has failed, as the server remembers for a while; None if it has not."""
         from pyspark.sql.connect.streaming.query import StreamingQuery
 
-        assert self._relay is not None, "the relay calls this"
         try:
             with self._relay.asking():
                 failed = StreamingQuery(self.spark, query.query_id, query.run_id).exception()
@@ -231,12 +229,11 @@ class ConnectSession:
         return bool(self.running())
 
     def stop_listening(self) -> None:
-        if self._relay is not None:
-            self._relay.close()
+        self._relay.close()
         self._leave()
 
     def _leave(self) -> None:
-        if self._listener is None or self.ended or not self._listens:
+        if self.ended or not self._listens:
             return
         # On a thread, because Spark's client tries for minutes to reach a server that is gone.
         leaving = Worker("lowmark-leave", self._remove_listener)
@@ -278,11 +275,6 @@ class ConnectSession:
         command = StreamingQueryCommand()
         command.explain.extended = True
         return str(query._execute_streaming_query_cmd(command).explain.result)  # `explain` itself would print it
-
-    def _check_server(self) -> None:
-        """Refuse a server without lowmark, in words."""
-        with on_the_server():
-            self.spark.read.format(FORMAT).load().schema  # noqa: B018  # the analysis is the question
 
     def _sign(self) -> None:
         if self.any_active():
