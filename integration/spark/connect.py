@@ -75,7 +75,7 @@ class ConnectSession:
         self._names: dict[str, str] = {}  # likewise
         self._left: dict[str, Farewell] = {}
         self._queries: dict[str, ConnectQuery] = {}  # by run
-        self._listener: _Listener | None = None
+        self._listener: _Listener | None = None  # until the session listened for the first time
         self._put: Callable[[str, Any], None] = lambda *_: None
         self._relay: Relay  # since `listen`
 
@@ -152,16 +152,17 @@ class ConnectSession:
             if kind == "terminated":
                 self._queries.pop(event.run_id, None)  # both the listener and the relay may tell of an end
 
-        self._put, self._listener = put, _Listener(put)
-        self._add_listener()
+        self._put, listener = put, _Listener(put)
+        self._add(listener)
+        self._listener = listener  # last, because the relay would add it, too
 
-    def _add_listener(self) -> bool:
-        """Return whether it worked."""
+    def _add(self, listener: _Listener) -> bool:
+        """Listen to the session's queries, and return whether it worked."""
         # Spark sends what Python processes have counted with the answer to the next command. The bus of listeners takes
         # it for an error and ends, so another command goes before.
         self.spark.streams.active  # noqa: B018
-        self.spark.streams.addListener(self._listener)
-        return self._listens
+        self.spark.streams.addListener(listener)
+        return listener in self.spark.streams._sqlb._listener_bus
 
     @property
     def _listens(self) -> bool:
@@ -175,11 +176,11 @@ class ConnectSession:
         if self._program_is_over():
             self._leave()
             return
-        if self._listens:
+        if self._listener is None or self._listens:
             return
         try:
             with self._relay.asking():
-                if not self._add_listener():
+                if not self._add(self._listener):
                     return  # Spark has warned of the reason, and the next second is another try
             log.warning("listening to Spark's events again, after a break of the connection to its server")
             for query in self.running():

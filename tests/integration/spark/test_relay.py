@@ -220,6 +220,41 @@ def test_a_batch_that_began_at_no_time_cannot_be_read() -> None:
     assert "expected a time in UTC, got '2026-01-01T00:00:61.000Z'" in str(client.told[-1].reply.refusal)
 
 
+def test_a_server_that_is_slow_when_a_client_begins_to_listen_tells_it_each_event_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The relay looks once a second whether the session listens still."""
+    monkeypatch.setattr(relay, "_TICK_SECONDS", 0.01)
+    answers, asked, looks = threading.Event(), list[str](), list[str]()
+
+    class Streams:
+        _sqlb = SimpleNamespace(_listener_bus=list[Any]())
+
+        @property
+        def active(self) -> None:
+            asked.append("active")
+            assert len(asked) > 1 or answers.wait(30)
+
+        def addListener(self, listener: object) -> None:
+            self._sqlb._listener_bus.append(listener)
+
+    read = SimpleNamespace(format=lambda _: SimpleNamespace(load=lambda: SimpleNamespace(schema=None)))
+    spark: Any = SimpleNamespace(version="4.2.0", is_stopped=False, streams=Streams(), read=read)
+    spark.dataSource, spark.sparkContext = SimpleNamespace(register=lambda _: None), SimpleNamespace(environment={})
+    session = ConnectSession(spark)
+    monkeypatch.setattr(session, "_program_is_over", lambda: looks.append("over"))
+    unused: Any = lambda *_: None  # noqa: E731
+    begins = Worker("begins", lambda: session.listen(unused, unused, unused, unused))
+    begins.start()
+    try:
+        wait_until(lambda: len(looks) > 2, "the relay has looked")
+    finally:
+        answers.set()
+        begins.join(30)
+        session._relay.close()
+    assert len(Streams._sqlb._listener_bus) == 1
+
+
 def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "_LONG_SECONDS", 1e-6)
     hangs, answers = threading.Event(), threading.Event()
@@ -238,6 +273,7 @@ def test_a_server_that_does_not_answer_while_the_client_listens_again_is_named(m
     client = Client([])
     client.looked.set()
     client.session.spark = cast("Any", SimpleNamespace(streams=Streams(), is_stopped=False))
+    client.session._listener = cast("Any", object())
     listens = Worker("listens", client.session._listen_again)
     listens.start()
     try:
