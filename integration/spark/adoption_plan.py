@@ -59,7 +59,9 @@ class AdoptionPlan:
                 if newest.version == 2
                 else "was a query started that was then changed? Use a copy of the checkpoint from before.",
             )
+        [count] = counts
         layouts = {layout(entry) for entry in entries.values()}
+        known = [heartbeat.stream for heartbeat in newest.heartbeats.values()]
         if streams is None:
             wanted: dict[int, str] = {}
             if layouts == {()}:
@@ -67,25 +69,21 @@ class AdoptionPlan:
             self._check_distinct(next(iter(kept.values())))
         else:
             wanted = self._places(native, streams)
-            if layouts == {tuple(sorted(wanted.items()))}:
+            target = tuple(sorted(wanted.items()))
+            if layouts == {target}:
                 return "the heartbeat is there already"
-            if layouts - {(), tuple(sorted(wanted.items()))}:
-                names = ", ".join(f'"{heartbeat.stream}"' for heartbeat in newest.heartbeats.values())
+            if layouts - {(), target}:
+                names = ", ".join(f'"{name}"' for name in known)
                 raise self._refused(f"it is of a query with lowmark already ({names})", "run `lowmark leave` first.")
         before = dict(next(iter(layouts))) if len(layouts) == 1 else {}
-        moves = self._moves(counts.pop(), before, wanted)
+        moves = self._moves(count, before, wanted)
         if moves and len(layouts) > 1:
             raise self._refused("its newest entries disagree about where heartbeats stand", "use a copy from before.")
-        changed = []
-        for name, entry in entries.items():
-            count = len(native[name].sources)
-            after = native[name].renumbered(
-                {str(place): spot for place, spot in enumerate(spots(count, wanted))},
-                {place: json.dumps(HeartbeatOffset(stream).to_json()) for place, stream in wanted.items()},
-            )
-            changed.append(Entry(name, entry.text(), after.text()))
-        streams_ = list(wanted.values()) or [heartbeat.stream for heartbeat in newest.heartbeats.values()]
-        return Change(self._action, tuple(changed), tuple(moves), tuple(streams_))
+        places = {str(place): spot for place, spot in enumerate(spots(count, wanted))}
+        added = {place: json.dumps(HeartbeatOffset(stream).to_json()) for place, stream in wanted.items()}
+        after = {name: entry.renumbered(places, added).text() for name, entry in native.items()}
+        changed = tuple(Entry(name, entry.text(), after[name]) for name, entry in entries.items())
+        return Change(self._action, changed, tuple(moves), tuple(wanted.values() if wanted else known))
 
     def _places(self, native: Mapping[str, OffsetEntry], streams: Mapping[str, Sequence[int] | None]) -> dict[int, str]:
         """Place -> stream of each heartbeat after the change: behind the last source of its stream."""
