@@ -382,8 +382,8 @@ class HadoopStore:
     def _find_context(self, path: JavaObject) -> JavaObject | None:
         """The `FileContext` with an atomic `rename(OVERWRITE)`; None if this file system has none.
 
-        Only `Hdfs` has one for sure, and a `ViewFs` whose mount leads to an `Hdfs`. Others, such as Google's, inherit a
-        `rename` of `AbstractFileSystem` that deletes first and is not atomic.
+        Only `Hdfs` has one for sure, and a `ViewFs` whose mount leads to an `Hdfs`. Google's storage and others inherit
+        the `rename` of `AbstractFileSystem`, which deletes first.
         """
         from py4j.protocol import Py4JError
 

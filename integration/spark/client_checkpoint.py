@@ -26,7 +26,7 @@ class ClientCheckpoint:
     checkpoint = "the checkpoint"
 
     def __init__(self, left: dict[str, Farewell]) -> None:
-        self._left = left  # by token; all queries of this process share it
+        self._left = left  # by token, of all queries of this process
         self.begins: Progress | None = None  # the batch by which a reader shows itself
 
     def write(self, farewell: Farewell) -> None:
