@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,11 @@ def has_readers(jvm: int) -> bool:
     """Whether Python's readers of streams run beside a JVM."""
     children = Path(f"/proc/{jvm}/task").glob("*/children")  # each thread of a JVM has children
     pids = [each for path in children for each in path.read_text().split()]
-    return any("python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_text() for each in pids)
+    for each in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+            if "python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_text():
+                return True
+    return False
 
 
 def said(*command: str, **environment: str) -> str:
