@@ -16,7 +16,7 @@ from lowmark.integration.spark import versions
 from lowmark.integration.transport.accumulated import AccumulatedMeasure, EventTimeMap, TrackParam, TrackShelf
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
-from lowmark.integration.transport.observed import Measurement, ObservedMeasure
+from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, ReaderMeasure, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
@@ -243,8 +243,7 @@ def _measured(
     # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
     sketch_lg = max(4, (2 * max_splits - 1).bit_length())
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
-        measurement = Measurement(name, key, event_time, guard_us, sketch_lg, detail, names)
-        return df, ObservedMeasure(measurement, metric_of(stream_id))
+        return df, ObservedMeasure(metric_of(stream_id), name, key, event_time, guard_us, sketch_lg, detail, names)
     versions.check_arrow(df, name)
     if strategy.runs_python:
         versions.check_zone(df, name)

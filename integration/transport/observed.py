@@ -42,7 +42,7 @@ import json
 import operator
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Ids = npt.NDArray[np.uint64]
-Micros = npt.NDArray[np.int64]
 
 _ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
 _EMPTY_FLAG = 0x04
@@ -70,44 +69,18 @@ _SAMPLE_MASK = 0b11_0110_0000_0000
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """The decoded metric of one batch.
+class ObservedMeasure:
+    """Measures a stream by Spark's observed metrics: see `Measure`.
 
     Attributes:
-        splits: ids of the splits with rows in the batch, uint64, shape (n,).
-        latest_us: largest event time of each split, int64 microseconds, shape (n,).
-        earliest_us: smallest event time by split id; empty without `detail`.
-        split_rows: rows by split id; empty without `detail`.
-        null_split_rows, null_time_rows, before_epoch_rows: rows that move no watermark, by reason.
-        names: id -> name of the splits in the sample.
-        newest_us: largest event time, including rows beyond the guard; None without one.
-        future_rows: rows beyond the guard by split id.
-    """
-
-    splits: Ids
-    latest_us: Micros
-    earliest_us: dict[SplitId, int] = field(default_factory=dict)
-    split_rows: dict[SplitId, int] = field(default_factory=dict)
-    rows: int = 0
-    null_split_rows: int = 0
-    null_time_rows: int = 0
-    before_epoch_rows: int = 0
-    names: dict[int, str] = field(default_factory=dict)
-    newest_us: int | None = None
-    future_rows: dict[SplitId, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """The measurement of a stream: builds the columns for `observe` and reads their results.
-
-    Attributes:
+        metric: the name of the observation.
         future_guard_us: events further ahead of the batch's wall clock move no watermark; None: no guard.
         sketch_lg: base-2 logarithm of the number of splits counted exactly, 4 to 26.
         detail: also measure the earliest event time and the rows of each split; about a quarter more work.
         sample_names: also collect the names of a sample of the rows.
     """
 
+    metric: str
     stream: str
     key: SplitKey
     event_time: str
@@ -120,6 +93,25 @@ class Measurement:
     def most_splits(self) -> int:
         """Number of splits that are counted exactly."""
         return 1 << self.sketch_lg
+
+    def observe(self, df: DataFrame) -> DataFrame:
+        return df.observe(self.metric, *self.columns())
+
+    def report(
+        self,
+        query_id: str,  # noqa: ARG002
+        batch_id: int,
+        metrics: Mapping[str, Any],
+        strategy: WatermarkStrategy,
+    ) -> Measured | None:
+        metric = metrics.get(self.metric)
+        return None if metric is None else self.decode(metric, strategy, batch_id=batch_id)
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        """Do nothing, because the measurements are in Spark's events."""
+
+    def close(self) -> None:
+        """Do nothing, for the same reason."""
 
     def columns(self) -> list[Column]:
         """Return the aggregate columns for `DataFrame.observe`."""
@@ -150,7 +142,7 @@ class Measurement:
             made["hindmost"] = f"min_by(cast(to_json({named}) as binary), {time})"
         return [F.expr(text).alias(name) for name, text in made.items()]
 
-    def decode(self, metric: Mapping[str, Any], *, batch_id: int) -> Observation:
+    def decode(self, metric: Mapping[str, Any], strategy: WatermarkStrategy, *, batch_id: int) -> Measured:
         """Read the metric of one batch.
 
         Args:
@@ -171,15 +163,16 @@ class Measurement:
             raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
         if theta < 1.0:
             raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), self.most_splits)
-        return Observation(
-            splits=splits,
-            latest_us=_whole(seconds, _SECOND_US, where),
-            earliest_us=self._per_split(metric, "earliest", where, _SECOND_US),
-            split_rows=self._per_split(metric, "split_rows", where, 1),
-            **counts,
+        latest_us = _whole(seconds, _SECOND_US, where)
+        future_rows = self._per_split(metric, "future", where, 1)
+        return Measured(
+            watermarks_us=SplitColumn(splits, strategy.watermarks_of_max(latest_us)) if strategy.emits else {},
+            first_us=self._per_split(metric, "earliest", where, _SECOND_US),
+            rows=self._per_split(metric, "split_rows", where, 1) or None,
+            counts=BatchCounts(**counts, future_rows=sum(future_rows.values())),
             names=self._names(metric, where),
             newest_us=self._newest_us(metric, where),
-            future_rows=self._per_split(metric, "future", where, 1),
+            future_rows=future_rows,
         )
 
     def _per_split(self, metric: Mapping[str, Any], name: str, where: str, unit: float) -> dict[SplitId, int]:
@@ -240,50 +233,6 @@ class Measurement:
     def _if_future(self, value: str) -> str:
         time = quoted(self.event_time)
         return f"if({time} > current_timestamp(), if({time} > {self._limit()}, {value}, null), null)"
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedMeasure:
-    """Measures a stream by Spark's observed metrics: see `Measure`."""
-
-    measurement: Measurement
-    metric: str
-
-    def observe(self, df: DataFrame) -> DataFrame:
-        return df.observe(self.metric, *self.measurement.columns())
-
-    def report(
-        self,
-        query_id: str,  # noqa: ARG002
-        batch_id: int,
-        metrics: Mapping[str, Any],
-        strategy: WatermarkStrategy,
-    ) -> Measured | None:
-        metric = metrics.get(self.metric)
-        if metric is None:
-            return None
-        seen = self.measurement.decode(metric, batch_id=batch_id)
-        return Measured(
-            SplitColumn(seen.splits, strategy.watermarks_of_max(seen.latest_us)) if strategy.emits else {},
-            seen.earliest_us,
-            seen.split_rows if seen.split_rows else None,
-            BatchCounts(
-                rows=seen.rows,
-                future_rows=sum(seen.future_rows.values()),
-                null_time_rows=seen.null_time_rows,
-                null_split_rows=seen.null_split_rows,
-                before_epoch_rows=seen.before_epoch_rows,
-            ),
-            seen.names,
-            newest_us=seen.newest_us,
-            future_rows=seen.future_rows,
-        )
-
-    def forget(self, query_id: str, batch_id: int) -> None:
-        """Do nothing, because the measurements are in Spark's events."""
-
-    def close(self) -> None:
-        """Do nothing, for the same reason."""
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:

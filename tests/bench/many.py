@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 
 from .live import Batch, Build, Live, data_batches, spent_ms
@@ -72,11 +72,11 @@ def _tasks(spark: SparkSession, tasks: int, rounds: int) -> Row:
     df = spark.range(tasks * SPLITS, numPartitions=tasks).selectExpr(
         f"cast(id % {SPLITS} as int) partition", f"timestamp_micros({START_US} + id) ts"
     )
-    measurement = Measurement(
-        stream="tasks", key=SplitKey(("partition",), ("int",)), event_time="ts", future_guard_us=300_000_000,
-        sketch_lg=13, detail=False, sample_names=False,
+    measure = ObservedMeasure(
+        metric="tasks", stream="tasks", key=SplitKey(("partition",), ("int",)), event_time="ts",
+        future_guard_us=300_000_000, sketch_lg=13, detail=False, sample_names=False,
     )  # fmt: skip
-    observed = df.observe("tasks", *measurement.columns())
+    observed = measure.observe(df)
     spent: dict[str, list[float]] = {"native": [], "wrapped": []}
     for turn in range(rounds + 1):
         for side, each in {"native": df, "wrapped": observed}.items():

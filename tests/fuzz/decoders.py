@@ -29,7 +29,7 @@ from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
-from lowmark.integration.transport.observed import Measurement, decode_sketch
+from lowmark.integration.transport.observed import ObservedMeasure, decode_sketch
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import DataclassSerializer, HybridSource, SourceSplit
 from lowmark.sources.files.listing import resolve_paths
@@ -227,7 +227,7 @@ def find_heartbeat(offset: object) -> object:
 # -- Spark's reports
 
 KEY = SplitKey(("topic", "day", "raw", "n"), ("string", "date", "binary", "bigint"))
-MEASUREMENT = Measurement("orders", KEY, "ts", 300_000_000, 8, detail=True, sample_names=True)
+MEASURE = ObservedMeasure("metric", "orders", KEY, "ts", 300_000_000, 8, detail=True, sample_names=True)
 SKETCH = bytes([1, 3, 9, 1, 0, 0, 0, 0]) + struct.pack("<QdB", 7, 1.5e9, 0)
 TWO = base64.b64decode("AgMJAQAKzJMCAAAAAAAAABX5fcu9hqEFAAAAAITXl0ECw5f8EoFwnR4AAAAAZc29QQI=")
 METRIC = {
@@ -426,7 +426,7 @@ DECODERS: dict[str, Decoder] = {
     "heartbeat offset": Decoder(find_heartbeat, as_json(HEARTBEAT.to_json()), HEARTBEAT.to_json()),
     "sketch": Decoder(lambda data: decode_sketch(data, where="here"), one_of(changed_bytes(SKETCH, TWO), junk), TWO),
     "observed metric": Decoder(
-        lambda metric: MEASUREMENT.decode(metric if isinstance(metric, dict) else {}, batch_id=3),
+        lambda metric: MEASURE.decode(metric if isinstance(metric, dict) else {}, STRATEGY, batch_id=3),
         one_of(
             changed_tree(METRIC),
             then(changed_bytes(SKETCH, TWO), lambda sketch: {**METRIC, "latest": sketch, "split_rows": sketch}),

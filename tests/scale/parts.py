@@ -33,7 +33,7 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, StatusReply, StatusRequest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.integration.transport.observed import Measurement, ObservedMeasure, decode_sketch
+from lowmark.integration.transport.observed import ObservedMeasure, decode_sketch
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.kit.simple import SimpleSource
@@ -142,8 +142,8 @@ class Driver:
         token = f"t{len(self.streams)}"
         stream_id = f"s{len(self.streams)}"
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
-        measurement = Measurement(stream_id, _KEY, "ts", None, 26, detail=False, sample_names=True)
-        measure = ObservedMeasure(measurement, metric_of(stream_id))
+        metric = metric_of(stream_id)
+        measure = ObservedMeasure(metric, stream_id, _KEY, "ts", None, 26, detail=False, sample_names=True)
         stream = Stream(
             name=f"stream-{len(self.streams)}", stream_id=stream_id, strategy=strategy, key=_KEY, measure=measure,
             sources=1, kafka=False, declared={}, names=dict(self.names),

@@ -14,7 +14,7 @@ from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import RefusedByCoordinator
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.transport.observed import Measurement, ObservedMeasure
+from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
@@ -97,7 +97,7 @@ class World:
         reads: bool = False,
         claims: bool = False,
     ) -> StreamRun:
-        measure = ObservedMeasure(Measurement(name, KEY, "ts", None, 4, **BARE), metric_of(name))
+        measure = ObservedMeasure(metric_of(name), name, KEY, "ts", None, 4, **BARE)
         stream = Stream(name, name, strategy, KEY, measure, 1, False, {}, {}, reads=reads, claims=claims)
         run = StreamRun.attach(
             stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us

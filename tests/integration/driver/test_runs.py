@@ -23,7 +23,7 @@ from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
-from lowmark.integration.transport.observed import Measurement, ObservedMeasure
+from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
@@ -37,10 +37,9 @@ Offset = Mapping[str, Mapping[str, int]]
 
 def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> Stream:
     names, strategy = KEY.names(declared), WatermarkStrategy.for_monotonous_timestamps()
-    measurement = Measurement("orders", KEY, "ts", None, 4, detail=False, sample_names=True)
+    measure = ObservedMeasure(metric_of("s"), "orders", KEY, "ts", None, 4, detail=False, sample_names=True)
     return Stream(
-        name="orders", stream_id="s", strategy=strategy, key=KEY,
-        measure=ObservedMeasure(measurement, metric_of("s")),
+        name="orders", stream_id="s", strategy=strategy, key=KEY, measure=measure,
         sources=sources, kafka=True, declared=names, names=dict(names),
     )  # fmt: skip
 

@@ -10,21 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.integration.transport.observed import Measurement, _whole, decode_sketch
+from lowmark.integration.transport.observed import ObservedMeasure, _whole, decode_sketch
 from lowmark.integration.transport.split_key import SplitKey
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchCounts
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import us
 from tests.sparks import since
 
 KEY = SplitKey(("split",), ("string",))
+PLAIN = WatermarkStrategy.for_monotonous_timestamps()  # a watermark is a millisecond behind the largest time
 # Two splits, as Spark 4.2 wrote them into a progress event: int keys 1 and 2 with 1e8 and 5e8.
 TWO = "AgMJAQAKzJMCAAAAAAAAABX5fcu9hqEFAAAAAITXl0ECw5f8EoFwnR4AAAAAZc29QQI="
 EMPTY = "AQMJAQAOzJM="
 
 
-def measurement(**change: Any) -> Measurement:
+def measure(**change: Any) -> ObservedMeasure:
     settings: dict[str, Any] = {
+        "metric": "metric",
         "stream": "orders",
         "key": KEY,
         "event_time": "ts",
@@ -33,7 +37,7 @@ def measurement(**change: Any) -> Measurement:
         "detail": True,
         "sample_names": True,
     }
-    return Measurement(**(settings | change))
+    return ObservedMeasure(**(settings | change))
 
 
 def metric(**change: Any) -> dict[str, Any]:
@@ -77,14 +81,14 @@ def test_a_missing_field_is_named(missing: str) -> None:
     fields = metric()
     del fields[missing]
     with pytest.raises(UnreadableReport, match=rf"stream \"orders\", batch 3.*{missing}"):
-        measurement().decode(fields, batch_id=3)
+        measure().decode(fields, PLAIN, batch_id=3)
 
 
 def test_too_many_splits_are_noticed_by_theta() -> None:
     body = np.zeros(4, dtype=[("split", "<u8"), ("value", "<f8"), ("mode", "u1")]).tobytes()
     sketch = bytes([3, 3, 9, 1, 0, 0, 0, 0]) + (4).to_bytes(8, "little") + (1 << 62).to_bytes(8, "little") + body
     with pytest.raises(TooManySplits, match=r"about 8 splits in one batch, but only 4 .*max_splits=16"):
-        measurement(sketch_lg=2).decode(metric(latest=sketch), batch_id=0)
+        measure(sketch_lg=2).decode(metric(latest=sketch), PLAIN, batch_id=0)
 
 
 def test_wholeeconds_survive_as_seconds_in_a_double() -> None:
@@ -101,7 +105,7 @@ def test_braces_in_a_columns_name_stay_as_they_are(monkeypatch: pytest.MonkeyPat
         return SimpleNamespace(alias=lambda name: f"{text} as {name}")
 
     monkeypatch.setattr("pyspark.sql.functions.expr", named)
-    plain, braces = (measurement(key=SplitKey((name,), ("string",))).columns() for name in ("plain", column))
+    plain, braces = (measure(key=SplitKey((name,), ("string",))).columns() for name in ("plain", column))
 
     assert braces == [str(text).replace("`plain`", f"`{column}`") for text in plain]
 
@@ -121,16 +125,19 @@ def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
         ("d", "9999-12-31 23:59:59"),
     ]
     df = spark.createDataFrame(rows, "split string, ts string").selectExpr("split", "cast(ts as timestamp) ts")
-    made = measurement()
-    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
-    latest = dict(zip(seen.splits.tolist(), seen.latest_us.tolist(), strict=True))
+    made = measure()
+    row = df.agg(*made.columns()).collect()[0].asDict()
+    splits, seconds = decode_sketch(row["latest"], where="test")
+    latest = dict(zip(splits.tolist(), _whole(seconds, 1e6, "test").tolist(), strict=True))
+    seen = made.decode(row, PLAIN, batch_id=0)
     a, b, c = (KEY.split_id((name,)) for name in "abc")
 
     assert (latest[a], latest[b], latest[c]) == (us(100) + 1, us(160), -1)
+    assert dict(seen.watermarks_us) == {split: PLAIN.watermark_of_max(latest_us) for split, latest_us in latest.items()}
     assert KEY.split_id(("d",)) not in latest
-    assert (seen.earliest_us[a], seen.split_rows[a], seen.split_rows[b]) == (us(40), 2, 2)
-    assert seen.rows == 9
-    assert (seen.null_split_rows, seen.null_time_rows, seen.before_epoch_rows) == (2, 1, 1)
+    assert seen.rows is not None
+    assert (seen.first_us[a], seen.rows[a], seen.rows[b]) == (us(40), 2, 2)
+    assert seen.counts == BatchCounts(9, future_rows=2, null_time_rows=1, null_split_rows=2, before_epoch_rows=1)
     assert {a: 1, KEY.split_id(("d",)): 1} == seen.future_rows, "whose clocks are wrong"
     assert seen.newest_us == 253_402_300_799_000_000, "native Spark has no guard"
     assert seen.names[c] == "c", "the row furthest behind shows its split's name"
@@ -141,17 +148,17 @@ def test_a_split_of_one_integer_whose_clock_is_wrong_has_its_own_id(spark: Spark
     future, past = "timestamp '2099-01-01 00:00:00'", "timestamp '2023-01-01 00:00:00'"
     df = spark.sql("select 3 `{p}`, " + future + " ts union all select 4, " + past)
     key = SplitKey(("{p}",), ("int",))
-    made = measurement(key=key, sample_names=False)
-    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
+    made = measure(key=key, sample_names=False)
+    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
 
     assert {key.split_id((3,)): 1} == seen.future_rows
-    assert seen.splits.tolist() == [key.split_id((4,))]
+    assert list(seen.watermarks_us) == [key.split_id((4,))]
 
 
 @since("4.2", "the largest event time of each split in the JVM")
 def test_without_a_guard_the_future_counts(spark: SparkSession) -> None:
     df = spark.sql("select 'a' split, timestamp '2099-01-01 00:00:00' ts")
-    made = measurement(future_guard_us=None)
-    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
+    made = measure(future_guard_us=None)
+    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), PLAIN, batch_id=0)
 
-    assert (len(seen.splits), seen.future_rows) == (1, {})
+    assert (len(seen.watermarks_us), seen.future_rows) == (1, {})
