@@ -418,20 +418,17 @@ class CoordinatorFailed(LowmarkError, RuntimeError):
     """A coordinator ends because an error may have left its state half changed; the error is the `__cause__`."""
 
     cause: str  # type and text of the error
-    most: int  # how often a coordinator begins again from its journal, 0 without a journal
+    most: int  # how often a coordinator begins again from its journal
     window: str  # the time in which these attempts count
-    _fact = "the coordinator ends, because an error may have left its state half changed ({_tried}): {cause}"
+    _fact = (
+        "the coordinator ends, because an error may have left its state half changed (it begins again from "
+        "its journal {most} times within {window} at most): {cause}"
+    )
     _hint = (
-        "start it again: it goes on from its journal if it has one. If the error comes again, report it with its "
-        "stack, which is in the log."
+        "start it again: it goes on from its journal. If the error comes again, report it with its stack, which is in "
+        "the log."
     )
     _cause_knows_best = True
-
-    @property
-    def _tried(self) -> str:
-        if not self.most:
-            return "it has no journal to begin again from"
-        return f"it begins again from its journal {self.most} times within {self.window} at most"
 
 
 class MalformedMessage(LowmarkError, ValueError):

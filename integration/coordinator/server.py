@@ -113,11 +113,7 @@ _log = logging.getLogger("lowmark")
 
 
 def restore(journal: Journal, now_us: int, settings: Settings = DEFAULTS) -> LowWatermarkCoordinator:
-    """Restore the coordinator from a journal; a new coordinator if the journal is empty.
-
-    Raises:
-        JournalRefused: the journal cannot be read.
-    """
+    """Restore the coordinator from a journal, which may be empty. Raises JournalRefused."""
     rows = journal.read()
     if not rows:
         return LowWatermarkCoordinator(settings)
@@ -138,14 +134,12 @@ class Watcher:
         self._over = False
 
     def tell(self, message: News) -> None:
-        """Add a message for the application; never waits."""
         key = (type(message), message.task)
         self._waiting.pop(key, None)  # so that the newest message stands last
         self._waiting[key] = message
         self._news.set()
 
     def end(self) -> None:
-        """End the watch."""
         self._over = True
         self._news.set()
 
@@ -164,21 +158,17 @@ class CoordinatorServer:
 
     Args:
         coordinator: makes all decisions; belongs to this object alone.
-        now_us: the clock, microseconds since the epoch, steady.
-        journal: keeps the state; None: a restart begins without.
 
     Attributes:
         failed: the error that ended the journal or the coordinator; once it is set, nobody is told anything, and `say`
             is cancelled.
-        closing: whether ``close`` was called, with the same consequences.
+        closing: whether `close` was called, with the same consequences.
         begun_again: the newest error after which the coordinator began again from its journal; None without one. Older
             calls are cancelled.
         listening: calls that wait for their caller's next message.
     """
 
-    def __init__(
-        self, coordinator: LowWatermarkCoordinator, now_us: Callable[[], int], *, journal: Journal | None
-    ) -> None:
+    def __init__(self, coordinator: LowWatermarkCoordinator, now_us: Callable[[], int], *, journal: Journal) -> None:
         self.closing = False
         self.begun_again: BegunAgain | None = None
         self.listening: set[asyncio.Task[Any]] = set()
@@ -259,18 +249,16 @@ class CoordinatorServer:
                     del self._watcher_of[task]
 
     def status(self, limit: int | None = None) -> StatusAnswer:
-        """The status for people; `limit` bounds the tasks of each source and group."""
         return StatusAnswer(
             version=self._version,
             pid=os.getpid(),
             applications=len(self._watchers),
-            journal=None if self._journal is None else str(self._journal.path),
+            journal=str(self._journal.path),
             coordinator=self._coordinator.status(self._now_us(), limit=limit),
             begun_again=self.begun_again,
         )
 
     def tick(self) -> None:
-        """Handle the passing of time."""
         with self._sound():
             if self._timer is not None:
                 self._timer.cancel()
@@ -306,16 +294,15 @@ class CoordinatorServer:
             self._begin_again(error)
 
     def _begin_again(self, error: Exception) -> None:
-        """Drop the state and all that follows from it; continue from the journal, or fail."""
         if self.failed.done() or self.closing:
             return
         times = 0 if self.begun_again is None else self.begun_again.times
-        while (journal := self._journal) is not None and self._failover.failed(self._now_us()) is not None:
+        while self._failover.failed(self._now_us()) is not None:
             self._drop()
             at_us, why = self._now_us(), described(error)
             try:
                 # The writer has one thread, so reading follows a write that is under way, which is of a sound state.
-                reading = self._writer.submit(restore, journal, at_us, self._coordinator.settings)
+                reading = self._writer.submit(restore, self._journal, at_us, self._coordinator.settings)
                 self._coordinator = reading.result(_RESTORE_SECONDS)
                 self._durable = self._coordinator.epoch
                 self._plan()
@@ -336,7 +323,7 @@ class CoordinatorServer:
             return
         self._drop()
         policy = self._failover.policy
-        failed = CoordinatorFailed(described(error), 0 if self._journal is None else policy.most, str(policy.window))
+        failed = CoordinatorFailed(described(error), policy.most, str(policy.window))
         failed.__cause__ = error
         _log.critical("%s", failed, exc_info=error)
         self._fail(failed)
@@ -357,7 +344,6 @@ class CoordinatorServer:
         self._writing = None
 
     def _hang_up(self) -> None:
-        """Stop all timers, and end every call."""
         for handle in (self._timer, self._telling, self._asking):
             if handle is not None:
                 handle.cancel()
@@ -409,21 +395,17 @@ class CoordinatorServer:
             watcher.caps.pop(task, None)
 
     def _follow_up(self) -> None:
-        """After every change: plan the next call, and tell the effects or write the journal first."""
+        """After every change: tell the effects, or write the journal first."""
         self._plan()
         if self._writing is not None and not self._writing.done():
             return  # `_write` calls this again when it ends
-        if self._journal is None:
-            self._coordinator.take_changes()  # so that nothing piles up
-            self._durable = self._coordinator.epoch
         if self._durable == self._coordinator.epoch:
             unwritten, self._unwritten = self._unwritten, []
             self._release(unwritten)
         elif not self.failed.done():
-            assert self._journal is not None
-            self._writing = self._loop.create_task(self._write(self._journal))
+            self._writing = self._loop.create_task(self._write())
 
-    async def _write(self, journal: Journal) -> None:
+    async def _write(self) -> None:
         """Write until the journal has every change; changes during a write share the next."""
         with self._sound():
             while self._durable < self._coordinator.epoch:
@@ -434,7 +416,7 @@ class CoordinatorServer:
                 size = sum(len(state) for state in rows.values() if state is not None)
                 self._rows_at = began + max(share, size / _JOURNAL_BYTES)
                 unwritten, self._unwritten = self._unwritten, []
-                await self._keep(journal, rows)
+                await self._keep(rows)
                 self._durable = epoch
                 self._release(unwritten)
             unwritten, self._unwritten = self._unwritten, []
@@ -447,13 +429,13 @@ class CoordinatorServer:
         for _, safe in self._waiting:
             safe.cancel()
 
-    async def _keep(self, journal: Journal, rows: ChangedRows) -> None:
+    async def _keep(self, rows: ChangedRows) -> None:
         """Write, with retries for a while if there is no room; meanwhile nobody hears any news."""
         since = self._loop.time()
         warned = False
         while True:
             try:
-                return await self._loop.run_in_executor(self._writer, journal.write, rows)
+                return await self._loop.run_in_executor(self._writer, self._journal.write, rows)
             except JournalRefused as refused:
                 passed = self._loop.time() - since
                 if self.closing or passed >= patience_seconds(refused):
@@ -569,15 +551,13 @@ async def serve(
     stop: asyncio.Event,
     ready: Callable[[str], None] = lambda _address: None,
 ) -> None:
-    """Serve applications until told to stop.
+    """Serve applications until told to stop, and close the coordinator.
 
     Args:
-        coordinator: answers them; closed at the end.
-        stop: set it to end in good order.
         ready: called with the address once calls are answered.
 
     Raises:
-        AddressRefused, SocketsRefused, TokenRefused: see ``Door``.
+        AddressRefused, SocketsRefused, TokenRefused: see `Door`.
         JournalRefused: the journal could no longer be written.
         CoordinatorFailed: an error ended the coordinator; the journal has everything that applications were told.
     """
@@ -604,8 +584,6 @@ async def serve(
 
 
 def _handlers(coordinator: CoordinatorServer) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    """The handler of each method."""
-
     # Handlers take and give bytes, because gRPC's own message for bytes that it cannot decode names no field.
     async def say(_messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         call: Any = asyncio.current_task()

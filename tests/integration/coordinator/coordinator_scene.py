@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import sqlite3
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ class FullJournal(Journal):
 class Scene:
     """A coordinator on a virtual clock, in its own loop, and the messages that its watchers heard."""
 
-    def __init__(self, journal: Journal | None) -> None:
+    def __init__(self, journal: Journal) -> None:
         self.now_us = 0
         self.coordinator = CoordinatorServer(LowWatermarkCoordinator(), lambda: self.now_us, journal=journal)
         self.watches: dict[str, AsyncIterator[Told]] = {}
@@ -89,6 +91,11 @@ class Scene:
         self.now_us += us
         self.coordinator.tick()
 
+    async def written(self) -> None:
+        """Wait until the journal has every change."""
+        while self.coordinator._durable < self.coordinator._coordinator.epoch:
+            await asyncio.wait([self.coordinator._writing or asyncio.ensure_future(a_turn())])
+
     async def close(self) -> None:
         await self.coordinator.close()
         for watch in self.watches.values():
@@ -100,14 +107,15 @@ async def anext_(told: AsyncIterator[Told]) -> Told:
 
 
 def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal | None = None) -> None:
-    async def run() -> None:
-        scene = Scene(journal)
+    async def run(kept: Journal) -> None:
+        scene = Scene(kept)
         try:
             await script(scene)
         finally:
             await scene.close()
 
-    asyncio.run(run())
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
+        asyncio.run(run(ends.enter_context(closing(Journal(Path(folder) / "j"))) if journal is None else journal))
 
 
 async def a_turn() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from lowmark.integration.coordinator.access import Door
@@ -15,7 +16,7 @@ from lowmark.integration.coordinator.server import CoordinatorServer, restore, s
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark
-from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
+from lowmark.watermark.tasks.coordinator import Settings
 
 INTERVAL_US = 20_000
 LEASE_US = 30_000_000
@@ -71,13 +72,9 @@ def serving(
     async def run() -> None:
         stop = asyncio.Event()
         loops.append((asyncio.get_running_loop(), stop))
-        kept = None if journal is None else Journal(journal)
-        try:
-            coordinator = LowWatermarkCoordinator(settings) if kept is None else restore(kept, clock(), settings)
+        with tempfile.TemporaryDirectory() as folder, closing(Journal(journal or Path(folder) / "j")) as kept:
+            coordinator = restore(kept, clock(), settings)
             await serve(CoordinatorServer(coordinator, clock, journal=kept), door, stop=stop, ready=listens)
-        finally:
-            if kept is not None:
-                kept.close()
 
     def listens(at: str) -> None:
         address.append(at)
@@ -135,7 +132,5 @@ def token_file(folder: Path, text: str = TOKEN, name: str = "token") -> Path:
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder that only this user can enter, with a path short enough for a socket."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="lm") as folder:
         yield Path(folder)

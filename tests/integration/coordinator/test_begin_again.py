@@ -274,7 +274,7 @@ def test_it_begins_again_three_times_in_ten_minutes_and_then_ends_with_the_error
         assert str(failed.value) == (
             "the coordinator ends, because an error may have left its state half changed (it begins again from its "
             "journal 3 times within 10 minutes at most): KeyError: 'a bug'. Hint: start it again: it goes on from its "
-            "journal if it has one. If the error comes again, report it with its stack, which is in the log."
+            "journal. If the error comes again, report it with its stack, which is in the log."
         )
 
     play(script, journal)
