@@ -51,11 +51,7 @@ def cause_of(failed: Any) -> str:
 
 
 def default_address() -> str:
-    """The default address of `lowmark serve`: always the same, so that callers find it again.
-
-    Raises:
-        SocketsRefused: the folder cannot be made, belongs to another user, or its path is too long.
-    """
+    """The default address of `lowmark serve`: always the same, so that callers find it again. Raises SocketsRefused."""
     return f"{_UNIX}{Path(sockets.new_address().removeprefix(_UNIX)).with_name(_SOCKET_NAME)}"
 
 
@@ -105,11 +101,7 @@ class Door:
         return None if self.token_file is None else read_token(self.token_file)
 
     def check(self) -> None:
-        """Check that the door can be opened, before any file is made for the coordinator.
-
-        Raises:
-            AddressRefused, SocketsRefused, TokenRefused: see ``open`` and ``token``.
-        """
+        """Raise the errors of `open` and `token`, before any file is made for the coordinator."""
         self.token()
         if self.address.startswith(_UNIX):
             self._check_unix()
@@ -118,10 +110,7 @@ class Door:
             self._try_tcp()
 
     def open(self, server: grpc.aio.Server) -> str:
-        """Make a server listen.
-
-        Returns:
-            The address for callers, with the real port in place of 0.
+        """Make a server listen; return the address for callers, with the real port in place of 0.
 
         Raises:
             AddressRefused: protection is missing, another process listens there, or the address cannot be used.
@@ -150,20 +139,11 @@ class Door:
     def _check_tcp(self) -> tuple[bytes, bytes]:
         """Check address and options; return key and certificate."""
         _check_host_port(self.address)
-        missing = [
-            option
-            for option, given in (
-                ("--tls-cert", self.tls_cert),
-                ("--tls-key", self.tls_key),
-                ("--token-file", self.token_file),
-            )
-            if given is None
-        ]
-        if self.tls_cert is None or self.tls_key is None or self.token_file is None:
+        missing = _missing({"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--token-file": self.token_file})
+        if self.tls_cert is None or self.tls_key is None or missing:
             raise AddressRefused(
                 self.address,
-                f"over TCP everybody could read and say anything, and {' and '.join(missing)} "
-                f"{'is' if len(missing) == 1 else 'are'} missing",
+                f"over TCP everybody could read and say anything, and {missing}",
                 "pass --tls-cert, --tls-key and --token-file, or a unix:/path address for callers on this machine.",
             )
         return _read(self.address, self.tls_key), _read(self.address, self.tls_cert)
@@ -250,8 +230,7 @@ class Caller:
         address: ``unix:/path`` or ``host:port``.
         tls_ca: PEM file with the coordinator's certificate or with that of its authority; needed with ``host:port``.
         token_file: file with the token; needed with ``host:port``.
-        tls_cert, tls_key: PEM files, the caller's own certificate and key, for a coordinator with ``--tls-client-ca``;
-            both or none.
+        tls_cert, tls_key: PEM files of the caller itself, for a coordinator with ``--tls-client-ca``; both or none.
 
     Raises:
         AddressRefused: the address is none, or a file that it needs is missing.
@@ -266,14 +245,12 @@ class Caller:
     def __post_init__(self) -> None:
         if not self.address.startswith(_UNIX):
             _check_host_port(self.address)
-        missing = [n for n, given in (("tls_ca", self.tls_ca), ("token_file", self.token_file)) if given is None]
-        if missing and not self.address.startswith(_UNIX):
-            raise AddressRefused(
-                self.address,
-                f"over TCP a coordinator is reached by TLS and token only, and {' and '.join(missing)} "
-                f"{'is' if len(missing) == 1 else 'are'} missing",
-                "name the file of the coordinator's certificate and the token file it was started with.",
-            )
+            if missing := _missing({"tls_ca": self.tls_ca, "token_file": self.token_file}):
+                raise AddressRefused(
+                    self.address,
+                    f"over TCP a coordinator is reached by TLS and token only, and {missing}",
+                    "name the file of the coordinator's certificate and the token file it was started with.",
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise AddressRefused(
                 self.address, "tls_cert and tls_key belong together, and one is missing", "name both files, or none."
@@ -284,7 +261,7 @@ class Caller:
         return () if self.token_file is None else ((_HEADER, f"Bearer {read_token(self.token_file)}"),)
 
     def channel(self) -> grpc.Channel:
-        """A new connection, opened at its first call. Raises AddressRefused: the certificate cannot be read."""
+        """A new connection, opened at its first call. Raises AddressRefused: a file cannot be read."""
         if self.address.startswith(_UNIX):
             return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
         assert self.tls_ca is not None  # __post_init__
@@ -297,7 +274,7 @@ class Caller:
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Lets only calls with the token through, to any method."""
+    """Lets only calls with the token through."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
@@ -323,6 +300,12 @@ async def _unknown_caller(_requests: Any, context: Any) -> None:
     )
 
 
+def _missing(files: dict[str, Path | None]) -> str:
+    """Say which of these files are not given; empty if all are."""
+    names = [name for name, file in files.items() if file is None]
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing" if names else ""
+
+
 def _check_host_port(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit()):
@@ -332,7 +315,6 @@ def _check_host_port(address: str) -> None:
 
 
 def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, at: Any) -> None:
-    """Listen at an address and stop again. Raises OSError."""
     with socket.socket(family, kind) as probe:
         # As gRPC does, because leftovers of closed connections are no listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,7 +21,6 @@ def ask_status(
     """Ask a coordinator for the status of all sources, tasks and groups.
 
     Args:
-        deadline_seconds: how long to wait.
         limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
 
     Raises:
@@ -40,9 +39,7 @@ def ask_status(
 def forget_task(caller: Caller, task: TaskId) -> None:
     """Tell a coordinator that an absent task is gone for good, which ends the waiting for the task.
 
-    Raises:
-        AddressRefused, TokenRefused: a file of the caller cannot be used.
-        CoordinatorUnreachable: no answer came in time, or the caller has no access.
+    Raises as `ask_status`, and:
         RefusedByCoordinator: the coordinator does not know the task, or the task lives.
     """
     with caller.channel() as channel:

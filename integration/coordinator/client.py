@@ -46,11 +46,10 @@ class CoordinatorClient:
 
     Args:
         on_low: called with a task and the new low watermark of its source, microseconds; the low watermark never falls.
-        on_given_up: called with the token of a run that cannot go on, as `register` returned the token, and with the
-            reason: the coordinator refuses the run for good (another process replaced the run, or its group has other
-            parameters), or errors have ended the link. Another run of the task may have begun meanwhile.
+        on_given_up: called with the token of a run that cannot go on, and with the reason: the coordinator refuses the
+            run for good (another process replaced the run, or its group has other parameters), or errors have ended the
+            link. Another run of the task may have begun meanwhile.
         deadline_seconds: how long a call may take before the connection counts as lost.
-        random: varies the waits between attempts, so that applications do not come in step.
 
     One thread calls the callbacks in turn, so a callback must not block.
 
@@ -72,7 +71,7 @@ class CoordinatorClient:
         caller.metadata()
         caller.channel().close()
         self._on_low, self._on_given_up = on_low, on_given_up
-        self._deadline_seconds = deadline_seconds
+        self._deadline_seconds, self._no_answer = deadline_seconds, f"no answer within {deadline_seconds:g} seconds"
         self._now_us = SteadyClock().now_us if now_us is None else now_us
         self._holdings = Holdings()
         self._application, self._random = uuid.uuid4().hex, Random() if random is None else random
@@ -104,10 +103,7 @@ class CoordinatorClient:
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task; see `TaskRegistered`. Returns at once.
-
-        Returns:
-            The run's token: the given token or a new one. `on_given_up` names the run by it.
+        """Begin a run of a task; see `TaskRegistered`. Return the run's token, a new one if none is given.
 
         Raises:
             InvalidMessage: a value is impossible.
@@ -134,7 +130,7 @@ class CoordinatorClient:
         patience_us: int | None = None,
         complete_until_us: int | None = None,
     ) -> None:
-        """Report the low watermark of a task from now on; see `ReplyLowWatermark`. Returns at once.
+        """Report the low watermark of a task from now on; see `ReplyLowWatermark`.
 
         Raises:
             UnknownTask: the task was not registered here.
@@ -158,7 +154,7 @@ class CoordinatorClient:
         self._hand_over(lambda: self._state.end(task))
 
     def reach(self) -> None:
-        """Wait until the first attempt to connect has ended, little longer than a call may take.
+        """Wait until the first attempt to connect has ended.
 
         Raises:
             CoordinatorUnreachable: the attempt failed; more attempts follow until `close`.
@@ -199,7 +195,7 @@ class CoordinatorClient:
 
     @property
     def since_us(self) -> int | None:
-        """When ``connected`` last changed, microseconds since the epoch; None before the first attempt ended."""
+        """When `connected` last changed, microseconds since the epoch; None before the first attempt ended."""
         return self._state.since_us if self._died_us is None else self._died_us
 
     @property
@@ -225,10 +221,6 @@ class CoordinatorClient:
         return self._state.cap(task)
 
     # -- the thread
-
-    @property
-    def _no_answer(self) -> str:
-        return f"no answer within {self._deadline_seconds:g} seconds"
 
     def _known(self, task: TaskId) -> str:
         token = self._holdings.token(task)
@@ -262,7 +254,6 @@ class CoordinatorClient:
         self._step(self._now_us())
 
     def _begin_again(self, error: Exception) -> None:
-        """Drop the state, and make a new one from the application's knowledge."""
         why = f"an error has ended the connection: {described(error)}"
         _log.error(
             "the link to the coordinator at %s begins again with what this application said last, because an error may "
@@ -351,7 +342,6 @@ class CoordinatorClient:
             self._detach(str(refused))
 
     def _post(self, link: _Link, news: Told | SayAnswer | str) -> None:
-        """Queue news from threads of the connection."""
         self._work.put(partial(self._take, link, news))
 
     def _take(self, link: _Link, news: Told | SayAnswer | str) -> None:
@@ -420,11 +410,9 @@ class _Link:
             raise
 
     def say(self, said: Say) -> None:
-        """Send a message; its answer is posted later."""
         self._unsaid.put(said)
 
     def close(self) -> None:
-        """Hang up."""
         self._unsaid.put(None)  # wakes gRPC's thread, which waits for the next message
         self._channel.close()
 

@@ -123,7 +123,7 @@ class ClientState:
     """The tasks of one application. Takes events; gives statements for the coordinator and news for the application.
 
     Args:
-        application: its token, the same on every connection.
+        application: the token of the application.
         life: number of earlier states of this application.
     """
 
@@ -158,7 +158,7 @@ class ClientState:
         self._add(_Mine(registration, token, uncertain=True, low_us=low_us))
 
     def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
-        """Set a task's answer from now on, and when it last had rows; ignored for a task that has ended."""
+        """Set a task's answer from now on, and when it last had rows."""
         mine = self._tasks.get(reply.task)
         if mine is not None and not mine.ending:
             mine.reported, mine.heard_us, mine.unsaid = reply, heard_us, True
@@ -174,7 +174,6 @@ class ClientState:
     # -- events from the connection
 
     def attached(self, lease_us: int | None, now_us: int) -> None:
-        """A coordinator listens: renew all tasks."""
         self.connected, self.since_us, self.why = True, now_us, ""
         self._longest_wait_us = _FIRST_WAIT_US
         self._lease_us = lease_us
@@ -202,7 +201,6 @@ class ClientState:
         self._under_way = None
 
     def told(self, messages: Iterable[News]) -> None:
-        """Take messages from the watch."""
         for message in messages:
             task = message.task
             mine = self._tasks.get(task)
@@ -263,13 +261,12 @@ class ClientState:
         return Say(self.application, [*statements])
 
     def heard(self) -> list[Heard]:
-        """Return the application's news in order, once."""
         heard, self._heard = self._heard, []
         return heard
 
     @property
     def wake_at_us(self) -> int | None:
-        """When to call ``take`` without an event; None while only an event can change anything."""
+        """When to call `take` without an event; None while only an event can change anything."""
         if self._under_way is not None:
             return None
         return self._next_us if self._dirty and self._next_us is not None else self._renew_at_us
@@ -280,12 +277,10 @@ class ClientState:
         return self._under_way is None and not self._dirty
 
     def low_us(self, task: TaskId) -> int | None:
-        """The newest low watermark that the task heard; stays while there is no connection."""
         mine = self._tasks.get(task)
         return None if mine is None else mine.low_us
 
     def cap(self, task: TaskId) -> Cap | None:
-        """The newest cap that the task heard; None without one."""
         mine = self._tasks.get(task)
         return None if mine is None else mine.cap
 
@@ -311,7 +306,6 @@ class ClientState:
         return mine if mine is not None and mine.token == statement.token else None
 
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
-        """A task's statements for the next message."""
         task, token = mine.registration.task, mine.token
         if mine.phase is _Phase.NEW:
             if mine.ending:
@@ -352,10 +346,8 @@ class ClientState:
         task = statement.task
         match statement:
             case TaskRegistered() | LeaseRenewed():
-                if mine.phase is _Phase.NEW:
-                    mine.unsaid |= mine.reported is not None
-                if mine.phase in (_Phase.NEW, _Phase.RENEWING):
-                    mine.phase, mine.uncertain = _Phase.KNOWN, False
+                mine.unsaid |= mine.phase is _Phase.NEW and mine.reported is not None
+                mine.phase, mine.uncertain = _Phase.KNOWN, False
                 if mine.unsaid or mine.ending:
                     self._dirty[task] = None
             case TaskDeregistered():
@@ -425,17 +417,13 @@ class _Held:
 
 
 class Holdings:
-    """The application's knowledge of its tasks, from which a new `ClientState` can be made.
-
-    Threads of the application and the thread of the state may change it at the same time.
-    """
+    """The application's knowledge of its tasks, from which a new `ClientState` can be made. Safe between threads."""
 
     def __init__(self) -> None:
         self._tasks: dict[TaskId, _Held] = {}
         self._lock = Lock()  # a run may end while it is refused, and then a newer run may begin
 
     def register(self, registration: TaskRegistered) -> None:
-        """See `ClientState.register`."""
         with self._lock:
             self._tasks[registration.task] = _Held(registration, registration.token)
 
@@ -444,7 +432,7 @@ class Holdings:
         self._tasks[reply.task].report = reply, heard_us
 
     def end(self, task: TaskId) -> None:
-        """See `ClientState.end`; `token` must know the task."""
+        """End the run of a task that `token` knows."""
         with self._lock:
             held = self._tasks[task]
             held.ending = True
@@ -458,7 +446,6 @@ class Holdings:
 
     @property
     def tasks(self) -> list[TaskId]:
-        """The registered tasks that have not ended."""
         return [task for task, held in tuple(self._tasks.items()) if not held.ending]
 
     def hear(self, heard: Heard) -> None:

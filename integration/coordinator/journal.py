@@ -88,7 +88,7 @@ class Journal:
             ) from None
 
     def read(self) -> Rows:
-        """All rows; none in a new journal. Raises `JournalRefused` if the database cannot be read, or is damaged."""
+        """All rows. Raises `JournalRefused` if the database cannot be read, or is damaged."""
         rows: Rows = {}
         self._known, self._last = {}, 0
         base = self._opened
@@ -107,11 +107,7 @@ class Journal:
         return rows
 
     def write(self, changes: Mapping[Key, str | None]) -> None:
-        """Write the rows that changed; after the return, they survive a crash of the machine.
-
-        Raises:
-            JournalRefused: nothing was written.
-        """
+        """Write the rows that changed, so that they survive a crash. Raises `JournalRefused`: nothing was written."""
         new, changed, gone = list[tuple[int, str, str, int]](), list[tuple[str, int, int]](), list[tuple[int]]()
         known: dict[Key, tuple[int, int]] = {}
         for key, state in changes.items():
@@ -149,7 +145,6 @@ class Journal:
             self._known.pop(key, None)
 
     def close(self) -> None:
-        """Release the lock for other processes."""
         if self._base is not None:
             self._base.close()
             self._base = None
@@ -161,7 +156,6 @@ class Journal:
         return self._base
 
     def _open(self) -> sqlite3.Connection:
-        """Make the database if there is none, open the database, and take its lock."""
         there, *beside = [self._check(f"{self.path.name}{suffix}") for suffix in _FILES]
         if not there and any(beside):  # SQLite would take their pages into a new database
             raise self.damaged("only the files beside it are there")

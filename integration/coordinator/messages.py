@@ -48,7 +48,6 @@ from lowmark.watermark.tasks.message_check import MOST_NAME
 from lowmark.watermark.tasks.status import CoordinatorStatus
 
 SERVICE = "lowmark.v1.Coordinator"
-"""The coordinator's name on the wire."""
 
 MOST_BYTES = 1 << 20
 """The largest message that a coordinator reads, bytes: 1 MiB. A sender splits larger messages."""
@@ -68,7 +67,7 @@ class Say:
     """The statements of one application's tasks.
 
     Attributes:
-        application: the token of the application, the same as in its `Watch`, which brings the news to its tasks.
+        application: the token of the application, the same as in its `Watch`.
         statements: counted in order. A well-formed statement with an impossible value is read as its error. A person
             sends `TaskForgotten` for a task without a live application.
     """
@@ -122,8 +121,7 @@ News = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced
 class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Asks for the news to those tasks of one application that make a statement from now on.
 
-    Attributes:
-        application: its token. A second watch with the same token ends the first.
+    A second watch with the same token of an application ends the first.
     """
 
     application: Token
@@ -168,11 +166,7 @@ class BegunAgain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The answer to `StatusQuestion`.
-
-    Attributes:
-        begun_again: the newest error after which it continued from its journal; None: no such error.
-    """
+    """The answer to `StatusQuestion`."""
 
     version: str
     pid: int
@@ -206,10 +200,7 @@ CODEC = Codec(
     Row(SayAnswer),
     Row(Told),
 )
-"""How each class stands on the wire."""
-
 encode = CODEC.encode
-"""A message as bytes."""
 
 SAY = Method(SERVICE, "Say", Say, SayAnswer, CODEC)
 WATCH = Method(SERVICE, "Watch", Watch, Told, CODEC)
@@ -229,7 +220,7 @@ REFUSALS = tuple(_STATUS)
 
 
 def refusal(error: LowmarkError) -> Refused:
-    """The error of a statement as it goes back to the sender.
+    """Make the answer to a statement that the coordinator refuses.
 
     >>> refusal(StaleRun("job/orders/0", "run-1", "is over")).status
     'FAILED_PRECONDITION'

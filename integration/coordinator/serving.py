@@ -23,19 +23,14 @@ def run_coordinator(
     journal: Path | None,
     ready: Callable[[str, Path], None],
 ) -> signal.Signals:
-    """Serve until SIGINT or SIGTERM comes. Call it in the main thread.
+    """Serve until SIGINT or SIGTERM comes, and return the signal. Call it in the main thread.
 
     Args:
         journal: the file that keeps the state; None: the default for this address.
         ready: called with address and journal once calls are answered.
 
-    Returns:
-        The signal.
-
-    Raises:
-        JournalRefused: the journal cannot be read or written, or another coordinator has it.
-        CoordinatorFailed: errors left the state half changed too often.
-        AddressRefused, SocketsRefused, TokenRefused: see `Door`.
+    Raises as `serve`, and:
+        JournalRefused: the journal cannot be read, or another coordinator has it.
     """
     door.check()  # before any file is made
     path = default_journal(door.address) if journal is None else journal
