@@ -72,31 +72,23 @@ class Journal:
         self._known: dict[Key, tuple[int, int]] = {}  # each row's number, and the checksum of its key
         self._last = 0
         self._folder = self._open_folder()
-        self._base: sqlite3.Connection | None = None
         try:
             self._base = self._open()
         except BaseException as failed:
-            self.close()
-            if not isinstance(failed, OSError | sqlite3.Error) or isinstance(failed, JournalRefused):
-                raise
-            if "locked" not in str(failed):
+            os.close(self._folder)
+            if isinstance(failed, OSError | sqlite3.Error) and not isinstance(failed, JournalRefused):
                 raise self._refused(failed) from failed
-            raise JournalRefused(
-                str(path),
-                "another coordinator writes it",
-                "one coordinator is enough for all applications; stop that one, or give this one another --journal.",
-            ) from None
+            raise
 
     def read(self) -> Rows:
         """All rows. Raises `JournalRefused` if the database cannot be read, or is damaged."""
         rows: Rows = {}
         self._known, self._last = {}, 0
-        base = self._opened
         try:
-            [(sound,)] = base.execute("PRAGMA quick_check(1)").fetchall()
+            [(sound,)] = self._base.execute("PRAGMA quick_check(1)").fetchall()
             if sound != "ok":
                 raise self.damaged(sound)
-            for number, key, state, checksum in base.execute("SELECT * FROM part ORDER BY number"):
+            for number, key, state, checksum in self._base.execute("SELECT * FROM part ORDER BY number"):
                 of_key = zlib.crc32(key.encode())
                 if checksum != zlib.crc32(state.encode(), of_key):
                     raise self.damaged(f"row {number} does not have its checksum")
@@ -130,7 +122,7 @@ class Journal:
                 "`lowmark serve` again.",
             )
         try:
-            with self._opened as base:  # commits, or rolls back
+            with self._base as base:  # commits, or rolls back
                 base.execute("BEGIN IMMEDIATE")
                 update = "UPDATE part SET state = ?, checksum = ? WHERE number = ?"
                 there = base.executemany(update, changed).rowcount if changed else 0
@@ -145,15 +137,8 @@ class Journal:
             self._known.pop(key, None)
 
     def close(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
+        self._base.close()
         os.close(self._folder)
-
-    @property
-    def _opened(self) -> sqlite3.Connection:
-        assert self._base is not None, "the journal is closed"
-        return self._base
 
     def _open(self) -> sqlite3.Connection:
         there, *beside = [self._check(f"{self.path.name}{suffix}") for suffix in _FILES]
@@ -235,6 +220,12 @@ class Journal:
     def _refused(self, failed: Exception) -> JournalRefused:
         if not isinstance(failed, OSError | sqlite3.OperationalError):  # SQLite found no database, or a damaged one
             return self.damaged(str(failed))
+        if "locked" in str(failed):
+            return JournalRefused(
+                str(self.path),
+                "another coordinator writes it",
+                "one coordinator is enough for all applications; stop that one, or give this one another --journal.",
+            )
         why: object = failed
         if isinstance(failed, OSError):
             why = "it is a link to another place" if failed.errno == errno.ELOOP else failed.strerror

@@ -287,7 +287,7 @@ def test_a_journal_that_cannot_be_read_any_more_ends_it(tmp_path: Path, monkeypa
 
     async def script(scene: Scene) -> None:
         await registered(scene)
-        journal._opened.execute("UPDATE part SET checksum = checksum + 1")
+        journal._base.execute("UPDATE part SET checksum = checksum + 1")
         monkeypatch.setattr(SourceRounds, "begin", once(KeyError("x"), SourceRounds.begin))
         with pytest.raises(asyncio.CancelledError):
             await scene.say("a", TaskRegistered(who(1), "r"))

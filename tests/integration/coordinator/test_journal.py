@@ -97,7 +97,7 @@ def test_a_killed_writer_leaves_its_lock_to_the_next_and_whole_writes(path: Path
 
 def test_a_wal_that_is_cut_off_anywhere_has_whole_writes(path: Path, tmp_path: Path) -> None:
     journal = Journal(path)
-    assert journal._opened.execute("PRAGMA synchronous").fetchall() == [(2,)], "a write is synced"
+    assert journal._base.execute("PRAGMA synchronous").fetchall() == [(2,)], "a write is synced"
     for number in range(4):
         changes: ChangedRows = {(str(n),): str(number) for n in range(number, 200)}  # updates, in two pages and more
         changes |= {("new", str(number)): str(number), ("new", str(number - 1)): None}
@@ -141,13 +141,13 @@ def test_a_write_that_fails_keeps_the_old_rows_and_is_tried_again(path: Path) ->
     journal = Journal(path)
     journal.write(rows(a="old", b="old"))
     changes: ChangedRows = {("a",): "new" * 100_000, ("b",): None, ("c",): "new"}
-    [(pages,)] = journal._opened.execute("PRAGMA page_count").fetchall()
-    journal._opened.execute(f"PRAGMA max_page_count={pages}")
+    [(pages,)] = journal._base.execute("PRAGMA page_count").fetchall()
+    journal._base.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(JournalRefused, match=r"is full.*the disk has room") as refused:
         journal.write(changes)
     assert patience_seconds(refused.value) == 60
     assert journal.read() == rows(a="old", b="old")
-    journal._opened.execute("PRAGMA max_page_count=1000000")
+    journal._base.execute("PRAGMA max_page_count=1000000")
     journal.write(changes)
     assert journal.read() == rows(a="new" * 100_000, c="new")
     journal.close()
@@ -156,7 +156,7 @@ def test_a_write_that_fails_keeps_the_old_rows_and_is_tried_again(path: Path) ->
 def test_what_a_failed_caller_does_not_know_is_read_again(path: Path) -> None:
     journal = Journal(path)
     journal.write(rows(a="1", b="1"))
-    journal._opened.execute("DELETE FROM part WHERE number = 1")  # as a write whose caller failed after the commit
+    journal._base.execute("DELETE FROM part WHERE number = 1")  # as a write whose caller failed after the commit
     with pytest.raises(AssertionError):
         journal.write(rows(a="2", b="2"))
     assert journal.read() == rows(b="1")
