@@ -32,7 +32,6 @@ _UNIX = "unix:"
 _LEAST_TOKEN = 16  # characters: a token that people make up is shorter
 _HEADER = "authorization"
 _LAST_PORT = 65_535
-_SOCKET_NAME = "coordinator.sock"
 
 # A status of 100,000 tasks must fit into an answer. Keepalive notices a connection that is cut without a message.
 _CLIENT_OPTIONS: list[tuple[str, Any]] = [
@@ -52,7 +51,7 @@ def cause_of(failed: Any) -> str:
 
 def default_address() -> str:
     """The default address of `lowmark serve`: always the same, so that callers find it again. Raises SocketsRefused."""
-    return f"{_UNIX}{Path(sockets.new_address().removeprefix(_UNIX)).with_name(_SOCKET_NAME)}"
+    return sockets.new_address("coordinator.sock")
 
 
 def read_token(file: Path) -> str:

@@ -29,13 +29,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
-from lowmark.integration.process.method import Method
+from lowmark.integration.process.method import Method, Question
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import described
 from lowmark.watermark import CorruptSnapshot, LowmarkError, TaskId
@@ -184,7 +184,7 @@ class CoordinatorServer:
         self._durable = coordinator.epoch
         self._most_unwritten = _UNWRITTEN
         self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has their cause
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and a future for its write
+        self._written: asyncio.Future[None] = self._loop.create_future()  # done after the next write
         self._writing: asyncio.Task[None] | None = None
         self._rows_at = 0.0  # earliest time of the next write, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
@@ -216,20 +216,11 @@ class CoordinatorServer:
         watcher, epoch = self._watchers.get(said.application), state.epoch
         # A reply may be lost, because a task that is asked again replies again. Coming and going are said only once.
         once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
-        if once and epoch > before and epoch > self._durable:
-            safe = self._loop.create_future()
-            self._waiting.append((epoch, safe))
-            await safe
+        while once and epoch > before and epoch > self._durable:
+            await asyncio.shield(self._written)  # because others wait for it, too
         if self._durable < state.epoch:
             return SayAnswer(answers)  # news is not in the journal yet; the watch tells it in a moment
-        return SayAnswer(
-            [
-                answer
-                if isinstance(statement, LowmarkError) or not isinstance(answer, Taken)
-                else self._with_news(statement, watcher)
-                for statement, answer in zip(said.statements, answers, strict=True)
-            ]
-        )
+        return SayAnswer([self._with_news(*each, watcher) for each in zip(said.statements, answers, strict=True)])
 
     async def watch(self, application: str) -> AsyncIterator[Told]:
         """Yield all messages for the tasks of an application, until it is gone or begins a new watch."""
@@ -289,8 +280,8 @@ class CoordinatorServer:
     def _unseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an error in the event loop: an error in one of our own timers would stop time here."""
         loop.default_exception_handler(context)
-        error, ours = context.get("exception"), (self._timer, self._telling, self._asking)
-        if isinstance(error, Exception) and context.get("handle") in [handle for handle in ours if handle is not None]:
+        error, handle = context.get("exception"), context.get("handle")
+        if isinstance(error, Exception) and handle and handle in (self._timer, self._telling, self._asking):
             self._begin_again(error)
 
     def _begin_again(self, error: Exception) -> None:
@@ -331,14 +322,14 @@ class CoordinatorServer:
     def _drop(self) -> None:
         """Forget the state's effects and all calls. A write under way goes on, but nobody waits for it."""
         self._hang_up()
-        self._unwritten, self._waiting, waiting = [], [], self._waiting
+        self._unwritten = []
         self._untold.clear()
         self._questions.clear()
         self._watchers.clear()
         self._watcher_of.clear()
         self._timer = self._telling = self._asking = None
-        for _, safe in waiting:
-            safe.cancel()
+        self._written.cancel()
+        self._written = self._loop.create_future()
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
         self._writing = None
@@ -378,7 +369,9 @@ class CoordinatorServer:
         self._unwritten += effects
         return Taken()
 
-    def _with_news(self, statement: Statement | TaskForgotten, watcher: Watcher | None) -> Taken:
+    def _with_news(self, statement: Any, answer: Answer, watcher: Watcher | None) -> Answer:
+        if not isinstance(answer, Taken):
+            return answer
         task = statement.task
         low_us = self._coordinator.low_watermark_us(task.job_id, task.source_id)
         return Taken(low_us, None if watcher is None else watcher.caps.get(task))
@@ -426,8 +419,7 @@ class CoordinatorServer:
         """Make `serve` raise this error, to end the process; a new process begins from the journal."""
         if not self.failed.done():
             self.failed.set_exception(failed)
-        for _, safe in self._waiting:
-            safe.cancel()
+        self._written.cancel()
 
     async def _keep(self, rows: ChangedRows) -> None:
         """Write, with retries for a while if there is no room; meanwhile nobody hears any news."""
@@ -472,12 +464,9 @@ class CoordinatorServer:
         self._untold += effects
         if self._telling is None:
             self._tell_some()
-        waiting, self._waiting = self._waiting, []
-        for epoch, safe in waiting:
-            if epoch > self._durable:
-                self._waiting.append((epoch, safe))
-            elif not safe.done():
-                safe.set_result(None)
+        if not self._written.done():  # otherwise the server has failed
+            self._written.set_result(None)
+            self._written = self._loop.create_future()
 
     def _tell_some(self) -> None:
         """Tell some effects, let the loop do other work, tell the rest, and then begin to ask."""
@@ -494,24 +483,20 @@ class CoordinatorServer:
                     self._ask()
 
     def _tell(self, effect: CoordinatorEffect) -> None:
-        if isinstance(effect, TaskLost):
-            _log.warning("task %s was lost: %s", effect.task, effect.why)
-            self._forget_if_away(effect.task)
-            return
-        if isinstance(effect, TaskReturnedLate):
-            late = "task %s came in %s below the low watermark, so its rows in between are late: %s"
-            _log.warning(late, effect.task, rough_duration_us(effect.behind_us), effect.why)
-            return
         task = effect.task
-        if isinstance(effect, RetrieveLowWatermark):
-            self._questions[task] = effect
-            return
-        watcher = self._watcher_of.get(task)
-        if watcher is None:
-            return  # the application is away, and is told when it speaks
-        if isinstance(effect, CapAnnounced):
-            watcher.caps[task] = effect
-        watcher.tell(effect)
+        match effect:
+            case TaskLost():
+                _log.warning("task %s was lost: %s", task, effect.why)
+                self._forget_if_away(task)
+            case TaskReturnedLate():
+                late = "task %s came in %s below the low watermark, so its rows in between are late: %s"
+                _log.warning(late, task, rough_duration_us(effect.behind_us), effect.why)
+            case RetrieveLowWatermark():
+                self._questions[task] = effect
+            case _ if (watcher := self._watcher_of.get(task)) is not None:  # otherwise it is told when it speaks
+                if isinstance(effect, CapAnnounced):
+                    watcher.caps[task] = effect
+                watcher.tell(effect)
 
     def _ask(self) -> None:
         """Ask some questions now, and the others a little later."""
@@ -540,8 +525,6 @@ class CoordinatorServer:
 
 
 # -- gRPC
-
-Question = TypeVar("Question")
 
 
 async def serve(

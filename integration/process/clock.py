@@ -14,7 +14,7 @@ import time
 
 
 def monotonic_us() -> int:
-    """Return monotonic time in microseconds, comparable between the processes of one host."""
+    """Monotonic time in microseconds."""
     return time.monotonic_ns() // 1_000
 
 
@@ -47,9 +47,7 @@ class SteadyClock:
         return self._behind_us
 
     def from_monotonic_us(self, at_us: int) -> int:
-        """Convert a process's monotonic time to this clock's."""
         return at_us + self._offset_us
 
     def to_monotonic_us(self, at_us: int) -> int:
-        """Convert this clock's time to monotonic time."""
         return at_us - self._offset_us

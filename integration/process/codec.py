@@ -74,11 +74,11 @@ class Codec:
             self._add(row)
 
     def encode(self, message: object) -> bytes:
-        """Return a message of the table, or a value of a type that msgspec knows, as bytes."""
+        """Encode a message of the table, or a value of a type that msgspec knows."""
         return msgspec.msgpack.encode(self._to_wire(message))
 
     def decoder(self, message: type[MessageT]) -> Callable[[bytes], MessageT]:
-        """Return a reader of messages of one class; msgspec itself reads a class that is not in the table.
+        """Return a reader of messages of one class, which need not be in the table.
 
         Raises (from the reader):
             msgspec.DecodeError: the bytes are no such message; names the field.

@@ -61,8 +61,7 @@ class HttpServer:
 
     Args:
         application: the WSGI application; called from several threads at a time.
-        host: name or address to bind to.
-        port: port to listen on, 0 for any free port.
+        port: 0 for any free port.
 
     Attributes:
         port: the real port.
@@ -87,7 +86,7 @@ class HttpServer:
         self._worker.start()
 
     def stop(self) -> None:
-        """Stop answering and free the port. May be called more than once."""
+        """May be called more than once."""
         self._server.shutdown()
         self._server.server_close()
         self._worker.join(threading.TIMEOUT_MAX)
@@ -136,7 +135,6 @@ class _Handler(WSGIRequestHandler):
             answer.run(self.server.get_app())  # type: ignore[attr-defined]
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Answer a malformed request."""
         lines = [
             f"HTTP/1.0 {code:d} {HTTPStatus(code).phrase}",
             *(f"{name}: {text}" for name, text in _HEADERS.items()),
@@ -148,8 +146,6 @@ class _Handler(WSGIRequestHandler):
 
 
 class _BoundedServer(ThreadingMixIn, WSGIServer):
-    """A bounded number of client threads, for a bounded time each."""
-
     daemon_threads = True
     request_queue_size = 4 * _MOST_CLIENTS  # the system's queue, while a thread starts
 
@@ -191,7 +187,7 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
                 self._hang_up(client)
 
     def _make_room(self) -> None:
-        """Close the oldest connection of the peer with the most connections. The lock is held."""
+        """Rule 1. The lock is held."""
         shares = Counter(peer for peer, _ in self._clients.values())
         most = max(shares.values())
         self._hang_up(next(client for client, (peer, _) in self._clients.items() if shares[peer] == most))

@@ -20,10 +20,9 @@ TICK_US = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
-    """How busy a loop has been since it began.
+    """How busy a loop has been since it began: duration of finished calls, microseconds.
 
     Attributes:
-        busy_us: duration of all finished calls, microseconds.
         waiting: number of calls that have not begun.
     """
 
@@ -93,11 +92,10 @@ class Loop:
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that ended the loop; None without one."""
         return self._worker.failed
 
     def stop(self, seconds: float = 10.0) -> None:
-        """Run the waiting work, then end; wait for the end at most these seconds."""
+        """Run the waiting work, then end."""
         self._work.put(None)
         self._worker.join(seconds)
 

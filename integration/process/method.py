@@ -1,4 +1,4 @@
-"""A method of a service of ours: its path and its two messages. Both ends of both wires use it."""
+"""A method of a service of ours, for both ends of both wires."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ from .codec import Codec
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
-encode = msgspec.msgpack.encode
-"""Return a message as msgpack."""
-
 
 class Method(Generic[Question, Answer]):
-    """A method's name and its two message types; the same object serves both ends.
-
-    Args:
-        question, answer: types of the messages, which are checked after decoding.
-    """
+    """The name of a method, and the types of its two messages."""
 
     def __init__(
         self, service: str, name: str, question: type[Question], answer: type[Answer], codec: Codec | None = None
@@ -40,7 +33,8 @@ class Method(Generic[Question, Answer]):
 
         >>> class Ask(msgspec.Struct):
         ...     limit: int
-        >>> Method("service", "Ask", Ask, Ask).decode_question(encode({"limit": "1"}))  # doctest: +ELLIPSIS
+        >>> asked = msgspec.msgpack.encode({"limit": "1"})
+        >>> Method("service", "Ask", Ask, Ask).decode_question(asked)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         lowmark.integration.errors.MalformedMessage: Ask: Expected `int`, got `str` - at `$.limit`; nothing ...
         """

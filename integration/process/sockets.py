@@ -43,13 +43,13 @@ def _home() -> str:
     return os.path.expanduser("~/.cache")  # noqa: PTH111  # does not raise without a home
 
 
-def new_address() -> str:
-    """Return the address for a new service's socket, in a folder that only this user can enter.
+def new_address(name: str | None = None) -> str:
+    """Return the address for a socket of this name; without a name, for the socket of a new service.
 
     Raises:
         SocketsRefused: every folder cannot be made, belongs to another user, or has too long a path.
     """
-    name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
+    name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock" if name is None else name
     places = folders()
     fitting = [folder for folder in places if len(os.fsencode(folder / name)) <= LONGEST_PATH_BYTES]
     if not fitting:
