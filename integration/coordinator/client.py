@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -80,8 +79,7 @@ class CoordinatorClient:
         self._failover = Failover(FailoverPolicy())
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._link: _Link | None = None
-        self._attach_by_us = 0
-        self._answer_by_us: int | None = None  # deadline of the message under way
+        self._answer_by_us: int | None = None  # deadline of the connection or the message under way
         self._closing = threading.Event()
         self._finishing = threading.Event()  # `close` has queued the last work; set by the thread
         self._quiet = threading.Event()  # all of it was sent and answered
@@ -181,9 +179,7 @@ class CoordinatorClient:
     def __enter__(self) -> CoordinatorClient:  # noqa: PYI034  # Self is not in Python 3.10
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- the link's own state
@@ -290,22 +286,17 @@ class CoordinatorClient:
 
     def _wait_seconds(self) -> float | None:
         if self._link is None:
-            at_us = self._state.retry_at_us
-        elif not self._state.connected:
-            at_us = self._attach_by_us
+            moments = [self._state.retry_at_us or 0]
         else:
             moments = [us for us in (self._state.wake_at_us, self._answer_by_us) if us is not None]
-            if not moments:
-                return None
-            at_us = min(moments)
-        return 0 if at_us is None else max(0, at_us - self._now_us()) / 1e6
+        return max(0, min(moments) - self._now_us()) / 1e6 if moments else None
 
     def _step(self, now_us: int) -> None:
         state = self._state
         if self._link is None:
             if state.retry_at_us is None or now_us >= state.retry_at_us:
                 self._connect(now_us)
-        elif now_us >= self._attach_by_us if not state.connected else self._overdue(now_us):
+        elif self._overdue(now_us):
             self._hang_up(self._link, self._no_answer)
         for heard in state.heard():  # before sending: the application must know a new token first
             if isinstance(heard, NewLow | GivenUp):
@@ -335,7 +326,7 @@ class CoordinatorClient:
             _log.exception("a callback of the application raised; the connection goes on")
 
     def _connect(self, now_us: int) -> None:
-        self._attach_by_us = now_us + int(self._deadline_seconds * 1e6)
+        self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
         try:
             self._link = _Link(self._caller, self._state.application, self._post)
         except LowmarkError as refused:  # a file was replaced by an unusable one
@@ -352,6 +343,7 @@ class CoordinatorClient:
             case Told():
                 if not self._state.connected:
                     self._state.attached(news.lease_us, now_us)
+                    self._answer_by_us = None
                     self._tried.set()
                     _log.info("connected to the coordinator at %s", self.address)
                 self._state.told(news.messages)
@@ -398,12 +390,12 @@ class _Link:
             WATCH.path, request_serializer=encode, response_deserializer=WATCH.decode_answer
         )
         say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
-        calls: dict[str, Any] = {
-            "watch": watch(Watch(application), metadata=metadata),
-            "say": say(iter(self._unsaid.get, None), metadata=metadata),
-        }
+        news, answers = (
+            watch(Watch(application), metadata=metadata),
+            say(iter(self._unsaid.get, None), metadata=metadata),
+        )
         try:
-            for name, call in calls.items():
+            for name, call in (("watch", news), ("say", answers)):
                 Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()
         except BaseException:  # the system has no thread left; nobody else can hang up
             self.close()

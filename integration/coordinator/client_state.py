@@ -267,7 +267,7 @@ class ClientState:
     @property
     def wake_at_us(self) -> int | None:
         """When to call `take` without an event; None while only an event can change anything."""
-        if self._under_way is not None:
+        if self._under_way is not None or not self.connected:
             return None
         return self._next_us if self._dirty and self._next_us is not None else self._renew_at_us
 
