@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
-from lowmark.integration.transport.accumulated import AccumulatedMeasure, EventTimeMap, TrackParam, TrackShelf
+from lowmark.integration.transport.accumulated import TrackedMeasure, TrackParam
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.observed import ObservedMeasure
@@ -141,7 +141,6 @@ def read(
         source.event_serializer,
         lateness=strategy.adaptive is not None,
     )
-    of_readers = TrackShelf(accumulator)
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
     if prepare is not None:
@@ -154,10 +153,10 @@ def read(
     wrap.check_session(spark, name=name)
     measure: Measure
     if measured:
-        measure = RecordedMeasure(of_readers)
+        measure = RecordedMeasure(accumulator)
     else:
         df, rows = _measured(df, stream_id, name, key, time, strategy, max_splits, detail=False, names=False)
-        measure = ReaderMeasure(rows, of_readers)
+        measure = ReaderMeasure(rows, TrackedMeasure(accumulator))
     stream = Stream(
         name=name,
         stream_id=stream_id,
@@ -237,7 +236,7 @@ def _measured(
     detail: bool,
     names: bool,
 ) -> tuple[DataFrame, Measure]:
-    """Choose the cheapest measurement: in the JVM, else in Python by whole batches, else in Python row by row."""
+    """Choose the cheapest measurement: in the JVM, else in Python."""
     detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
     guard_us = strategy.future_guard_us
     # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
@@ -247,11 +246,9 @@ def _measured(
     versions.check_arrow(df, name)
     if strategy.runs_python:
         versions.check_zone(df, name)
-    accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
-    shelf = TrackShelf(accumulator)
-    if strategy.runs_python and strategy.generator is not None:
-        return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), AccumulatedMeasure(shelf)
-    if not strategy.runs_python:
+    else:
         versions.tell_cost(df.sparkSession, name)
-    rows = BatchMap(name, key.columns, event_time, guard_us, accumulator, strategy.timestamp_assigner)
-    return rows.apply(df), MappedMeasure(shelf, name, key, 1 << sketch_lg, detail)
+    accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
+    rows = BatchMap(name, key.columns, key.integral, event_time, strategy, accumulator)
+    detail = detail or (strategy.runs_python and strategy.generator is not None)
+    return rows.apply(df), MappedMeasure(accumulator, name, key, 1 << sketch_lg, detail)

@@ -1,11 +1,12 @@
-"""The mapped transport: Python reduces whole Arrow batches, if the JVM cannot, or if Python finds the event times.
+"""The mapped transport: Python reduces whole Arrow batches, if the JVM cannot, or if the strategy has code in Python.
 
 Spark before 4.2 has no aggregate that keeps the exact maximum of each key cheaply (`tuple_sketch_agg_double`, see
 `observed.py`). There all rows pass through `mapInArrow` once, unchanged, and each Arrow batch is grouped by the split's
 columns. When a task ends, its result goes into the stream's accumulator (`accumulated.py`). The result is as exact, and
 costs the way from the JVM to Python and back: about a microsecond of a core's time per row, more for wide rows.
 
-A timestamp assigner has to see every row; its times are measured in the same way, by whole batches.
+A timestamp assigner and a generator have to see every row (`user_functions.py`); what rows are there is measured in the
+same way, by whole batches.
 
 Executors import this module, and for it need pyarrow and numpy but no other compiled package: the module names a split
 by the values of its columns, as JSON, and the driver makes ids from the names.
@@ -18,29 +19,22 @@ import datetime as dt
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from lowmark.integration.errors import TooManySplits
 from lowmark.watermark import SplitId, WatermarkStrategy
+from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import (
-    Assigner,
-    BatchTrack,
-    TrackedMeasure,
-    Tracks,
-    add_to_batch,
-    assigned_us,
-    map_in_arrow,
-    with_time_field,
-    with_times,
-)
+from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, map_in_arrow
 from .late import of_this_batch
 from .measure import Measured
 from .python_values import rows_of, split_values
+from .user_functions import Generators, assigned_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .split_key import SplitKey
+
+Value = TypeVar("Value")
 
 _TIME = "time"
 _EPOCH = dt.date(1970, 1, 1)
@@ -61,27 +57,31 @@ class BatchMap:
     """The function that `mapInArrow` runs: reduces batches, and reports to the accumulator.
 
     Attributes:
+        columns: the split's columns.
+        integral: the split is one integer column, so a row without a number has no split.
         event_time: the TIMESTAMP column; added for an assigner if it does not exist.
-        future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
-        assigner: finds the event time of a row; None: the column has it.
     """
 
     stream: str
     columns: tuple[str, ...]
+    integral: bool
     event_time: str
-    future_guard_us: int | None
+    strategy: WatermarkStrategy
     tracks: Accumulator[Tracks]
-    assigner: Assigner | None = None
 
     def apply(self, df: DataFrame) -> DataFrame:
         """Return the same rows, with event times assigned if there is an assigner."""
         return map_in_arrow(df, self, self.schema(df))
 
     def schema(self, df: DataFrame) -> StructType:
-        from pyspark.sql.types import StructField, StructType
+        from pyspark.sql.types import StructField, StructType, TimestampType
 
         fields = [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in df.schema.fields]
-        return StructType(fields) if self.assigner is None else with_time_field(fields, self.event_time)
+        if self.strategy.timestamp_assigner is not None:
+            names = df.columns
+            at = names.index(self.event_time) if self.event_time in names else len(names)
+            fields[at : at + 1] = [StructField(self.event_time, TimestampType())]
+        return StructType(fields)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -99,8 +99,9 @@ class _Reduction:
 
     def __init__(self, job: BatchMap, *, cell: int) -> None:
         self._job, self._cell = job, cell
-        guard_us = job.future_guard_us
+        guard_us = job.strategy.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._generators = Generators(job.strategy)
         self._counts = BatchCounts()
         self._groups: list[pa.Table] = []
         self._future: list[pa.Table] = []
@@ -112,13 +113,21 @@ class _Reduction:
         """Measure a batch, and return it with its event times assigned."""
         import pyarrow as pa
 
-        at = batch.schema.get_field_index(self._job.event_time)
-        if self._job.assigner is None:
+        job, assigner = self._job, self._job.strategy.timestamp_assigner
+        at = batch.schema.get_field_index(job.event_time)
+        if not job.strategy.runs_python:
             self._measure(batch, batch.column(at).cast(pa.int64()))
             return batch
-        micros = pa.array(self._assigned(batch, at, self._job.assigner), type=pa.int64())
+        rows = rows_of(batch)
+        times_us: list[int | None] = [None] * len(rows) if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
+        if assigner is not None:
+            times_us = [assigned_us(job.stream, assigner, *each) for each in zip(rows, times_us, strict=True)]
+        micros = pa.array(times_us, type=pa.int64())
         self._measure(batch, micros)
-        return with_times(batch, self._job.event_time, micros.cast(pa.timestamp("us", tz="UTC")))
+        if job.strategy.generator is not None:
+            self._generate(batch, rows, times_us)
+        times = micros.cast(pa.timestamp("us", tz="UTC"))
+        return batch.append_column(job.event_time, times) if at < 0 else batch.set_column(at, job.event_time, times)
 
     def track(self, *, attempt: int) -> BatchTrack:
         """Return the measurements, with splits named by their values."""
@@ -130,50 +139,35 @@ class _Reduction:
             marked += mark.rows
         for values, mark in _marks(self._future):
             track.tracker.mark_future(_text(values), mark, self._cell)
+        track.tracker.count(replace(self._counts, rows=self._counts.rows - marked), self._cell)
         if self._late_us is not None:
-            track.late = {(_text(values), self._cell): mark.rows for values, mark in _marks(_regrouped(self._late))}
-        rest = self._counts.rows - marked
-        counts = BatchCounts(
-            rows=rest,
-            future_rows=self._counts.future_rows,
-            null_time_rows=self._counts.null_time_rows,
-            null_split_rows=self._counts.null_split_rows,
-            before_epoch_rows=self._counts.before_epoch_rows,
-        )
-        track.tracker.count(counts, self._cell)
+            track.late = {(_text(values), self._cell): mark.rows for values, mark in _marks(self._late)}
+        track.watermarks_us = {_text(values): us for values, us in self._generators.watermarks_us()}
         return track
 
     def _measure(self, batch: pa.RecordBatch, micros: Any) -> None:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if batch.num_rows == 0:
             return
-        keys = [batch.column(batch.schema.get_field_index(column)) for column in self._job.columns]
-        future = before = null_split = null_time = 0
-        no_split: Any = None
-        if any(key.null_count for key in keys):
-            for key in keys:
-                is_null = pc.is_null(key)
-                no_split = is_null if no_split is None else pc.or_(no_split, is_null)
-            null_split = _count(no_split)
-        if micros.null_count:
-            no_time: Any = pc.is_null(micros)
-            null_time = _count(no_time if no_split is None else pc.and_(no_time, pc.invert(no_split)))
-        ends = pc.min_max(micros)
-        first_us, latest_us = ends["min"].as_py(), ends["max"].as_py()
-        if first_us is not None and first_us < 0:
-            before = _count(pc.less(micros, pa.scalar(0, pa.int64())))
-        if self._late_us is not None and first_us is not None and first_us <= self._late_us:
-            late = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
-            self._late.append(_grouped(keys, pc.if_else(late, micros, pa.scalar(None, pa.int64()))))
-        limit_us = self._future_limit_us
-        if limit_us is not None and latest_us is not None and latest_us > limit_us:
-            beyond: Any = pc.greater(micros, pa.scalar(limit_us, pa.int64()))
-            future, no_time_us = _count(beyond), pa.scalar(None, pa.int64())
-            self._future.append(_grouped(keys, pc.if_else(beyond, micros, no_time_us)))
-            micros = pc.if_else(beyond, no_time_us, micros)
-        self._counts += BatchCounts(batch.num_rows, future, null_time, null_split, before)
+        keys = self._keys(batch)
+        no_split = reduce(pc.or_, map(pc.is_null, keys))
+        no_time = pc.and_not(pc.is_null(micros), no_split)
+        before_epoch = pc.less(micros, _int64(0))
+        future_rows = 0
+        if self._late_us is not None:
+            late = pc.less_equal(micros, _int64(self._late_us))
+            if late.true_count:
+                self._late.append(_grouped(keys, _only(late, micros)))
+        if self._future_limit_us is not None:
+            future = pc.greater(micros, _int64(self._future_limit_us))
+            future_rows = future.true_count
+            if future_rows:
+                self._future.append(_grouped(keys, _only(future, micros)))
+                micros = _only(pc.invert(future), micros)
+        self._counts += BatchCounts(
+            batch.num_rows, future_rows, no_time.true_count, no_split.true_count, before_epoch.true_count
+        )
         self._groups.append(_grouped(keys, micros))
         self._group_count += self._groups[-1].num_rows
         if self._group_count > _MOST_GROUPS:
@@ -184,15 +178,16 @@ class _Reduction:
         self._late = _regrouped(self._late)
         self._group_count = sum(table.num_rows for table in self._groups)
 
-    def _assigned(self, batch: pa.RecordBatch, at: int, assigner: Assigner) -> list[int | None]:
-        import pyarrow as pa
+    def _generate(self, batch: pa.RecordBatch, rows: list[dict[str, Any]], times_us: list[int | None]) -> None:
+        splits = zip(*map(split_values, self._keys(batch)), strict=True)
+        limit_us = MOST_US if self._future_limit_us is None else self._future_limit_us
+        for values, row, time_us in zip(splits, rows, times_us, strict=True):
+            has_split = values != (None,) or not self._job.integral
+            if has_split and time_us is not None and time_us <= limit_us:
+                self._generators.see(values, row, time_us)
 
-        own_us: Sequence[int | None]
-        own_us = [None] * batch.num_rows if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
-        return [
-            assigned_us(self._job.stream, assigner, row, row_us)
-            for row, row_us in zip(rows_of(batch), own_us, strict=True)
-        ]
+    def _keys(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
+        return [batch.column(batch.schema.get_field_index(column)) for column in self._job.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,40 +211,43 @@ class MappedMeasure(TrackedMeasure):
         metrics: Mapping[str, Any],  # noqa: ARG002
         strategy: WatermarkStrategy,
     ) -> Measured | None:
-        track = self.tracks.take(query_id, batch_id)
+        track = self.take(query_id, batch_id)
         if track is None:
             return None
-        marks: dict[int, SplitMark] = {}
         names: dict[int, str] = {}
-        future_rows: dict[SplitId, int] = {}
-        for text, mark in track.tracker.marks().items():
-            assert isinstance(text, str), "tasks name splits by their values"
-            split, name = self._split(text)
-            if split is not None:
-                marks[split], names[split] = mark, name
-        for text, mark in track.tracker.future_marks().items():
-            assert isinstance(text, str), "tasks name splits by their values"
-            split, name = self._split(text)
-            if split is not None:
-                future_rows[split], names[split] = mark.rows, name
-        late_rows: dict[SplitId, int] | None = None
-        if (counted := track.late_rows()) is not None:
-            ids_of = ((self._split(str(text))[0], rows) for text, rows in counted.items())
-            late_rows = {split: rows for split, rows in ids_of if split is not None}
+        marks = self._by_id(track.tracker.marks(), names)
+        future = self._by_id(track.tracker.future_marks(), names)
+        late_rows = track.late_rows()
         if len(marks) > self.max_splits:
             raise TooManySplits(self.stream, batch_id, len(marks), self.max_splits)
-        ids = np.fromiter(marks.keys(), np.uint64, len(marks))
-        latest_us = np.fromiter((mark.max_us for mark in marks.values()), np.int64, len(marks))
+        watermarks_us: Mapping[SplitId, int] = {}
+        if strategy.generator is not None:
+            emitted = self._by_id(track.watermarks_us, names)
+            watermarks_us = {split: us // MILLISECOND_US * MILLISECOND_US for split, us in emitted.items()}
+        else:
+            ids = np.fromiter(marks.keys(), np.uint64, len(marks))
+            latest_us = np.fromiter((mark.max_us for mark in marks.values()), np.int64, len(marks))
+            watermarks_us = SplitColumn(ids, strategy.watermarks_of_max(latest_us))
         return Measured(
-            SplitColumn(ids, strategy.watermarks_of_max(latest_us)) if strategy.emits else {},
+            watermarks_us,
             {split: mark.min_us for split, mark in marks.items()} if self.detail else {},
             {split: mark.rows for split, mark in marks.items()} if self.detail else None,
-            track.counts(),
+            track.tracker.counts(),
             names,
             newest_us=track.tracker.newest_us(),
-            future_rows=future_rows,
-            late_rows=late_rows,
+            future_rows={split: mark.rows for split, mark in future.items()},
+            late_rows=None if late_rows is None else self._by_id(late_rows, names),
         )
+
+    def _by_id(self, by_text: Mapping[SplitId, Value], names: dict[int, str]) -> dict[SplitId, Value]:
+        """Give the splits their ids, and add their names; values that no row can have are no split."""
+        by_id: dict[SplitId, Value] = {}
+        for text, value in by_text.items():
+            assert isinstance(text, str), "tasks name splits by their values"
+            split, name = self._split(text)
+            if split is not None:
+                by_id[split], names[split] = value, name
+        return by_id
 
     def _split(self, text: str) -> tuple[int | None, str]:
         """Id and name of a split; the id is None if no row can have these values."""
@@ -295,10 +293,17 @@ def _marks(tables: Iterable[pa.Table]) -> Iterator[tuple[tuple[Any, ...], SplitM
                 yield values, SplitMark(latest_us, first_us, count)
 
 
-def _count(mask: Any) -> int:
+def _only(mask: Any, micros: Any) -> Any:
+    """The times for which a mask is true, null in place of the others."""
     import pyarrow.compute as pc
 
-    return int(pc.sum(mask).as_py() or 0)
+    return pc.if_else(mask, micros, _int64(None))
+
+
+def _int64(value: int | None) -> Any:
+    import pyarrow as pa
+
+    return pa.scalar(value, pa.int64())
 
 
 def _text(values: Iterable[Any]) -> str:

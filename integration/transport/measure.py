@@ -1,9 +1,9 @@
 """The measurements of one batch's rows, the same for every transport.
 
 observed.py      Spark's own aggregates measure the user's rows, and the result is in the progress event
-mapped.py        without such aggregates, and for timestamp assigners: Python reduces Arrow batches for an accumulator
-accumulated.py   a generator in Python sees every row on the executors, and its result goes into an accumulator
-recorder.py      rows of a source of ours are measured by their reader, and the result goes into an accumulator, too
+mapped.py        without such aggregates, and for strategies with code in Python: Python reduces Arrow batches
+recorder.py      rows of a source of ours are measured by their reader
+accumulated.py   brings the results of the last two to the driver
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Measure(Protocol):
     """The driver's end of one transport, for one stream and all of its queries."""
 
     def observe(self, df: DataFrame) -> DataFrame:
-        """Return the stream's rows with what Spark itself shall measure of them."""
+        """Return the stream's rows with the aggregates that Spark shall evaluate over them."""
         ...
 
     def report(

@@ -6,24 +6,24 @@ The result arrives with the task's end, in an accumulator that the service reads
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from lowmark.sources.planning.slots import SlotWork
-from lowmark.watermark import LowmarkError, WatermarkStrategy
+from lowmark.watermark import LowmarkError, SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import BatchTrack, TrackedMeasure, Tracks, TrackShelf, add_to_batch
+from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch
 from .late import of_this_batch
 from .measure import Measure, Measured, added_up
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
@@ -142,13 +142,26 @@ class RecordedMeasure(TrackedMeasure):
         metrics: Mapping[str, Any],  # noqa: ARG002
         strategy: WatermarkStrategy,
     ) -> Measured | None:
-        track = self.tracks.take(query_id, batch_id)
+        track = self.take(query_id, batch_id)
         if track is None:
             return None
-        latest_us = {split: mark.max_us for split, mark in track.tracker.marks().items()}
+        marks = track.tracker.marks()
         of_max = strategy.watermark_of_max
-        watermarks_us = {split: of_max(us) for split, us in latest_us.items()} if strategy.emits else {}
-        return track.measured(watermarks_us, latest_us)
+        return Measured(
+            watermarks_us={split: of_max(mark.max_us) for split, mark in marks.items()} if strategy.emits else {},
+            first_us={split: mark.min_us for split, mark in marks.items()},
+            rows={split: mark.rows for split, mark in marks.items()},
+            counts=track.tracker.counts(),
+            names=track.names,
+            latest_us={split: mark.max_us for split, mark in marks.items()},
+            events=_events(track),
+            lateness=_by_split(track.lateness),
+            counted=added_up(track.counted.values()),
+            newest_us=track.tracker.newest_us(),
+            future_rows={split: mark.rows for split, mark in track.tracker.future_marks().items()},
+            times=_by_split(track.times),
+            late_rows=track.late_rows(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +170,11 @@ class ReaderMeasure:
 
     Attributes:
         rows: measures the rows.
-        tracks: has what the readers count and send.
+        readers: has what the readers count and send.
     """
 
     rows: Measure
-    tracks: TrackShelf
+    readers: TrackedMeasure
 
     def observe(self, df: DataFrame) -> DataFrame:
         return self.rows.observe(df)
@@ -169,16 +182,27 @@ class ReaderMeasure:
     def report(
         self, query_id: str, batch_id: int, metrics: Mapping[str, Any], strategy: WatermarkStrategy
     ) -> Measured | None:
-        measured, track = self.rows.report(query_id, batch_id, metrics, strategy), self.tracks.take(query_id, batch_id)
+        measured, track = self.rows.report(query_id, batch_id, metrics, strategy), self.readers.take(query_id, batch_id)
         if measured is None or track is None:
             return measured
-        of_readers = track.measured({})
-        return replace(measured, counted=of_readers.counted, events=of_readers.events)
+        return replace(measured, counted=added_up(track.counted.values()), events=_events(track))
 
     def forget(self, query_id: str, batch_id: int) -> None:
         self.rows.forget(query_id, batch_id)
-        self.tracks.forget(query_id, batch_id)
+        self.readers.forget(query_id, batch_id)
 
     def close(self) -> None:
         self.rows.close()
-        self.tracks.close()
+        self.readers.close()
+
+
+def _events(track: BatchTrack) -> tuple[tuple[int, int, bytes], ...]:
+    return tuple(event for task in sorted(track.events) for event in track.events[task])
+
+
+def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[SplitId, dict[int, int]]:
+    """Add up the counts of all tasks by split."""
+    by_split = defaultdict[SplitId, list[Mapping[int, int]]](list)
+    for (split, _), by_value in counted.items():
+        by_split[split].append(by_value)
+    return {split: added_up(each) for split, each in by_split.items()}

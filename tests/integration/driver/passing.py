@@ -14,7 +14,7 @@ from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
+from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext
@@ -94,7 +94,7 @@ class Passing:
         strategy, shelf = WatermarkStrategy.for_monotonous_timestamps(), SimpleNamespace(value=self.tracks)
         stream = Stream(
             name="files", stream_id="files", strategy=strategy, key=KEY,
-            measure=RecordedMeasure(TrackShelf(cast("Any", shelf))),
+            measure=RecordedMeasure(cast("Any", shelf)),
             sources=1, kafka=False, declared={}, names={}, reads=True, claims=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)

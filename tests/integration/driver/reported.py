@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from lowmark.integration.driver.aside import hold
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+from lowmark.integration.transport.measure import Measured
+from lowmark.integration.transport.recorder import RecordedMeasure
 
 Result = TypeVar("Result")
 
@@ -42,6 +45,14 @@ class NoQueries(list[object]):
 
     def find(self) -> None: ...
     def get(self, run_id: str | None) -> None: ...
+
+
+class GivenMeasure(RecordedMeasure):
+    """Measures the watermarks that a test puts into the track of a batch."""
+
+    def report(self, query_id: str, batch_id: int, *args: Any) -> Measured | None:
+        track, measured = self.take(query_id, batch_id), super().report(query_id, batch_id, *args)
+        return measured and replace(measured, watermarks_us=track.watermarks_us if track else {}, latest_us={})
 
 
 def _done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.transport.accumulated import BatchTrack
-from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder
+from lowmark.integration.transport.measure import Measured
+from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.watermark import WatermarkStrategy
@@ -42,11 +43,18 @@ def recording(times_s: list[list[float | None]], monkeypatch: pytest.MonkeyPatch
     return left[0]["q", 0]
 
 
+def measured(track: BatchTrack) -> Measured:
+    accumulator: Any = SimpleNamespace(value={("q", 0): track})
+    found = RecordedMeasure(accumulator).report("q", 0, {}, STRATEGY)
+    assert found is not None
+    return found
+
+
 def test_rows_are_counted_by_how_late_they_are_across_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     track = recording([[10, 30, 20, None], [40, 25, 40]], monkeypatch)
     again = recording([[10, 30, 20, None], [40, 25, 40]], monkeypatch)
     track.absorb(again)
-    [counted] = track.measured({}).lateness.values()  # a retried task counts once
+    [counted] = measured(track).lateness.values()  # a retried task counts once
     late = buckets_of(np.array([0, 10 * SECOND_US, 15 * SECOND_US])).tolist()
     assert counted == {late[0]: 4, late[1]: 1, late[2]: 1}
 
@@ -54,7 +62,7 @@ def test_rows_are_counted_by_how_late_they_are_across_portions(monkeypatch: pyte
 def test_rows_are_counted_by_their_times_across_portions_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     track = recording([[10, 30, 20, None], [40, 10]], monkeypatch)
     track.times["other", 4] = {7: 1}
-    [(split, counted), (_, other)] = track.measured({}).times.items()
+    [(split, counted), (_, other)] = measured(track).times.items()
     assert counted[10 * SECOND_US] == 2  # the time of the first row is exact
     assert sum(counted.values()) == 5
     assert split != "other"

@@ -19,7 +19,7 @@ from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
+from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
@@ -118,7 +118,7 @@ class Query:
         measure = RecordedMeasure if claims else WithoutLatest
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, sources=1, kafka=False, declared={}, names={},
-            measure=measure(TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))), reads=True,
+            measure=measure(cast("Any", SimpleNamespace(value=self.tracks))), reads=True,
             claims=claims,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)

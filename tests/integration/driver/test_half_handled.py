@@ -17,7 +17,7 @@ from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.transport.accumulated import AccumulatedMeasure, BatchTrack, Tracks, TrackShelf
+from lowmark.integration.transport.accumulated import BatchTrack, Tracks
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
@@ -30,7 +30,7 @@ from lowmark.watermark.splits.split_states import SplitStates
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_of
+from tests.integration.driver.reported import GivenMeasure, NoQueries, answer_of, desks_of, report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -75,8 +75,8 @@ class Fed:
         self.key = (
             SplitKey(("topic", "partition"), ("string", "int")) if kind == "kafka" else SplitKey(("s",), ("string",))
         )
-        shelf = TrackShelf(cast("Any", SimpleNamespace(value=self.tracks)))
-        measure = RecordedMeasure(shelf) if kind == "read" else AccumulatedMeasure(shelf)
+        tracks = cast("Any", SimpleNamespace(value=self.tracks))
+        measure = RecordedMeasure(tracks) if kind == "read" else GivenMeasure(tracks)
         self.stream = Stream(
             name="orders", stream_id="s", strategy=STRATEGY, key=self.key, measure=measure, sources=1,
             kafka=kind == "kafka", declared={}, names={}, reads=kind == "read", claims=kind == "read",

@@ -383,7 +383,7 @@ def test_pitfall_28_a_task_that_runs_twice_counts_once() -> None:
     param = TrackParam()
     merged = param.addInPlace(param.addInPlace({}, {("q", 7): seen()}), {("q", 7): seen()})
 
-    assert merged["q", 7].counts().rows == 1
+    assert merged["q", 7].tracker.counts().rows == 1
     assert merged["q", 7].watermarks_us == {1: us(5)}
 
 

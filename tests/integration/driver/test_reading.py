@@ -22,7 +22,7 @@ from lowmark.integration.page.picture import Picture
 from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
+from lowmark.integration.transport.accumulated import BatchTrack, TrackedMeasure, TrackParam
 from lowmark.integration.transport.driver_rpc import (
     Client,
     HeartbeatRequest,
@@ -55,14 +55,14 @@ BOUND = 2 * SECOND + 1_000
 Tracks = dict[tuple[str, int], BatchTrack]
 
 
-def shelf_of(tracks: Tracks) -> TrackShelf:
-    return TrackShelf(SimpleNamespace(value=tracks, accum_param=TrackParam()))  # type: ignore[arg-type]
+def accumulated(tracks: Tracks) -> Any:
+    return SimpleNamespace(value=tracks, accum_param=TrackParam())
 
 
 def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
     return Stream(
         name="orders", stream_id="s", strategy=STRATEGY, key=KEY, sources=1, kafka=False,
-        measure=RecordedMeasure(shelf_of(tracks)), declared={}, names={}, reads=True, claims=claims,
+        measure=RecordedMeasure(accumulated(tracks)), declared={}, names={}, reads=True, claims=claims,
     )  # fmt: skip
 
 
@@ -242,7 +242,7 @@ def test_what_readers_count_and_send_is_added_where_others_measure_the_rows(monk
     )
     task.end()
     rows: Any = SimpleNamespace(report=lambda *asked: Measured(rows={7: 2}), forget=lambda *asked: None)
-    measure = ReaderMeasure(rows, shelf_of(tracks))
+    measure = ReaderMeasure(rows, TrackedMeasure(accumulated(tracks)))
     found = measure.report("q", 0, {}, STRATEGY)
     assert found == Measured(rows={7: 2}, counted={"data_losses": 1, "lost_offsets": 5}, events=((3, 1, b"gap"),))
     measure.forget("q", 0)

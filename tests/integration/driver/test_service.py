@@ -65,8 +65,7 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")
         [stream] = service._runs.streams.values()
         assert isinstance(stream.measure, MappedMeasure)
-        shelf = stream.measure.tracks
-        tracks = shelf._accumulator.value
+        tracks = stream.measure.tracks.value
         for n in range(2):
             assert start(df, str(tmp_path / f"{n}"), trigger={"once": True}).query.awaitTermination(60)
         wait_until(lambda: not tracks, "the tracks of ended queries are dropped")
@@ -77,7 +76,7 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
         living.settle()
 
     assert len(living.rows) == 4, "the query lives"
-    assert shelf._accumulator.value == {}
+    assert stream.measure.tracks.value == {}
 
 
 class Planted(Exception):  # no error of the product

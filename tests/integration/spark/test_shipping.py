@@ -24,7 +24,7 @@ def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path += sys.argv[1:]\n"
         "from lowmark.integration.transport.heartbeat import HeartbeatReader\n"
-        "from lowmark.integration.transport.accumulated import EventTimeMap\n"
+        "from lowmark.integration.transport.mapped import BatchMap\n"
         "reader = HeartbeatReader(address='unix:/x', stream_id='s', stream='orders', delay_ms=0)\n"
         "print([*reader.readBetweenOffsets(reader.initialOffset(), reader.initialOffset())], 'grpc' in sys.modules)\n"
         "import lowmark.watermark; print(lowmark.watermark.__file__)"

@@ -23,12 +23,12 @@ import pytest
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import available_now
 from lowmark.integration.spark.versions import check_session, check_zone
-from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Measuring
+from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.spark.versions import NEWEST_TRIED, UnsupportedSpark, check_version, major_minor
 from lowmark.watermark import InvalidStrategy, WatermarkStrategy
-from lowmark.watermark.generator import NoWatermarks
+from lowmark.watermark.generator import BoundedOutOfOrderness, NoWatermarks
 from lowmark.watermark.splits.events import BatchCounts
 from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
 
@@ -202,12 +202,16 @@ def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
     return pa.record_batch(columns, names=["topic", "partition", "ts"])
 
 
+def task_of(strategy: WatermarkStrategy, *, cell: int = 0) -> _Reduction:
+    nobody: Any = None  # nothing is sent
+    return _Reduction(BatchMap("orders", KEY.columns, KEY.integral, "ts", strategy, nobody), cell=cell)
+
+
 def reduced(
     *batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0, attempt: int | None = None
 ) -> BatchTrack:
     """Return a task's track of Arrow batches of (topic, partition, microseconds); by default, of a new attempt."""
-    job = BatchMap("orders", KEY.columns, "ts", 60 * SECOND_US, None)  # type: ignore[arg-type]  # nothing is sent
-    reduction = _Reduction(job, cell=cell)
+    reduction = task_of(WatermarkStrategy.for_monotonous_timestamps().with_future_guard("1 minute"), cell=cell)
     reduction._future_limit_us = NOW_US
     for rows in batches:
         batch = batch_of(*rows)
@@ -216,12 +220,12 @@ def reduced(
 
 
 def measured(*tracks: BatchTrack, **options: Any) -> Any:
-    shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
+    accumulator: Any = _Accumulator()
     for track in tracks:
-        TrackParam().addInPlace(shelf._accumulator.value, {("query", 7): track})
+        TrackParam().addInPlace(accumulator.value, {("query", 7): track})
     strategy = options.pop("strategy", WatermarkStrategy.for_monotonous_timestamps())
     options = {"max_splits": 16, "detail": True, **options}
-    return MappedMeasure(shelf, "orders", KEY, **options).report("query", 7, {}, strategy)
+    return MappedMeasure(accumulator, "orders", KEY, **options).report("query", 7, {}, strategy)
 
 
 class _Accumulator:
@@ -261,23 +265,37 @@ def test_partitions_that_one_task_coalesces_add_up() -> None:
     assert measured(*one, *two) == measured(*itertools.chain(*zip(one, two, strict=True))) == found, "speculation"
 
 
-@pytest.mark.parametrize("generated", [False, True], ids=["by batches", "generator"])
-def test_late_rows_of_coalesced_partitions_add_up(generated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = "lowmark.integration.transport.{}.of_this_batch"
-    for module in ("mapped", "accumulated"):
-        monkeypatch.setattr(late.format(module), lambda: 5_000)
-    job: Any
-    if generated:
-        job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(NoWatermarks), None)  # type: ignore[arg-type]
-    else:
-        job = BatchMap("orders", KEY.columns, "ts", None, None)  # type: ignore[arg-type]
+def test_late_rows_of_coalesced_partitions_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.integration.transport.mapped.of_this_batch", lambda: 5_000)
     merged: dict[tuple[str, int], BatchTrack] = {}
     for attempt in (7, 7, 8, 8):
-        task: Any = _Measuring(job, cell=0) if generated else _Reduction(job, cell=0)
-        (task.measure if generated else task.see)(batch_of(("orders", 0, 4_000), ("orders", 0, 6_000)))
+        task = task_of(WatermarkStrategy.for_monotonous_timestamps())
+        task.see(batch_of(("orders", 0, 4_000), ("orders", 0, 6_000)))
         TrackParam().addInPlace(merged, {("query", 7): task.track(attempt=attempt)})
     assert list((merged["query", 7].late_rows() or {}).values()) == [2]
-    assert merged["query", 7].counts() == BatchCounts(4)
+    assert merged["query", 7].tracker.counts() == BatchCounts(4)
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_a_generator_sees_the_rows_that_have_a_split(kind: str) -> None:
+    """As in the JVM, null is a split of a text, and none of a number."""
+    import pyarrow as pa
+
+    nobody: Any = None  # nothing is sent
+    key, accumulator = SplitKey(("n",), (kind,)), _Accumulator()
+    strategy = WatermarkStrategy.for_generator(lambda: BoundedOutOfOrderness(0))
+    task = _Reduction(BatchMap("orders", key.columns, key.integral, "ts", strategy, nobody), cell=0)
+    values: Any = pa.array([7, None], pa.int32()) if kind == "int" else pa.array(["7", None])
+    task.see(pa.record_batch([values, pa.array([5_000, 9_000], pa.timestamp("us", "UTC"))], names=["n", "ts"]))
+    TrackParam().addInPlace(accumulator.value, {("query", 7): task.track(attempt=0)})
+    made: Any = MappedMeasure(accumulator, "orders", key, 16, detail=True)  # type: ignore[arg-type]
+
+    found = made.report("query", 7, {}, strategy)
+    seven = key.split_id((7 if kind == "int" else "7",))
+    null = {} if kind == "int" else {key.split_id((None,)): 8_000}
+    assert found.watermarks_us == {seven: 4_000, **null}
+    assert found.counts == BatchCounts(2, null_split_rows=1)
+    assert len(task._generators._of) == 1 + len(null)
 
 
 @pytest.mark.parametrize("call", ["mark_idle", "mark_active"])
@@ -287,9 +305,9 @@ def test_a_generator_that_marks_its_split_idle_is_told_what_to_use_instead(call:
             del event, timestamp_us
             getattr(output, call)()
 
-    job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(Idle), None)  # type: ignore[arg-type]
+    task = task_of(WatermarkStrategy.for_generator(Idle))
     with pytest.raises(InvalidStrategy, match=r"mark_idle\(\) or mark_active\(\)\. Hint: .* with_idleness\(\)"):
-        _Measuring(job, cell=0).measure(batch_of(("orders", 0, 5_000)))
+        task.see(batch_of(("orders", 0, 5_000)))
 
 
 class Emits(NoWatermarks):
@@ -302,8 +320,8 @@ class Emits(NoWatermarks):
 
 def emitted(value: Any) -> BatchTrack:
     strategy = WatermarkStrategy.for_generator(type("Emits", (Emits,), {"value": value}))
-    task = _Measuring(EventTimeMap("orders", KEY, "ts", strategy, None), cell=0)  # type: ignore[arg-type]
-    task.measure(batch_of(("orders", 0, 5_000), ("orders", 0, 5_000)))
+    task = task_of(strategy)
+    task.see(batch_of(("orders", 0, 5_000), ("orders", 0, 5_000)))
     return task.track(attempt=0)
 
 
@@ -360,8 +378,8 @@ def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> No
     from lowmark.integration.transport.mapped import _text
 
     key = SplitKey(("device", "kind"), (kind, "string"))
-    shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
-    made = MappedMeasure(shelf, "s", key, 16, detail=False)
+    accumulator: Any = _Accumulator()
+    made = MappedMeasure(accumulator, "s", key, 16, detail=False)
     assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lowmark.integration.process.arrow_files import file_system
-from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackShelf, _Measuring
+from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.late_files import _is_written
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
 from lowmark.integration.transport.measure import Measured
@@ -61,21 +61,14 @@ class Keeps(NoWatermarks):
 
 def see(strategy: WatermarkStrategy, batch: pa.RecordBatch, split: str = "device") -> tuple[pa.RecordBatch, BatchTrack]:
     """Run a batch through the task of a strategy."""
-    task: Any
-    if strategy.generator is None:
-        columns, assigner = (split,), strategy.timestamp_assigner
-        job = BatchMap("orders", columns, "ts", strategy.future_guard_us, NOBODY, assigner)
-        task = _Reduction(job, cell=0)
-        return task.see(batch), task.track(attempt=0)
-    key = SplitKey((split,), ("date" if split == "day" else "string",))
-    task = _Measuring(EventTimeMap("orders", key, "ts", strategy, NOBODY), cell=0)
-    return task.measure(batch), task.track(attempt=0)
+    task = _Reduction(BatchMap("orders", (split,), False, "ts", strategy, NOBODY), cell=0)
+    return task.see(batch), task.track(attempt=0)
 
 
 def measured(track: BatchTrack, key: SplitKey) -> Measured:
     accumulator: Any = SimpleNamespace(value={("query", 7): track})
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    found = MappedMeasure(TrackShelf(accumulator), "orders", key, 16, detail=True).report("query", 7, {}, strategy)
+    found = MappedMeasure(accumulator, "orders", key, 16, detail=True).report("query", 7, {}, strategy)
     assert found is not None
     return found
 
@@ -87,7 +80,7 @@ def test_a_bad_clock_ends_no_query_with_a_generator() -> None:
 
     assert given.column(1).cast(pa.int64()).to_pylist() == [GOOD_US, FAR_US], "Spark gets the row with its own time"
     assert [(event["device"], time_us) for event, time_us in Keeps.seen] == [("good", GOOD_US)]
-    assert track.counts() == BatchCounts(2, future_rows=1), "as without a function in Python"
+    assert track.tracker.counts() == BatchCounts(2, future_rows=1), "as without a function in Python"
 
 
 def test_a_function_sees_no_time_where_python_has_none() -> None:
@@ -100,7 +93,7 @@ def test_a_function_sees_no_time_where_python_has_none() -> None:
     given, track = see(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner), one_bad_clock())
 
     assert given.column(1).cast(pa.int64()).to_pylist() == [GOOD_US, FAR_US]
-    assert track.counts() == BatchCounts(2, future_rows=1)
+    assert track.tracker.counts() == BatchCounts(2, future_rows=1)
     good, bad = seen
     at, day = dt.datetime(2025, 11, 24, 16, tzinfo=dt.timezone.utc), dt.date(2024, 10, 4)
     assert good == {
@@ -123,7 +116,7 @@ def test_an_assigned_time_that_fits_no_timestamp_is_no_time(kind: str) -> None:
     batch = pa.record_batch({"device": ["a"] * 3, "ms": [GOOD_US // 1_000, GOOD_US * 1_000, -GOOD_US * 1_000]})
     given, track = see(strategy.with_timestamp_assigner(lambda row, _: row["ms"] * 1_000), batch)
     assert given.column(2).cast(pa.int64()).to_pylist() == [GOOD_US, None, None]
-    assert track.counts() == BatchCounts(3, null_time_rows=2)
+    assert track.tracker.counts() == BatchCounts(3, null_time_rows=2)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
@@ -142,9 +135,6 @@ def test_a_split_of_an_impossible_date_has_the_id_that_the_jvm_makes(generator: 
     _, track = see(strategy, batch, split="day")
     names = {key.split_id((dt.date(2024, 10, 4),)): "2024-10-04", key.split_id((FAR_DAY,)): str(FAR_DAY)}
     names[key.split_id((None,))] = "null"
-    if generator is not None:
-        assert track.names == names
-        return
     found = measured(track, key)
     assert found.names == names
     assert found.rows is not None
@@ -184,7 +174,7 @@ def test_splits_of_texts_that_are_no_utf_8_are_kept_apart(generator: Any) -> Non
     _, track = see(strategy, pa.record_batch({"device": broken_texts(), "ts": times(*[GOOD_US] * 5)}))
     names = {"café": "café", "caf\\udce9": b"caf\xe9", "caf\\udce8": b"caf\xe8", "null": None}
     expected = {by_bytes.split_id((v.encode() if isinstance(v, str) else v,)): name for name, v in names.items()}
-    assert (track.names if generator is not None else measured(track, key).names) == expected
+    assert measured(track, key).names == expected
 
 
 def test_rows_in_a_zone_that_only_java_knows_can_be_compared() -> None:
