@@ -1,7 +1,6 @@
 """The wire between processes: typed messages, the server in the driver, the client everywhere else.
 
-gRPC carries the bytes, msgspec types and validates them; nothing is ever unpickled. The server listens on a Unix
-socket in a directory that only its user can enter.
+gRPC carries the bytes, msgspec validates them; nothing is ever unpickled.
 
     Heartbeat   a heartbeat reader asks for its stream's low watermark, once per batch and when time alone may
                 have changed it
@@ -51,10 +50,9 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A heartbeat reader's question before Spark plans a batch.
 
     Attributes:
-        stream_id: id of the wrapped DataFrame that the reader belongs to.
         token: the reader's own token, new in every reader process.
         resumes: token in the offset the reader was started from, None for a new query.
-        first: the reader attaches; the service does not know it yet.
+        first: the service does not know the reader yet.
         epoch, state, low_watermark_us, split: from that offset, only in the first request.
         planned_at_us: monotonic time at which the last batch was planned, None before the first.
         polled_until_us: monotonic time of the newest poll at which no source had new data, or None.
@@ -80,11 +78,11 @@ class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the reader's next offset.
 
     Attributes:
-        low_watermark_us: the stream's low watermark, a multiple of 1,000, or None while there is none.
+        low_watermark_us: a multiple of 1,000; None without a low watermark.
         epoch: grows with everything worth persisting; an unchanged epoch needs no new offset.
         state: the watermarks' state to restore from, base64.
         wake_at_us: monotonic time at which time alone may change the answer, None for never.
-        refusal: why the query must not go on, or None.
+        refusal: why the query must not go on.
     """
 
     low_watermark_us: int | None
@@ -107,11 +105,7 @@ class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A plan with its stream and planner.
-
-    Attributes:
-        stream_id, token: as in `GuideRequest`.
-    """
+    """A plan with its stream and planner."""
 
     stream_id: str
     token: str
@@ -152,9 +146,9 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A person leaves splits out of the minimum, or takes that back.
 
     Attributes:
-        splits: names of its splits, as a status gives them.
+        splits: their names, as a status gives them.
         idle: leave out; False: take back.
-        until_us: until when instead, microseconds since the epoch; both None: until the split's next row.
+        until_us: microseconds since the epoch, instead of `for_us`; both None: until the split's next row.
     """
 
     stream: str
@@ -166,10 +160,9 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A split of one query after a `MarkRequest`.
+    """A split of one query, by its name or id, after a `MarkRequest`.
 
     Attributes:
-        query: name or id of the query.
         why: the person and the end, if the split is left out by hand now; None: the split is not.
     """
 
@@ -220,10 +213,9 @@ class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One query after a `SetRequest`.
+    """One query, by its name or id, after a `SetRequest`.
 
     Attributes:
-        query: name or id of the query.
         in_force: what differs from the code now, a sentence each.
     """
 
@@ -238,7 +230,6 @@ class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fie
     """The answer to `MarkRequest` or `SetRequest`.
 
     Attributes:
-        said: what holds now.
         fact, hint: why nothing was changed, and the remedy; empty: all is well.
     """
 
@@ -306,7 +297,7 @@ class Server:
 
 
 class Client:
-    """A caller's end: one connection, made when it is first needed; every call has a deadline.
+    """A caller's end: one connection, made when it is first needed.
 
     Raises (from every call):
         ServiceUnreachable: no answer came in time, or the service was stopped.
@@ -334,11 +325,11 @@ class Client:
         return self._call(STATUS, request, "ask for the status")
 
     def mark(self, request: MarkRequest) -> list[Marked]:
-        """Mark splits by hand. Raises `ByHandRefused` as the service does."""
+        """Raises `ByHandRefused`, as the service does."""
         return _said(self._call(MARK, request, f"mark splits of stream {request.stream}"), request.stream)
 
     def set(self, request: SetRequest) -> list[SetOf]:
-        """Set delay and idleness by hand. Raises `ByHandRefused` as the service does."""
+        """Raises `ByHandRefused`, as the service does."""
         return _said(self._call(SET, request, f"set the strategy of stream {request.stream}"), request.stream)
 
     def close(self) -> None:

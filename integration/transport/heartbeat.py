@@ -83,9 +83,8 @@ class HeartbeatOffset:
     """One offset of a heartbeat.
 
     Attributes:
-        low_us: low watermark in microseconds, a multiple of 1,000; None without a low watermark.
-        token: token of the reader process that wrote the offset; None in the very first offset of a query.
-        epoch: the run's epoch at that time.
+        low_us: a multiple of 1,000; None without a low watermark.
+        token: of the reader process that wrote the offset; None in the very first offset of a query.
         state: the watermarks' state, base64; empty in the very first offset.
         split: the columns that tell its splits; None in the very first offset, and where a source of ours is read.
         client_silent_since: time of the last sign of a Spark Connect client that seems to be gone, in UTC; None: no
@@ -173,11 +172,12 @@ class HeartbeatSource(DataSource):
 
 
 class _FirstLooking(_SimpleStreamReaderWrapper):
-    """Spark's wrapper of a simple reader, which looks at the checkpoint when Spark asks for limits."""
+    """Spark's wrapper of a simple reader, which looks at the checkpoint when Spark asks for limits.
+
+    Spark asks before it compares the checkpoint's sources with the query's, whose failure no user understands.
+    """
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark asks this before it compares the checkpoint's sources with the query's, whose failure no user
-        # understands.
         reader = self.simple_reader
         assert isinstance(reader, HeartbeatReader)
         reader.look()
@@ -190,7 +190,6 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     Args:
         address: address of the service, or the place where a client of Spark Connect leaves its answers (`told.py`).
         delay_ms: the delay that Spark will subtract again.
-        split: the split's columns, kept in the offsets; None keeps none.
     """
 
     def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int, split: str | None = None) -> None:

@@ -40,10 +40,7 @@ _ARROW = pa.schema([pa.field(_WATERMARK, pa.timestamp("us", tz="UTC"))])
 
 
 def told(watermarks_us: Mapping[int, int]) -> str:
-    """Return the setting's text for these batches.
-
-    Args:
-        watermarks_us: batch -> the watermark by which Spark drops rows in it, microseconds.
+    """Return the setting's text for batches and the watermarks by which Spark drops rows in them.
 
     >>> told({7: 0, 8: 5_000_000})
     '7:0 8:5000000'
@@ -77,11 +74,7 @@ def of_this_batch() -> int | None:
 def watermark(spark: SparkSession, stream: str) -> Column:
     """Return an expression of the watermark by which Spark drops rows in the batch of a row.
 
-    A row at or below it is late. The expression fails if the watermark is not known.
-
-    Args:
-        spark: a session that knows `LateSource`.
-        stream: name of the stream, for the error.
+    The session must know `LateSource`. The expression fails if the watermark is not known.
     """
     from pyspark.sql import functions as F
 

@@ -84,8 +84,6 @@ class LateFileWriter:
     """The function that `mapInArrow` runs in one task over the late rows of a batch.
 
     Attributes:
-        stream: name of the stream.
-        event_time: the TIMESTAMP column.
         folder: absolute path of this machine, or an address with a scheme.
     """
 

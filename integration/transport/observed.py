@@ -91,7 +91,6 @@ class ObservedMeasure:
 
     @property
     def most_splits(self) -> int:
-        """Number of splits that are counted exactly."""
         return 1 << self.sketch_lg
 
     def observe(self, df: DataFrame) -> DataFrame:
@@ -111,10 +110,9 @@ class ObservedMeasure:
         """Do nothing, because the measurements are in Spark's events."""
 
     def close(self) -> None:
-        """Do nothing, for the same reason."""
+        """Do nothing."""
 
     def columns(self) -> list[Column]:
-        """Return the aggregate columns for `DataFrame.observe`."""
         from pyspark.sql import functions as F
 
         time, none = quoted(self.event_time), self.key.any_null()

@@ -1,8 +1,7 @@
 """A planner's link to the service: asks before each batch how far alignment lets it read, and reports the plan.
 
-So the watermark of a split is known before its rows are read. The service keeps its knowledge of planners in
-`driver/known_planner.py`. Functions here import gRPC at their call, because executors import this
-module.
+So the watermark of a split is known before its rows are read. Functions here import gRPC at their call, because
+executors import this module.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PLANS_KEPT = 8  # plans to report when the service is back; the service keeps a
 
 
 class ServicePeer:
-    """A planner's link to the service. Pickled: connects when it first asks.
+    """Connects when it first asks, because it is pickled before.
 
     While the service is gone, its last answer holds: the watermark stays, and alignment lets nobody read further.
     """

@@ -34,7 +34,7 @@ _TRIED_INTEGERS = 65_536
 
 
 def quoted(column: str) -> str:
-    """Return a column's name quoted for SQL.
+    """Quote a column's name for SQL.
 
     >>> quoted("a`b")
     '`a``b`'
@@ -117,7 +117,7 @@ class SplitKey:
         return f"xxhash64({', '.join(map(quoted, self.columns))})"
 
     def any_null(self) -> str:
-        """Return SQL that is true for a row in which a split column is null."""
+        """Return the SQL condition that a split column is null."""
         return " or ".join(f"{quoted(column)} is null" for column in self.columns)
 
     def split_id(self, values: Sequence[SplitValue]) -> int:
@@ -140,14 +140,10 @@ class SplitKey:
         return split_name(values).encode(errors="backslashreplace").decode()
 
     def names(self, splits: Iterable[Sequence[SplitValue]]) -> dict[int, str]:
-        """Return id -> name of splits with known values."""
         return {self.split_id(values): self.name(values) for values in splits}
 
     def declared(self, stream: str, splits: Iterable[object]) -> dict[int, str]:
-        """Return id -> name of the user's ``splits=``.
-
-        Args:
-            splits: one value per split for a single column, else one tuple or list per split.
+        """Return id -> name of the user's ``splits=``: one value each for a single column, else a tuple or list each.
 
         Raises:
             WrapRefused: a value does not fit the columns.

@@ -37,16 +37,12 @@ from .driver_rpc import HeartbeatReply, HeartbeatRequest
 
 FORMAT = "lowmark_tell"
 SCHEME = "told:"
+SIGN_SECONDS = 5.0  # a client tells an unchanged answer again after this time, as a sign that it lives
+SILENT_SECONDS = 20.0  # without a sign, until a reader says that its client is silent
 _NAME = re.compile(r"[0-9a-f]{32}")
-_ABANDONED_SECONDS = 7 * 86_400.0
-"""Files of clients that never came back are removed after this time."""
-_LAST_WORD_SECONDS = 10.0
-"""A reader whose query ends when nothing is new waits so long for the answer to its newest batch."""
+_ABANDONED_SECONDS = 7 * 86_400.0  # then files of clients that never came back are removed
+_LAST_WORD_SECONDS = 10.0  # for the answer to the newest batch, if the query ends when nothing is new
 _LOOK_SECONDS = 0.005
-SIGN_SECONDS = 5.0
-"""A client tells an unchanged answer again after this time, as a sign that it lives."""
-SILENT_SECONDS = 20.0
-"""A reader says that its client is silent after this time without a sign."""
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,11 +121,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 class ToldClient:
-    """Answers a heartbeat reader from the file that the stream's client has it told; see `driver_rpc.Client`.
-
-    Args:
-        address: ``told:`` and the seal of the stream.
-    """
+    """Answers a heartbeat reader from the file that the stream's client has it told; see `driver_rpc.Client`."""
 
     def __init__(self, address: str) -> None:
         self._seal = address.removeprefix(SCHEME)
