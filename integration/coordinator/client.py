@@ -390,10 +390,8 @@ class _Link:
             WATCH.path, request_serializer=encode, response_deserializer=WATCH.decode_answer
         )
         say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
-        news, answers = (
-            watch(Watch(application), metadata=metadata),
-            say(iter(self._unsaid.get, None), metadata=metadata),
-        )
+        news = watch(Watch(application), metadata=metadata)
+        answers = say(iter(self._unsaid.get, None), metadata=metadata)
         try:
             for name, call in (("watch", news), ("say", answers)):
                 Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()

@@ -14,6 +14,12 @@ from typing import TypeVar
 from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.run_status import run_json
 from lowmark.integration.transport.driver_rpc import (
+    GUIDE,
+    HEARTBEAT,
+    MARK,
+    PLANNED,
+    SET,
+    STATUS,
     ByHandReply,
     GuideRequest,
     HeartbeatReply,
@@ -26,6 +32,7 @@ from lowmark.integration.transport.driver_rpc import (
     SetRequest,
     StatusReply,
     StatusRequest,
+    handler,
 )
 from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.spark.versions import PASSES_LIMITS
@@ -48,6 +55,14 @@ class Answers:
     ) -> None:
         self._on_loop, self._desks, self._standing = on_loop, desks, standing
         self._application, self._low_heard = application, low_heard
+        self.handlers = (
+            handler(HEARTBEAT, self.heartbeat),
+            handler(GUIDE, self.guide),
+            handler(PLANNED, self.planned),
+            handler(STATUS, self.status),
+            handler(MARK, self.mark),
+            handler(SET, self.set),
+        )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Tell a heartbeat reader the low watermark, or why its query must not begin or must end."""

@@ -184,15 +184,7 @@ class LowWatermarkService:
         self._answers = answers = Answers(
             self._call, self._desks, self._standing, self._session.application, self._low_heard
         )
-        self._server = Server(
-            self.address,
-            heartbeat=answers.heartbeat,
-            guide=answers.guide,
-            planned=answers.planned,
-            status=answers.status,
-            mark=answers.mark,
-            set_=answers.set,
-        )
+        self._server = Server(self.address, *answers.handlers)
         self._metrics = None
         self._page: PageServer | None = None
         try:

@@ -25,7 +25,7 @@ import grpc
 import msgspec
 from lowmark.integration.errors import ByHandRefused, ServiceFailed, ServiceStopped, ServiceUnreachable
 from lowmark.integration.process.codec import Codec, Row
-from lowmark.integration.process.method import Method
+from lowmark.integration.process.method import Answer, Method, Question
 from lowmark.integration.process.sockets import target
 from lowmark.integration.process.user import user
 from lowmark.sources.planning.peer import Guidance, Planned
@@ -238,9 +238,6 @@ class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fie
     hint: str = ""
 
 
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
-
 # The classes that planners and the service both use.
 CODEC = Codec(Row(Guidance), Row(PlannedRequest, apart={"planned": Planned}))
 
@@ -253,47 +250,48 @@ SET = Method(_SERVICE, "Set", SetRequest, ByHandReply[SetOf])
 
 
 class Server:
-    """The driver's end: passes every request to a handler and sends its result back.
+    """The driver's end: answers requests from several threads at once.
 
     Args:
         address: ``unix:/path/of/socket``.
-        heartbeat: answers heartbeat requests; may be called from several threads at once.
-        guide, planned, status, mark, set_: answer the other requests, likewise; a server without `mark` or `set_` has
-            no such method.
+        handlers: the methods that it has, as `handler` makes them.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        heartbeat: Callable[[HeartbeatRequest], HeartbeatReply],
-        guide: Callable[[GuideRequest], Guidance],
-        planned: Callable[[PlannedRequest], PlannedReply],
-        status: Callable[[StatusRequest], StatusReply],
-        mark: Callable[[MarkRequest], ByHandReply[Marked]] | None = None,
-        set_: Callable[[SetRequest], ByHandReply[SetOf]] | None = None,
-    ) -> None:
+    def __init__(self, address: str, *handlers: tuple[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
         self.address = address
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="lowmark-rpc"), options=_OPTIONS
         )
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            HEARTBEAT.name: _handler(HEARTBEAT, heartbeat),
-            GUIDE.name: _handler(GUIDE, guide),
-            PLANNED.name: _handler(PLANNED, planned),
-            STATUS.name: _handler(STATUS, status),
-        }
-        if mark is not None:
-            handlers[MARK.name] = _handler(MARK, mark)
-        if set_ is not None:
-            handlers[SET.name] = _handler(SET, set_)
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, dict(handlers))])
         self._server.add_insecure_port(target(address))
         self._server.start()
 
     def stop(self) -> None:
         """Refuse new requests, and return when the running requests have ended."""
         self._server.stop(grace=1.0).wait()
+
+
+def handler(
+    method: Method[Question, Answer], answer: Callable[[Question], Answer]
+) -> tuple[str, grpc.RpcMethodHandler[Question, Answer]]:
+    """Return what a `Server` needs to answer the questions of a method by a function."""
+
+    def respond(question: Question, context: grpc.ServicerContext) -> Answer:
+        try:
+            return answer(question)
+        except LookupError as unknown:
+            context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
+        except (TypeError, ValueError) as invalid:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(invalid))
+        except ServiceStopped as stopped:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
+        except WorkerDied as died:
+            context.abort(grpc.StatusCode.INTERNAL, str(died))
+        raise AssertionError("abort raises")
+
+    return method.name, grpc.unary_unary_rpc_method_handler(
+        respond, request_deserializer=method.decode_question, response_serializer=CODEC.encode
+    )
 
 
 class Client:
@@ -335,16 +333,16 @@ class Client:
     def close(self) -> None:
         self._channel.close()
 
-    def _call(self, method: Method[Request, Reply], request: Request, action: str) -> Reply:
+    def _call(self, method: Method[Question, Answer], question: Question, action: str) -> Answer:
         call = self._channel.unary_unary(
             method.path, request_serializer=CODEC.encode, response_deserializer=method.decode_answer
         )
         try:
-            reply: Reply = call(request, timeout=self._deadline_seconds)
+            answer: Answer = call(question, timeout=self._deadline_seconds)
         except grpc.RpcError as failed:
             kind = ServiceUnreachable if failed.code() in _NOT_THERE else ServiceFailed
             raise kind(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
-        return reply
+        return answer
 
 
 NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")
@@ -395,24 +393,3 @@ def _said(reply: ByHandReply[Said], stream: str) -> list[Said]:
     if reply.fact:
         raise ByHandRefused(stream, reply.fact, reply.hint)
     return reply.said
-
-
-def _handler(
-    method: Method[Request, Reply], answer: Callable[[Request], Reply]
-) -> grpc.RpcMethodHandler[Request, Reply]:
-    def respond(request: Request, context: grpc.ServicerContext) -> Reply:
-        try:
-            return answer(request)
-        except LookupError as unknown:
-            context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
-        except (TypeError, ValueError) as invalid:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(invalid))
-        except ServiceStopped as stopped:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
-        except WorkerDied as died:
-            context.abort(grpc.StatusCode.INTERNAL, str(died))
-        raise AssertionError("abort raises")
-
-    return grpc.unary_unary_rpc_method_handler(
-        respond, request_deserializer=method.decode_question, response_serializer=CODEC.encode
-    )

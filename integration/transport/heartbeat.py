@@ -216,12 +216,10 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         sys.excepthook = _end_quietly
         try:
-            reply = self._send(token="", looks=True)
+            reply = self._call("", looks=True)
         except ServiceUnreachable:
             return  # the reader's first regular question reports this
-        if reply.refusal is not None:
-            _hide_traceback()
-            raise QueryRefused(reply.refusal)
+        _check(reply)
 
     def prepareForTriggerAvailableNow(self) -> None:
         # Nothing to prepare: a heartbeat follows a report, so heartbeats end when the data end.
@@ -232,8 +230,9 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._last is None:
             end = self._attach(HeartbeatOffset.find(start))
         else:
-            self._note_poll()
-            end = self._last if not self._has_news(now_us) else self._ask(now_us)
+            if not self._batch_planned:
+                self._polled_until_us = self._asked_at_us  # the poll led to no batch, so no source had new data
+            end = self._ask(now_us, self._last) if self._has_news(now_us) else self._last
         self._asked_at_us = now_us
         if end == HeartbeatOffset.find(start):
             return iter([]), start
@@ -267,10 +266,6 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         ]
         return [pa.RecordBatch.from_arrays(columns, schema=_ARROW)]
 
-    def _note_poll(self) -> None:
-        if not self._batch_planned:
-            self._polled_until_us = self._asked_at_us  # the poll led to no batch, so no source had new data
-
     def _has_news(self, now_us: int) -> bool:
         if self._retry_at_us is not None:
             return now_us >= self._retry_at_us
@@ -287,28 +282,30 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         start = HeartbeatOffset(self._stream) if start is None else start
         token = uuid.uuid4().hex
         try:
-            reply = self._call(token, resumes=start)
+            reply = self._call(
+                token, first=True, resumes=start.token, epoch=start.epoch, state=start.state, split=start.split,
+                low_watermark_us=start.low_us,
+            )  # fmt: skip
         except ServiceUnreachable:
             _hide_traceback()
             raise
         return self._take(reply, token)
 
-    def _ask(self, now_us: int) -> HeartbeatOffset:
-        assert self._last is not None, "asked before it attached"
-        assert self._last.token is not None, "only the very first offset has no token"
+    def _ask(self, now_us: int, last: HeartbeatOffset) -> HeartbeatOffset:
+        assert last.token is not None, "only the very first offset has no token"
         try:
-            reply = self._call(self._last.token)
+            reply = self._call(last.token)
         except ServiceUnreachable as gone:
             if self._retry_at_us is None:
                 self._say(f"the watermark holds. {gone}")
             self._retry_at_us = now_us + _RETRY_US
             self._hang_up()
-            return self._last
+            return last
         if self._retry_at_us is not None:
             self._say("the service answers again.")
         self._retry_at_us = None
         self._batch_planned = False
-        return self._take(reply, self._last.token)
+        return self._take(reply, last.token)
 
     def _hang_up(self) -> None:
         # After failures a connection waits ever longer before its next attempt; a new connection tries at once.
@@ -322,9 +319,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         sys.stderr.flush()
 
     def _take(self, reply: HeartbeatReply, token: str) -> HeartbeatOffset:
-        if reply.refusal is not None:
-            _hide_traceback()
-            raise QueryRefused(reply.refusal)
+        _check(reply)
         self._wake_at_us = reply.wake_at_us
         silent = None if self._client is None else self._client.silent_since
         known = None if self._last is None else self._last.client_silent_since
@@ -341,27 +336,17 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             self._say("the client speaks again.")
         return last
 
-    def _call(self, token: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
-        return self._send(
-            token=token,
-            resumes=None if resumes is None else resumes.token,
-            first=resumes is not None,
-            epoch=0 if resumes is None else resumes.epoch,
-            state=None if resumes is None else resumes.state,
-            split=None if resumes is None else resumes.split,
-            low_watermark_us=None if resumes is None else resumes.low_us,
-            planned_at_us=self._planned_at_us,
-            polled_until_us=self._polled_until_us,
-            available_now=self._available_now,
-        )
-
-    def _send(self, **fields: Any) -> HeartbeatReply:
+    def _call(self, token: str, **more: Any) -> HeartbeatReply:
         from .driver_rpc import Client, HeartbeatRequest
         from .told import SCHEME, ToldClient
 
         if self._client is None:
             self._client = (ToldClient if self._address.startswith(SCHEME) else Client)(self._address)
-        return self._client.heartbeat(HeartbeatRequest(stream_id=self._stream_id, **fields))
+        request = HeartbeatRequest(
+            self._stream_id, token, planned_at_us=self._planned_at_us, polled_until_us=self._polled_until_us,
+            available_now=self._available_now, **more,
+        )  # fmt: skip
+        return self._client.heartbeat(request)
 
 
 def _is_planner() -> bool:
@@ -371,6 +356,12 @@ def _is_planner() -> bool:
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+def _check(reply: HeartbeatReply) -> None:
+    if reply.refusal is not None:
+        _hide_traceback()
+        raise QueryRefused(reply.refusal)
 
 
 def _hide_traceback() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from lowmark.integration.cli import main
@@ -17,7 +17,7 @@ from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
-from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
@@ -361,8 +361,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         def status(request: StatusRequest) -> StatusReply:
             return StatusReply("app", 7, [stream_of(120, request.limit)], ["in words"])
 
-        never: Any = None
-        server = Server(address, heartbeat=never, guide=never, planned=never, status=status)
+        server = Server(address, handler(STATUS, status))
         try:
             yield address
         finally:

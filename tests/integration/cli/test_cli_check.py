@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +27,7 @@ from lowmark.integration.errors import ServiceUnreachable, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
-from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.watermark.splits.status import HolderSpell
 from lowmark.watermark.tasks.cap import Cap
 
@@ -93,8 +93,8 @@ class Driver:
 
 @contextmanager
 def answering(address: str) -> Iterator[Driver]:
-    driver, never = Driver(address), cast("Any", None)
-    server = Server(address, heartbeat=never, guide=never, planned=never, status=driver.answer)
+    driver = Driver(address)
+    server = Server(address, handler(STATUS, driver.answer))
     try:
         yield driver
     finally:
@@ -271,10 +271,9 @@ def test_the_probe_of_the_page_leaves_a_stuck_driver_alone(driver: Driver, tmp_p
 
 HANGS = """
 import signal, sys
-from lowmark.integration.transport.driver_rpc import Server, StatusReply
-never = lambda _: None
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, handler
 reply = StatusReply("app", 1, [], [])
-served = Server(sys.argv[1], heartbeat=never, guide=never, planned=never, status=lambda _: reply)
+served = Server(sys.argv[1], handler(STATUS, lambda _: reply))
 print("ready", flush=True)
 signal.pause()
 """
@@ -322,9 +321,8 @@ def test_a_service_that_answers_with_an_error_is_told_and_has_not_ended(
     def fail(_: StatusRequest) -> StatusReply:
         raise error
 
-    never: Any = None
     address = driver.address.replace(".sock", "-fails.sock")
-    server = Server(address, heartbeat=never, guide=never, planned=never, status=fail)
+    server = Server(address, handler(STATUS, fail))
     try:
         driver.runs.append(run())
         told = f"lowmark: the service at {address} answers with an error: {cause}\n"

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +22,7 @@ from lowmark.integration.demo.feed import demo_script
 from lowmark.integration.demo.result import DemoResult, LaneResult, SplitResult
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
-from lowmark.integration.transport.driver_rpc import Server, StatusReply
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, handler
 from lowmark.watermark import TaskId, WatermarkStrategy, to_json
 from lowmark.watermark.protocol import ReplyLowWatermark, TaskDeregistered, TaskRegistered
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
@@ -65,9 +64,9 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
     monkeypatch.setenv("COLUMNS", "200")
     with private_folder() as folder:
         monkeypatch.setattr(sockets, "folders", lambda: [folder])
-        address, never = sockets.new_address(), Any
+        address = sockets.new_address()
         reply = StatusReply(HOSTILE, 7, [{"query": HOSTILE, **status}], [f"one\n  two \x1b[2J{SHOWN}"])
-        server = Server(address, heartbeat=never, guide=never, planned=never, status=lambda _: reply)  # type: ignore[arg-type]
+        server = Server(address, handler(STATUS, lambda _: reply))
         try:
             yield address, folder
         finally:

@@ -24,12 +24,16 @@ from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackedMeasure, TrackParam
 from lowmark.integration.transport.driver_rpc import (
+    GUIDE,
+    HEARTBEAT,
+    PLANNED,
     Client,
     HeartbeatRequest,
     PlannedReply,
     PlannedRequest,
     Server,
     StatusRequest,
+    handler,
 )
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.planner_peer import ServicePeer
@@ -295,10 +299,9 @@ class Wire:
         self.standing = Standing(self.desks.runs, Audits(spark, self.desks.runs.clock))
         self.server = Server(
             address,
-            heartbeat=partial(answer_of, self.desks),
-            guide=self.desks.plans.guide,
-            planned=self._planned,
-            status=_never_asked,
+            handler(HEARTBEAT, partial(answer_of, self.desks)),
+            handler(GUIDE, self.desks.plans.guide),
+            handler(PLANNED, self._planned),
         )
         self.client = Client(address)
         self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
@@ -322,10 +325,6 @@ class Wire:
     def status(self) -> RunStatus:
         (run,) = self.standing.run_statuses()
         return replace(run, status=replace(run.status, held=()), spent_us={}, now_us=None)  # they change with time
-
-
-def _never_asked(request: object) -> Any:
-    raise AssertionError(request)
 
 
 class _InSpark(NoQueries):

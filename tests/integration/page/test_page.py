@@ -23,7 +23,7 @@ from lowmark.integration.page.look import all_services
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import run_json
-from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import explain
 from lowmark.watermark.tasks.status import run_mark
@@ -311,14 +311,13 @@ def test_a_service_that_answers_with_an_error_is_named_and_delays_no_other(monke
     def fail(_: StatusRequest) -> StatusReply:
         raise KeyError("t7")
 
-    never: Any = None
     runs = [two_splits()]
     with private_folder() as folder, ExitStack() as servers:
         monkeypatch.setattr(sockets, "folders", lambda: [folder])
 
         def serve(status: Callable[[StatusRequest], StatusReply]) -> str:
             address = sockets.new_address()
-            servers.callback(Server(address, heartbeat=never, guide=never, planned=never, status=status).stop)
+            servers.callback(Server(address, handler(STATUS, status)).stop)
             return address
 
         fails = serve(fail)

@@ -28,7 +28,7 @@ from lowmark.integration.spark.checkpoint import FarewellFiles
 from lowmark.integration.spark.checkpoint_store import LocalStore
 from lowmark.integration.spark.offset_log import OffsetEntry, next_watermark_ms
 from lowmark.integration.spark.webhdfs_store import WebHdfsStore
-from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
+from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import TaskId, WatermarkStrategy, format_time_us
 from lowmark.watermark.moment import time_us
@@ -311,10 +311,7 @@ def test_wait_asks_running_services_and_names_the_holder(monkeypatch: pytest.Mon
             stream["run"]["complete_until_us"] = us(100)
         return answer
 
-    def no(_: object) -> Any:
-        raise AssertionError("nobody asks for this")
-
-    server = Server(address, heartbeat=no, guide=no, planned=no, status=status)
+    server = Server(address, handler(STATUS, status))
     try:
         here = ["--connect", address, "--timeout", "0s"]
         assert call("wait", "orders", *here, "--past", at(100))[0] == 0

@@ -14,16 +14,17 @@ import pytest
 from lowmark.integration.errors import QueryRefused, ServiceFailed, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.transport import heartbeat
 from lowmark.integration.transport.driver_rpc import (
+    HEARTBEAT,
+    STATUS,
     Client,
     HeartbeatReply,
     HeartbeatRequest,
-    PlannedReply,
     Server,
     StatusReply,
     StatusRequest,
+    handler,
 )
 from lowmark.integration.transport.heartbeat import COLUMNS, HeartbeatOffset, HeartbeatReader
-from lowmark.sources.planning.peer import Guidance
 
 from tests.integration.feed import ZERO, us
 
@@ -69,8 +70,7 @@ def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
 
 def serve(address: str, *replies: HeartbeatReply) -> tuple[Script, Server]:
     script = Script(list(replies))
-    nobody: dict[str, Any] = {"guide": lambda _: Guidance(), "planned": lambda _: PlannedReply()}
-    return script, Server(address, heartbeat=script.heartbeat, status=script.status, **nobody)
+    return script, Server(address, handler(HEARTBEAT, script.heartbeat), handler(STATUS, script.status))
 
 
 def test_the_first_offset_is_new_and_repeats_the_low_watermark(
