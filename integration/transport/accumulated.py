@@ -8,15 +8,15 @@ of another partition, and moves to cells of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lowmark.watermark import SplitId
+from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
-from .measure import added_up
+from .measure import Measured, added_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,17 +29,11 @@ _CELLS = 1 << 32  # more than a stage has partitions
 
 @dataclass(slots=True)
 class BatchTrack:
-    """The measurements of the tasks of one batch.
+    """The measurements of the tasks of one batch: what `Measured` has, by task, by split, or by split and task.
 
     Attributes:
-        tracker: event times and counts per split and task.
-        watermarks_us: the largest watermark that a generator emitted, by split.
-        names: id -> name of every split with rows.
-        events: events from readers to their enumerator, by task: (subtask, serializer's version, event).
-        lateness: rows by bucket of lateness, by split and task.
-        counted: counts by readers, by task and name.
-        times: rows by event time, rounded down, by split and task.
-        late: rows at or below the watermark by which Spark drops rows, by split and task; None: not counted.
+        watermarks_us: the largest watermark that a generator emitted.
+        late: see `Measured.late_rows`.
         partitions: how many partitions an attempt of a task has measured, by its id; empty if cells tell them apart.
     """
 
@@ -70,8 +64,10 @@ class BatchTrack:
             others = {(split, cell + moved): rows for (split, cell), rows in other.late.items()}
             self.late = {**(self.late or {}), **others}
 
+    def all_events(self) -> tuple[tuple[int, int, bytes], ...]:
+        return tuple(event for task in sorted(self.events) for event in self.events[task])
+
     def late_rows(self) -> dict[SplitId, int] | None:
-        """Rows at or below the watermark by which Spark drops rows, by split; None: not counted."""
         if self.late is None:
             return None
         return added_up({split: rows} for (split, _), rows in self.late.items())
@@ -103,14 +99,27 @@ class _Dropped(TrackParam):
 
 @dataclass(frozen=True, slots=True)
 class TrackedMeasure:
-    """The part of a `Measure` that is the same for all whose tasks measure in Python."""
+    """Measures what tasks add to an accumulator: here, what readers of a source of ours count and send."""
 
     tracks: Accumulator[Tracks]
 
     def observe(self, df: DataFrame) -> DataFrame:
         return df
 
-    def take(self, query_id: str, batch_id: int) -> BatchTrack | None:
+    def report(
+        self,
+        query_id: str,
+        batch_id: int,
+        metrics: Mapping[str, Any],  # noqa: ARG002
+        strategy: WatermarkStrategy,
+    ) -> Measured | None:
+        track = self._take(query_id, batch_id)
+        return None if track is None else self._measured(track, strategy, batch_id)
+
+    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:  # noqa: ARG002
+        return Measured(counted=added_up(track.counted.values()), events=track.all_events())
+
+    def _take(self, query_id: str, batch_id: int) -> BatchTrack | None:
         """Return the track of a batch, None without one, and drop the tracks of older batches, which are not needed."""
         self.forget(query_id, batch_id - 1)
         track = self.tracks.value.get((query_id, batch_id))

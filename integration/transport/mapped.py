@@ -204,16 +204,7 @@ class MappedMeasure(TrackedMeasure):
     detail: bool
     _known: dict[str, tuple[int | None, str]] = field(default_factory=dict)
 
-    def report(
-        self,
-        query_id: str,
-        batch_id: int,
-        metrics: Mapping[str, Any],  # noqa: ARG002
-        strategy: WatermarkStrategy,
-    ) -> Measured | None:
-        track = self.take(query_id, batch_id)
-        if track is None:
-            return None
+    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:
         names: dict[int, str] = {}
         marks = self._by_id(track.tracker.marks(), names)
         future = self._by_id(track.tracker.future_marks(), names)

@@ -118,7 +118,7 @@ class ObservedMeasure:
         time, none = quoted(self.event_time), self.key.any_null()
         micros = f"unix_micros({time})"
         split = self.key.expression()
-        seconds = self._unless_future(f"cast({time} as double)")
+        seconds = self._guarded("null", f"cast({time} as double)")
         made = {
             "latest": self._sketch(split, seconds, "max"),
             "rows": "count(1)",
@@ -129,11 +129,11 @@ class ObservedMeasure:
         }
         if self.future_guard_us is not None:
             # Only rows beyond the guard have a key, which is cast to a time and back: `unix_micros` has a fixed type.
-            key = f"unix_micros({self._if_future(f'timestamp_micros({split})')})"
-            made["future"] = self._sketch(key, "1.0D", "sum")
+            key = self._guarded(f"timestamp_micros({split})", "null")
+            made["future"] = self._sketch(f"unix_micros({key})", "1.0D", "sum")
         if self.detail:
             made["earliest"] = self._sketch(split, seconds, "min")
-            made["split_rows"] = self._sketch(split, self._unless_future("1.0D"), "sum")
+            made["split_rows"] = self._sketch(split, self._guarded("null", "1.0D"), "sum")
         if self.sample_names:
             named = f"struct({', '.join(map(quoted, self.key.columns))})"
             made["names"] = f"collect_set(if(({micros} & {_SAMPLE_MASK}) = 0, {named}, null))"
@@ -216,21 +216,14 @@ class ObservedMeasure:
     def _sketch(self, key: str, value: str, mode: str) -> str:
         return f"tuple_sketch_agg_double({key}, {value}, {self.sketch_lg}, '{mode}')"
 
-    def _limit(self) -> str:
-        assert self.future_guard_us is not None, "asked without a guard"
-        seconds = f"{self.future_guard_us // 1_000_000}.{self.future_guard_us % 1_000_000:06}"
-        return f"current_timestamp() + interval '{seconds}' second"
-
-    def _unless_future(self, value: str) -> str:
-        # The guard must be inside the expression: behind it, one bad row would hide its split's good rows.
+    def _guarded(self, beyond: str, others: str) -> str:
+        """A value for rows beyond the guard, and a value for the others."""
         if self.future_guard_us is None:
-            return value
-        time = quoted(self.event_time)
-        return f"if({time} > current_timestamp(), if({time} > {self._limit()}, null, {value}), {value})"
-
-    def _if_future(self, value: str) -> str:
-        time = quoted(self.event_time)
-        return f"if({time} > current_timestamp(), if({time} > {self._limit()}, {value}, null), null)"
+            return others
+        # The guard must be inside the expression: behind it, one bad row would hide its split's good rows.
+        seconds = f"{self.future_guard_us // 1_000_000}.{self.future_guard_us % 1_000_000:06}"
+        time, limit = quoted(self.event_time), f"current_timestamp() + interval '{seconds}' second"
+        return f"if({time} > current_timestamp(), if({time} > {limit}, {beyond}, {others}), {others})"
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:

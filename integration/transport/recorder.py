@@ -135,16 +135,7 @@ class _SlotRecording:
 class RecordedMeasure(TrackedMeasure):
     """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`."""
 
-    def report(
-        self,
-        query_id: str,
-        batch_id: int,
-        metrics: Mapping[str, Any],  # noqa: ARG002
-        strategy: WatermarkStrategy,
-    ) -> Measured | None:
-        track = self.take(query_id, batch_id)
-        if track is None:
-            return None
+    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:  # noqa: ARG002
         marks = track.tracker.marks()
         of_max = strategy.watermark_of_max
         return Measured(
@@ -154,7 +145,7 @@ class RecordedMeasure(TrackedMeasure):
             counts=track.tracker.counts(),
             names=track.names,
             latest_us={split: mark.max_us for split, mark in marks.items()},
-            events=_events(track),
+            events=track.all_events(),
             lateness=_by_split(track.lateness),
             counted=added_up(track.counted.values()),
             newest_us=track.tracker.newest_us(),
@@ -166,12 +157,7 @@ class RecordedMeasure(TrackedMeasure):
 
 @dataclass(frozen=True, slots=True)
 class ReaderMeasure:
-    """Adds what readers of a source of ours count and send to the measurement of rows by others: see `Measure`.
-
-    Attributes:
-        rows: measures the rows.
-        readers: has what the readers count and send.
-    """
+    """Adds what readers of a source of ours count and send to the measurement of rows by others: see `Measure`."""
 
     rows: Measure
     readers: TrackedMeasure
@@ -182,10 +168,10 @@ class ReaderMeasure:
     def report(
         self, query_id: str, batch_id: int, metrics: Mapping[str, Any], strategy: WatermarkStrategy
     ) -> Measured | None:
-        measured, track = self.rows.report(query_id, batch_id, metrics, strategy), self.readers.take(query_id, batch_id)
-        if measured is None or track is None:
+        measured, said = (each.report(query_id, batch_id, metrics, strategy) for each in (self.rows, self.readers))
+        if measured is None or said is None:
             return measured
-        return replace(measured, counted=added_up(track.counted.values()), events=_events(track))
+        return replace(measured, counted=said.counted, events=said.events)
 
     def forget(self, query_id: str, batch_id: int) -> None:
         self.rows.forget(query_id, batch_id)
@@ -194,10 +180,6 @@ class ReaderMeasure:
     def close(self) -> None:
         self.rows.close()
         self.readers.close()
-
-
-def _events(track: BatchTrack) -> tuple[tuple[int, int, bytes], ...]:
-    return tuple(event for task in sorted(track.events) for event in track.events[task])
 
 
 def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[SplitId, dict[int, int]]:

@@ -51,7 +51,7 @@ class GivenMeasure(RecordedMeasure):
     """Measures the watermarks that a test puts into the track of a batch."""
 
     def report(self, query_id: str, batch_id: int, *args: Any) -> Measured | None:
-        track, measured = self.take(query_id, batch_id), super().report(query_id, batch_id, *args)
+        track, measured = self._take(query_id, batch_id), super().report(query_id, batch_id, *args)
         return measured and replace(measured, watermarks_us=track.watermarks_us if track else {}, latest_us={})
 
 
