@@ -50,10 +50,7 @@ class Codec:
 
     A value of the right types may still be impossible, such as a negative drift. Then its class raises a
     `LowmarkError`, and reading raises it, too. In a list whose elements may be a `LowmarkError`, the error takes the
-    value's place.
-
-    Args:
-        rows: the table; a class comes after the classes that it holds.
+    value's place. In the table, a class comes after the classes that it holds.
 
     >>> @dataclass(frozen=True)
     ... class Renewed:
@@ -68,14 +65,13 @@ class Codec:
 
     def __init__(self, *rows: Row) -> None:
         self._structs: dict[type, type[msgspec.Struct]] = {}
-        self._writers: dict[type, Callable[[Any], msgspec.Struct]] = {}  # by class
-        self._readers: dict[type, Callable[[Any], Any]] = {}  # by struct
+        self._changes: dict[type, Callable[[Any], Any]] = {}  # a class into its struct, and a struct into its class
         for row in rows:
             self._add(row)
 
     def encode(self, message: object) -> bytes:
         """Encode a message of the table, or a value of a type that msgspec knows."""
-        return msgspec.msgpack.encode(self._to_wire(message))
+        return msgspec.msgpack.encode(self._changed(message))
 
     def decoder(self, message: type[MessageT]) -> Callable[[bytes], MessageT]:
         """Return a reader of messages of one class, which need not be in the table.
@@ -87,28 +83,22 @@ class Codec:
         decode = msgspec.msgpack.Decoder(self._type_of(message, int)).decode
 
         def read(data: bytes) -> MessageT:
-            read: MessageT = self._from_wire(decode(data))
+            read: MessageT = self._changed(decode(data))
             return read
 
         return read
 
-    def _to_wire(self, value: Any) -> Any:
+    def _changed(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._to_wire(each) for each in value]
-        write = self._writers.get(type(value))
-        return value if write is None else write(value)
-
-    def _from_wire(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._from_wire(each) for each in value]
-        read = self._readers.get(type(value))
-        return value if read is None else read(value)
+            return [self._changed(each) for each in value]
+        change = self._changes.get(type(value))
+        return value if change is None else change(value)
 
     def _or_error(self, values: list[Any]) -> list[Any]:
         read = []
         for value in values:
             try:
-                read.append(self._from_wire(value))
+                read.append(self._changed(value))
             except LowmarkError as error:
                 read.append(error)
         return read
@@ -126,8 +116,7 @@ class Codec:
             tag=row.tag,
         )
         self._structs[row.message] = struct
-        self._writers[row.message] = self._writer(struct, places)
-        self._readers[struct] = self._reader(row)
+        self._changes |= {row.message: self._writer(struct, places), struct: self._reader(row)}
 
     def _writer(self, struct: type[msgspec.Struct], places: list[_Place]) -> Callable[[Any], msgspec.Struct]:
         values_of = _values(each.path for each in places)
@@ -136,7 +125,7 @@ class Codec:
         def write(message: Any) -> msgspec.Struct:
             values = [*values_of(message)]
             for at in nested:
-                values[at] = self._to_wire(values[at])
+                values[at] = self._changed(values[at])
             return struct(*values)
 
         return write
@@ -156,7 +145,7 @@ class Codec:
             if get_origin(kind) is list and LowmarkError in get_args(get_args(kind)[0]):
                 changes.append((slice(first, len(paths)), self._or_error))
             elif self._holds_messages(kind):
-                changes.append((slice(first, len(paths)), self._from_wire))
+                changes.append((slice(first, len(paths)), self._changed))
         changes.reverse()  # backwards, so that earlier places stay valid
         values_of = _values(paths)
 

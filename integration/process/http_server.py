@@ -73,11 +73,7 @@ class HttpServer:
     def __init__(self, application: WSGIApplication, *, host: str, port: int, name: str) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
-
-        class Server(_BoundedServer):
-            address_family = family
-
-        self._server = Server(address, _Handler)
+        self._server = _BoundedServer(family, address, _Handler)
         if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
             application = _only_for({*_THIS_MACHINE, host.lower()}, application)
         self._server.set_app(application)
@@ -149,7 +145,8 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 4 * _MOST_CLIENTS  # the system's queue, while a thread starts
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, family: socket.AddressFamily, *args: Any) -> None:
+        self.address_family = family
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, tuple[str, int]] = {}  # -> (peer, start time), the oldest first
         super().__init__(*args)
@@ -200,7 +197,7 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
 
 
 def _only_for(names: set[str], application: WSGIApplication) -> WSGIApplication:
-    """Refuse requests with another Host name, without one, or with several."""
+    """Rule 2. Requests without a Host name, or with several, are refused, too."""
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if _without_port(environ.get("HTTP_HOST", "").lower()) in names:

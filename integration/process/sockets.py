@@ -31,7 +31,7 @@ _SCHEME = "unix:"
 
 
 def folders() -> list[Path]:
-    """Return the folders in which this user's sockets may lie, best first; they need not exist."""
+    """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
     bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
@@ -174,8 +174,6 @@ def _alive(path: Path) -> bool:
         return True  # not made by lowmark, so leave it
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as failed:
+        return not isinstance(failed, ProcessLookupError)
     return True
