@@ -55,11 +55,7 @@ def default_address() -> str:
 
 
 def read_token(file: Path) -> str:
-    """Read a token: the stripped text of a file that no other user can read.
-
-    Raises:
-        TokenRefused: the file cannot be read, others can read it, or the token is too short or not one plain line.
-    """
+    """Read a token: the stripped text of a file that no other user can read. Raises TokenRefused."""
     try:
         mode, text = _regular(file)
     except OSError as failed:
@@ -80,20 +76,13 @@ def read_token(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The access of callers to a coordinator.
+    """The access of callers to a coordinator. All files but the token's are PEM."""
 
-    Attributes:
-        address: ``unix:/path`` or ``host:port``.
-        tls_cert, tls_key: PEM files; both or none.
-        token_file: file with the token that every call must carry; needed with ``host:port``.
-        client_ca: PEM file; only callers with a certificate of this authority finish the TLS handshake.
-    """
-
-    address: str
+    address: str  # unix:/path or host:port
     tls_cert: Path | None = None
-    tls_key: Path | None = None
-    token_file: Path | None = None
-    client_ca: Path | None = None
+    tls_key: Path | None = None  # both or none
+    token_file: Path | None = None  # has the token that every call must carry; needed with host:port
+    client_ca: Path | None = None  # only callers with a certificate of this authority finish the TLS handshake
 
     def token(self) -> str | None:
         """The token that every call must carry. Raises TokenRefused."""
@@ -223,22 +212,16 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The connection of an application to a coordinator.
-
-    Attributes:
-        address: ``unix:/path`` or ``host:port``.
-        tls_ca: PEM file with the coordinator's certificate or with that of its authority; needed with ``host:port``.
-        token_file: file with the token; needed with ``host:port``.
-        tls_cert, tls_key: PEM files of the caller itself, for a coordinator with ``--tls-client-ca``; both or none.
+    """The connection of an application to a coordinator. All files but the token's are PEM.
 
     Raises:
         AddressRefused: the address is none, or a file that it needs is missing.
     """
 
-    address: str
-    tls_ca: Path | None = None
-    token_file: Path | None = None
-    tls_cert: Path | None = None
+    address: str  # unix:/path or host:port
+    tls_ca: Path | None = None  # the coordinator's certificate or that of its authority; needed with host:port
+    token_file: Path | None = None  # needed with host:port
+    tls_cert: Path | None = None  # of the caller itself, for a coordinator with --tls-client-ca; both or none
     tls_key: Path | None = None
 
     def __post_init__(self) -> None:

@@ -101,11 +101,7 @@ class CoordinatorClient:
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task; see `TaskRegistered`. Return the run's token, a new one if none is given.
-
-        Raises:
-            InvalidMessage: a value is impossible.
-        """
+        """Begin a run of a task, and return its token; see `TaskRegistered`. Raises InvalidMessage."""
         token = uuid.uuid4().hex if token is None else token
         registration = TaskRegistered(
             task, token, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us
@@ -128,12 +124,7 @@ class CoordinatorClient:
         patience_us: int | None = None,
         complete_until_us: int | None = None,
     ) -> None:
-        """Report the low watermark of a task from now on; see `ReplyLowWatermark`.
-
-        Raises:
-            UnknownTask: the task was not registered here.
-            InvalidMessage: a value is impossible.
-        """
+        """Report the low watermark of a task; see `ReplyLowWatermark`. Raises UnknownTask and InvalidMessage."""
         reply = ReplyLowWatermark(
             *(*task.parts, 0, low_watermark_us, self._known(task), left_out, next_wanted_us),
             patience_us=patience_us,

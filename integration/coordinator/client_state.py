@@ -56,14 +56,10 @@ class NewLow:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The coordinator refuses a run of the task for good, so asking again would not help.
-
-    Attributes:
-        token: the token under which the application registered the run. A newer run of the task is not given up.
-    """
+    """The coordinator refuses a run of the task for good, so asking again would not help."""
 
     task: TaskId
-    token: str
+    token: str  # under which the application registered the run; a newer run of the task is not given up
     error: LowmarkError
 
 
@@ -95,19 +91,13 @@ class _Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Mine:
-    """One task of this application.
+    """One task of this application."""
 
-    Attributes:
-        registration: what the application said.
-        token: the token under which the coordinator knows the run, or will know it (`TokenRenewed`).
-        reported: the newest report. The message that brings the report adds token, time and number.
-    """
-
-    registration: TaskRegistered
-    token: str
+    registration: TaskRegistered  # what the application said
+    token: str  # under which the coordinator knows the run, or will know it (`TokenRenewed`)
     phase: _Phase = _Phase.NEW
     uncertain: bool = False  # a registration was sent, and its arrival is unknown
-    reported: ReplyLowWatermark | None = None
+    reported: ReplyLowWatermark | None = None  # the newest; the message that brings it adds token, time and number
     heard_us: int | None = None  # when the task last had rows
     unsaid: bool = False  # whether the newest report was not sent yet
     asked_us: int | None = None  # timestamp of the open question
@@ -217,11 +207,7 @@ class ClientState:
                     self._hear_cap(mine, message)
 
     def answered(self, answers: Sequence[Answer], now_us: int) -> None:
-        """Take the answers to the statements under way.
-
-        Raises:
-            MalformedMessage: their number differs from that of the statements; nothing was changed.
-        """
+        """Take the answers to the statements under way. Raises MalformedMessage if it is another number of them."""
         statements = self._under_way or []
         if len(answers) != len(statements):
             raise MalformedMessage("SayAnswer", f"got {len(answers)} answers to {len(statements)} statements")
@@ -399,21 +385,14 @@ class ClientState:
 
 @dataclass(slots=True)
 class _Held:
-    """The application's knowledge of one task.
+    """The application's knowledge of one task."""
 
-    Attributes:
-        registration: what the application said.
-        token: the newest token of the run (`TokenRenewed`).
-        ending: the run is over, and the coordinator may not know it yet.
-        refused: the coordinator refuses the task, so the application sends no further statement about the task.
-    """
-
-    registration: TaskRegistered
-    token: str
+    registration: TaskRegistered  # what the application said
+    token: str  # the newest of the run (`TokenRenewed`)
     report: tuple[ReplyLowWatermark, int | None] | None = None
     low_us: int | None = None
-    ending: bool = False
-    refused: bool = False
+    ending: bool = False  # the run is over, and the coordinator may not know it yet
+    refused: bool = False  # by the coordinator, so no further statement about the task is sent
 
 
 class Holdings:

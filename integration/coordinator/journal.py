@@ -58,10 +58,7 @@ def patience_seconds(refused: JournalRefused) -> float:
 
 
 class Journal:
-    """The database of a journal, locked until ``close``. Threads may use it one after the other.
-
-    Args:
-        path: the database; a missing folder is made.
+    """The database of a journal, locked until `close`; a missing folder is made. Threads may use it in turn.
 
     Raises:
         JournalRefused: another process has it, or the folder cannot be used, or others may write in it.

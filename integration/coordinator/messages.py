@@ -64,42 +64,26 @@ Statement = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskDeregistered
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """The statements of one application's tasks.
+    """The statements of one application's tasks."""
 
-    Attributes:
-        application: the token of the application, the same as in its `Watch`.
-        statements: counted in order. A well-formed statement with an impossible value is read as its error. A person
-            sends `TaskForgotten` for a task without a live application.
-    """
-
-    application: Token
-    statements: list[Statement | TaskForgotten | LowmarkError]
+    application: Token  # its token, the same as in its `Watch`
+    statements: list[Statement | TaskForgotten | LowmarkError]  # in order; an impossible value is read as its error
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A statement was counted, and its changes will survive a crash of the coordinator.
+    """A statement was counted, and its changes will survive a crash of the coordinator."""
 
-    Attributes:
-        low_watermark_us: the published low watermark of the task's source, microseconds of event time; None: no news.
-        cap: how far the task may read; None: no news.
-    """
-
-    low_watermark_us: Micros | None = None
-    cap: CapAnnounced | None = None
+    low_watermark_us: Micros | None = None  # published, of the task's source; None: no news
+    cap: CapAnnounced | None = None  # None: no news
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A statement was refused, and changed nothing.
+    """A statement was refused, and changed nothing."""
 
-    Attributes:
-        status: the name of a gRPC status: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION or RESOURCE_EXHAUSTED.
-        error: the error's name, such as ``StaleRun``.
-    """
-
-    status: str
-    error: str
+    status: str  # the name of a gRPC status, of those in `_STATUS`
+    error: str  # its name, such as StaleRun
     text: str
 
 
@@ -129,14 +113,12 @@ class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The news since the last `Told`. A slow watcher gets only the newest of each kind and task.
+    """The news since the last `Told`; a slow watcher gets only the newest of each kind and task.
 
-    Attributes:
-        messages: empty in the first `Told` of a watch, which confirms the watch.
-        lease_us: how long a task may be silent; in the first `Told`.
+    The first one has the lease: how long a task may be silent.
     """
 
-    messages: list[News]
+    messages: list[News]  # empty in the first `Told` of a watch, which confirms the watch
     lease_us: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -144,25 +126,17 @@ class Told:
 
 
 class StatusQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks for the status.
+    """Asks for the status."""
 
-    Attributes:
-        limit: the most tasks of each source and members of each group, sorted by need of attention; None: all.
-    """
-
-    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of each source and group, by need; None: all
 
 
 class BegunAgain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error may have left the state half changed, so the coordinator continued from its journal.
-
-    Attributes:
-        why: type and text of the newest error; the log has its stack.
-    """
+    """An error may have left the state half changed, so the coordinator continued from its journal."""
 
     times: int
     at_us: int
-    why: str
+    why: str  # type and text of the newest error; the log has its stack
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -156,22 +156,14 @@ class Watcher:
 class CoordinatorServer:
     """The server behind `lowmark serve`: rules, watchers, and the journal between them. Used in one event loop.
 
-    Args:
-        coordinator: makes all decisions; belongs to this object alone.
-
-    Attributes:
-        failed: the error that ended the journal or the coordinator; once it is set, nobody is told anything, and `say`
-            is cancelled.
-        closing: whether `close` was called, with the same consequences.
-        begun_again: the newest error after which the coordinator began again from its journal; None without one. Older
-            calls are cancelled.
-        listening: calls that wait for their caller's next message.
+    Once it has `failed` or is `closing`, nobody is told anything, and `say` is cancelled. A call from before the last
+    time that it has `begun_again` is cancelled, too.
     """
 
     def __init__(self, coordinator: LowWatermarkCoordinator, now_us: Callable[[], int], *, journal: Journal) -> None:
         self.closing = False
         self.begun_again: BegunAgain | None = None
-        self.listening: set[asyncio.Task[Any]] = set()
+        self.listening: set[asyncio.Task[Any]] = set()  # calls that wait for their caller's next message
         self._failover = Failover(FailoverPolicy())
         self._version = importlib.metadata.version("lowmark")  # reads a file, so not while descriptors lack
         self._calm_seconds = coordinator.settings.interval_us / _CALM / 1e6

@@ -57,14 +57,9 @@ _ANOTHER_NAME = (
 
 
 class HttpServer:
-    """Answers each request on a thread of its own until it is stopped.
+    """Answers each request by a WSGI application, on a thread of its own, until it is stopped.
 
-    Args:
-        application: the WSGI application; called from several threads at a time.
-        port: 0 for any free port.
-
-    Attributes:
-        port: the real port.
+    With `port` 0, it takes any free port.
 
     Raises:
         OSError: the server cannot listen there; `cause` gives the reason.

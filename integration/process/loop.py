@@ -20,16 +20,12 @@ TICK_US = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
-    """How busy a loop has been since it began: duration of finished calls, microseconds.
-
-    Attributes:
-        waiting: number of calls that have not begun.
-    """
+    """How busy a loop has been since it began: finished calls, and their duration in microseconds."""
 
     calls: int = 0
     busy_us: int = 0
     longest_us: int = 0
-    waiting: int = 0
+    waiting: int = 0  # calls that have not begun
     failed: bool = False
 
 

@@ -44,11 +44,7 @@ def _home() -> str:
 
 
 def new_address(name: str | None = None) -> str:
-    """Return the address for a socket of this name; without a name, for the socket of a new service.
-
-    Raises:
-        SocketsRefused: every folder cannot be made, belongs to another user, or has too long a path.
-    """
+    """Return the address for a socket of this name, else for the socket of a new service. Raises SocketsRefused."""
     name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock" if name is None else name
     places = folders()
     fitting = [folder for folder in places if len(os.fsencode(folder / name)) <= LONGEST_PATH_BYTES]

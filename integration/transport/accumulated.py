@@ -29,23 +29,17 @@ _CELLS = 1 << 32  # more than a stage has partitions
 
 @dataclass(slots=True)
 class BatchTrack:
-    """The measurements of the tasks of one batch: what `Measured` has, by task, by split, or by split and task.
-
-    Attributes:
-        watermarks_us: the largest watermark that a generator emitted.
-        late: see `Measured.late_rows`.
-        partitions: how many partitions an attempt of a task has measured, by its id; empty if cells tell them apart.
-    """
+    """The measurements of the tasks of one batch: what `Measured` has, by task, by split, or by split and task."""
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
-    watermarks_us: dict[SplitId, int] = field(default_factory=dict)
+    watermarks_us: dict[SplitId, int] = field(default_factory=dict)  # the largest that a generator emitted
     names: dict[int, str] = field(default_factory=dict)
     events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
-    late: dict[tuple[SplitId, int], int] | None = None
-    partitions: dict[int, int] = field(default_factory=dict)
+    late: dict[tuple[SplitId, int], int] | None = None  # see `late.py`; None: not counted
+    partitions: dict[int, int] = field(default_factory=dict)  # of each task's attempt; empty if cells tell them apart
 
     def absorb(self, other: BatchTrack) -> None:
         """Merge another track into this track, in any order. A track twice changes nothing without `partitions`."""

@@ -47,60 +47,37 @@ _NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, gr
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A heartbeat reader's question before Spark plans a batch.
-
-    Attributes:
-        token: the reader's own token, new in every reader process.
-        resumes: token in the offset the reader was started from, None for a new query.
-        first: the service does not know the reader yet.
-        epoch, state, low_watermark_us, split: from that offset, only in the first request.
-        planned_at_us: monotonic time at which the last batch was planned, None before the first.
-        polled_until_us: monotonic time of the newest poll at which no source had new data, or None.
-        available_now: the query ends when no source has new data, so the reader does not ask a second time.
-        looks: the reader only asks whether its query can begin; it has no token yet, and all other fields are empty.
-    """
+    """A heartbeat reader's question before Spark plans a batch."""
 
     stream_id: str
-    token: str
-    resumes: str | None = None
-    first: bool = False
-    epoch: int = 0
+    token: str  # the reader's own, new in every reader process
+    resumes: str | None = None  # token in the offset that the reader was started from; None for a new query
+    first: bool = False  # the service does not know the reader yet
+    epoch: int = 0  # epoch, state, low watermark and split are of that offset, and only in the first request
     state: str | None = None
     low_watermark_us: int | None = None
-    planned_at_us: int | None = None
-    polled_until_us: int | None = None
-    available_now: bool = False
+    planned_at_us: int | None = None  # monotonic time at which the last batch was planned
+    polled_until_us: int | None = None  # monotonic time of the newest poll at which no source had new data
+    available_now: bool = False  # the query ends when no source has new data, so the reader does not ask a second time
     split: str | None = None
-    looks: bool = False
+    looks: bool = False  # asks only whether the query can begin; there is no token yet, and all other fields are empty
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the reader's next offset.
+    """The content of the reader's next offset."""
 
-    Attributes:
-        low_watermark_us: a multiple of 1,000; None without a low watermark.
-        epoch: grows with everything worth persisting; an unchanged epoch needs no new offset.
-        state: the watermarks' state to restore from, base64.
-        wake_at_us: monotonic time at which time alone may change the answer, None for never.
-        refusal: why the query must not go on.
-    """
-
-    low_watermark_us: int | None
-    epoch: int
-    state: str
-    wake_at_us: int | None = None
-    refusal: str | None = None
+    low_watermark_us: int | None  # a multiple of 1,000
+    epoch: int  # grows with everything worth persisting; an unchanged epoch needs no new offset
+    state: str  # the watermarks' state to restore from, base64
+    wake_at_us: int | None = None  # monotonic time at which time alone may change the answer; None: never
+    refusal: str | None = None  # why the query must not go on
 
 
 class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A planner's question before it plans a batch.
-
-    Attributes:
-        token: the planner's own token, new in every process.
-    """
+    """A planner's question before it plans a batch."""
 
     stream_id: str
-    token: str
+    token: str  # the planner's own, new in every process
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,74 +94,49 @@ class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the status of one stream, or of all of them.
-
-    Attributes:
-        limit: number of splits of each stream, those that need attention first; None: all.
-        ended: include ended queries that the service remembers, each with its newest run.
-    """
+    """Asks for the status of one stream, or of all of them."""
 
     stream: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    ended: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of splits of each stream, by need; None: all
+    ended: bool = False  # include ended queries that the service remembers, each with its newest run
 
 
 class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to `StatusRequest`.
-
-    Attributes:
-        streams: one JSON object per stream and query, as `lowmark.integration.run_status.run_json` makes it.
-    """
+    """The answer to `StatusRequest`."""
 
     application: str
     pid: int
-    streams: list[dict[str, Any]]
+    streams: list[dict[str, Any]]  # an object per stream and query, as `run_status.run_json` makes it
     explanations: list[str]
 
 
 class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A person leaves splits out of the minimum, or takes that back.
-
-    Attributes:
-        splits: their names, as a status gives them.
-        idle: leave out; False: take back.
-        until_us: microseconds since the epoch, instead of `for_us`; both None: until the split's next row.
-    """
+    """A person leaves splits out of the minimum, or takes that back."""
 
     stream: str
-    splits: list[str]
+    splits: list[str]  # their names, as a status gives them
     by: str
-    idle: bool
+    idle: bool  # leave out; False: take back
     for_us: int | None = None
-    until_us: int | None = None
+    until_us: int | None = None  # microseconds since the epoch; both None: until the split's next row
 
 
 class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A split of one query, by its name or id, after a `MarkRequest`.
-
-    Attributes:
-        why: the person and the end, if the split is left out by hand now; None: the split is not.
-    """
+    """A split of one query, by its name or id, after a `MarkRequest`."""
 
     query: str
     split: str
-    why: str | None
+    why: str | None  # the person and the end, if the split is left out by hand now
 
 
 class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A person sets delay and idleness of a stream in its running queries.
-
-    Attributes:
-        delay_us: microseconds; None: as it is.
-        idle_timeout_us: likewise; 0: no split becomes idle.
-        code: what the code says counts again, before the other two.
-    """
+    """A person sets delay and idleness of a stream in its running queries."""
 
     stream: str
     by: str
-    delay_us: int | None = None
-    idle_timeout_us: int | None = None
-    code: bool = False
+    delay_us: int | None = None  # None: as it is
+    idle_timeout_us: int | None = None  # None: as it is; 0: no split becomes idle
+    code: bool = False  # what the code says counts again, before the other two
 
     @classmethod
     def of(
@@ -213,28 +165,20 @@ class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One query, by its name or id, after a `SetRequest`.
-
-    Attributes:
-        in_force: what differs from the code now, a sentence each.
-    """
+    """One query, by its name or id, after a `SetRequest`."""
 
     query: str
-    in_force: list[str]
+    in_force: list[str]  # what differs from the code now, a sentence each
 
 
 Said = TypeVar("Said", Marked, SetOf)
 
 
 class ByHandReply(msgspec.Struct, Generic[Said], frozen=True, forbid_unknown_fields=True):
-    """The answer to `MarkRequest` or `SetRequest`.
-
-    Attributes:
-        fact, hint: why nothing was changed, and the remedy; empty: all is well.
-    """
+    """The answer to `MarkRequest` or `SetRequest`."""
 
     said: list[Said]
-    fact: str = ""
+    fact: str = ""  # why nothing was changed; empty: all is well
     hint: str = ""
 
 

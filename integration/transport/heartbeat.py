@@ -82,26 +82,18 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
 class HeartbeatOffset:
     """One offset of a heartbeat.
 
-    Attributes:
-        low_us: a multiple of 1,000; None without a low watermark.
-        token: of the reader process that wrote the offset; None in the very first offset of a query.
-        state: the watermarks' state, base64; empty in the very first offset.
-        split: the columns that tell its splits; None in the very first offset, and where a source of ours is read.
-        client_silent_since: time of the last sign of a Spark Connect client that seems to be gone, in UTC; None: no
-            such client.
-
     >>> first = HeartbeatOffset("orders")
     >>> HeartbeatOffset.find(first.to_json()) == first
     True
     """
 
     stream: str
-    low_us: int | None = None
-    token: str | None = None
+    low_us: int | None = None  # a multiple of 1,000
+    token: str | None = None  # of the reader process that wrote the offset; None in the very first offset of a query
     epoch: int = 0
-    state: str = ""
-    split: str | None = None
-    client_silent_since: str | None = None
+    state: str = ""  # of the watermarks, base64; empty in the very first offset
+    split: str | None = None  # that tell its splits; None in the very first offset, and of a source of ours
+    client_silent_since: str | None = None  # last sign, in UTC, of a client of Spark Connect that seems gone
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset with sorted keys: Spark compares offsets as text."""
@@ -118,11 +110,7 @@ class HeartbeatOffset:
 
     @classmethod
     def find(cls, offset: object) -> HeartbeatOffset | None:
-        """Read a source's offset, as a mapping or as JSON text; None if it is not a heartbeat's.
-
-        Raises:
-            UnreadableHeartbeat: a field of the heartbeat's offset is missing, or has an impossible value.
-        """
+        """Read a source's offset, a mapping or JSON; None if it is not a heartbeat's. Raises UnreadableHeartbeat."""
         if isinstance(offset, str) and '"lowmark"' in offset:
             try:
                 offset = json.loads(offset)
@@ -209,11 +197,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         return HeartbeatOffset(self._stream).to_json()
 
     def look(self) -> None:
-        """Ask the service whether the query can continue from its checkpoint.
-
-        Raises:
-            QueryRefused: the query cannot continue; the text gives the reason and the remedy.
-        """
+        """Ask the service whether the query can continue from its checkpoint. Raises QueryRefused, which says why."""
         sys.excepthook = _end_quietly
         try:
             reply = self._call("", looks=True)

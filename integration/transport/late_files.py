@@ -81,15 +81,11 @@ def file_name(stream: str, query_id: str, batch_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LateFileWriter:
-    """The function that `mapInArrow` runs in one task over the late rows of a batch.
-
-    Attributes:
-        folder: absolute path of this machine, or an address with a scheme.
-    """
+    """The function that `mapInArrow` runs in one task over the late rows of a batch."""
 
     stream: str
     event_time: str
-    folder: str
+    folder: str  # absolute path of this machine, or an address with a scheme
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -54,18 +54,12 @@ _MOST_GROUPS = 65_536
 
 @dataclass(frozen=True)
 class BatchMap:
-    """The function that `mapInArrow` runs: reduces batches, and reports to the accumulator.
-
-    Attributes:
-        columns: the split's columns.
-        integral: the split is one integer column, so a row without a number has no split.
-        event_time: the TIMESTAMP column; added for an assigner if it does not exist.
-    """
+    """The function that `mapInArrow` runs: reduces batches, and reports to the accumulator."""
 
     stream: str
-    columns: tuple[str, ...]
-    integral: bool
-    event_time: str
+    columns: tuple[str, ...]  # of the split
+    integral: bool  # the split is one integer column, so a row without a number has no split
+    event_time: str  # the TIMESTAMP column; added for an assigner if it does not exist
     strategy: WatermarkStrategy
     tracks: Accumulator[Tracks]
 
@@ -192,16 +186,12 @@ class _Reduction:
 
 @dataclass(frozen=True, slots=True)
 class MappedMeasure(TrackedMeasure):
-    """Measures a stream whose rows are reduced in Python: see `Measure`.
-
-    Attributes:
-        detail: also report rows and earliest event time of each split.
-    """
+    """Measures a stream whose rows are reduced in Python: see `Measure`."""
 
     stream: str
     key: SplitKey
     max_splits: int
-    detail: bool
+    detail: bool  # also report rows and earliest event time of each split
     _known: dict[str, tuple[int | None, str]] = field(default_factory=dict)
 
     def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:

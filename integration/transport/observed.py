@@ -70,24 +70,16 @@ _SAMPLE_MASK = 0b11_0110_0000_0000
 
 @dataclass(frozen=True, slots=True)
 class ObservedMeasure:
-    """Measures a stream by Spark's observed metrics: see `Measure`.
+    """Measures a stream by Spark's observed metrics: see `Measure`."""
 
-    Attributes:
-        metric: the name of the observation.
-        future_guard_us: events further ahead of the batch's wall clock move no watermark; None: no guard.
-        sketch_lg: base-2 logarithm of the number of splits counted exactly, 4 to 26.
-        detail: also measure the earliest event time and the rows of each split; about a quarter more work.
-        sample_names: also collect the names of a sample of the rows.
-    """
-
-    metric: str
+    metric: str  # name of the observation
     stream: str
     key: SplitKey
     event_time: str
-    future_guard_us: int | None
-    sketch_lg: int
-    detail: bool
-    sample_names: bool
+    future_guard_us: int | None  # events further ahead of the batch's wall clock move no watermark; None: no guard
+    sketch_lg: int  # base-2 logarithm of the number of splits counted exactly, 4 to 26
+    detail: bool  # also measure the earliest event time and the rows of each split; about a quarter more work
+    sample_names: bool  # also collect the names of a sample of the rows
 
     @property
     def most_splits(self) -> int:
@@ -227,11 +219,7 @@ class ObservedMeasure:
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:
-    """Return the split ids and the values in a compact tuple sketch of doubles, in the sketch's order.
-
-    Raises:
-        UnreadableReport: the bytes are cut short, or no such sketch.
-    """
+    """Return the split ids and the values in a compact tuple sketch of doubles. Raises UnreadableReport."""
     raw = _raw(sketch, where)
     longs, flags = raw[0], raw[5]
     if raw[1] != 3 or raw[2] != 9 or longs not in (1, 2, 3):

@@ -42,20 +42,14 @@ class EventWithoutFormat(LowmarkError, RuntimeError):
 
 @dataclass(frozen=True)
 class AccumulatorRecorder:
-    """Measures event times per split while a task reads.
+    """Measures event times per split while a task reads."""
 
-    Attributes:
-        event_time: the column to measure; None: others measure the rows, and only what readers count and send is kept.
-        future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
-        lateness: whether to count rows by lateness and by event time.
-    """
-
-    event_time: str | None
-    future_guard_us: int | None
+    event_time: str | None  # the column to measure; None: only what readers count and send is kept
+    future_guard_us: int | None  # rows further ahead of the task's clock move no watermark; None: no guard
     key: SplitKey
     tracks: Accumulator[Tracks]
     events: VersionedSerializer[Any] | None
-    lateness: bool = False
+    lateness: bool = False  # whether to count rows by lateness and by event time
 
     def begin(self, task: SlotWork[Any]) -> _SlotRecording:
         return _SlotRecording(self, task)

@@ -46,14 +46,10 @@ _LOOK_SECONDS = 0.005
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer to a reader.
-
-    Attributes:
-        batches: number of the reader's batches whose reports the answer knows.
-    """
+    """An answer to a reader."""
 
     reply: HeartbeatReply
-    batches: int
+    batches: int  # of the reader, whose reports the answer knows
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -141,11 +137,7 @@ class ToldClient:
         return dt.datetime.fromtimestamp(int(self._sign), dt.timezone.utc).isoformat()
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """Return the newest answer to this reader; while there is no newer answer, the last answer again.
-
-        Raises:
-            ServiceUnreachable: the file cannot be read.
-        """
+        """Return the newest answer to this reader, or the last one again. Raises ServiceUnreachable."""
         if request.looks:
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="")  # a client sees no checkpoint
         if request.first:

@@ -15,11 +15,7 @@ Assigner = Callable[[Any, "int | None"], object]
 
 
 def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us: int | None) -> int | None:
-    """Return the time that a timestamp assigner gives a row, in microseconds; None: no time that Spark can hold.
-
-    Raises:
-        NoEventTime: the assigner returned neither a time nor None.
-    """
+    """Return the time that an assigner gives a row; None: no time that Spark can hold. Raises NoEventTime."""
     assigned = assigner(row, row_us)
     if assigned is None:
         return None
