@@ -63,7 +63,6 @@ class CoordinatorClient:
         on_low: Callable[[TaskId, int], None] | None = None,
         on_given_up: Callable[[str, LowmarkError], None] | None = None,
         deadline_seconds: float = 5.0,
-        random: Random | None = None,
         now_us: Callable[[], int] | None = None,
     ) -> None:
         self.address, self._caller = caller.address, caller
@@ -73,7 +72,7 @@ class CoordinatorClient:
         self._deadline_seconds, self._no_answer = deadline_seconds, f"no answer within {deadline_seconds:g} seconds"
         self._now_us = SteadyClock().now_us if now_us is None else now_us
         self._holdings = Holdings()
-        self._application, self._random = uuid.uuid4().hex, Random() if random is None else random
+        self._application, self._random = uuid.uuid4().hex, Random()
         self._state = ClientState(self._application, self._random)
         self._lives = 1  # number of states so far
         self._failover = Failover(FailoverPolicy())

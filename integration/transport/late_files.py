@@ -121,14 +121,11 @@ class LateFileWriter:
     def _write(self, rows: Iterable[pa.RecordBatch], watermark_us: int, to: Any) -> None:
         import pyarrow.parquet as pq
 
-        writer = None
-        for batch in rows:
-            told = self._with_lateness(batch, watermark_us)
-            if writer is None:
-                writer = pq.ParquetWriter(to, told.schema)
-            writer.write_batch(told)
-        assert writer is not None, "there is a first batch"
-        writer.close()
+        told = (self._with_lateness(batch, watermark_us) for batch in rows)
+        first = next(told)
+        with pq.ParquetWriter(to, first.schema) as writer:
+            for batch in chain([first], told):
+                writer.write_batch(batch)
 
     def _with_lateness(self, batch: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
         import pyarrow.compute as pc

@@ -38,28 +38,25 @@ class ServicePeer:
     def ask(self, token: str) -> Guidance:
         from .driver_rpc import GuideRequest
 
-        if not self._may_try():
-            return self._guidance
-        try:
-            for planned in list(self._untold.values()):
-                self._say(token, planned)
-            self._guidance = self._connected().guide(GuideRequest(stream_id=self._stream_id, token=token))
-        except ServiceUnreachable as gone:
-            self._note(gone)
-            return self._guidance
-        self._retry_at_us = None
+        if self._may_try():
+            try:
+                for planned in list(self._untold.values()):
+                    self._say(token, planned)
+                self._guidance = self._connected().guide(GuideRequest(stream_id=self._stream_id, token=token))
+                self._retry_at_us = None
+            except ServiceUnreachable as gone:
+                self._note(gone)
         return self._guidance
 
     def tell(self, token: str, planned: Planned) -> None:
         self._untold[planned.checkpoint] = planned
         if len(self._untold) > _PLANS_KEPT:
             del self._untold[next(iter(self._untold))]
-        if not self._may_try():
-            return
-        try:
-            self._say(token, planned)
-        except ServiceUnreachable as gone:
-            self._note(gone)
+        if self._may_try():
+            try:
+                self._say(token, planned)
+            except ServiceUnreachable as gone:
+                self._note(gone)
 
     def _say(self, token: str, planned: Planned) -> None:
         from .driver_rpc import PlannedRequest

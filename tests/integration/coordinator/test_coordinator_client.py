@@ -641,7 +641,7 @@ def test_a_coordinator_that_does_not_exist_is_said_at_once_and_once(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING),
-        CoordinatorClient(Caller(f"unix:{folder}/nobody.sock"), random=Random(7)) as alone,
+        CoordinatorClient(Caller(f"unix:{folder}/nobody.sock")) as alone,
     ):
         with pytest.raises(CoordinatorUnreachable, match=r"cannot create the service: no coordinator answers at unix:"):
             alone.reach()
