@@ -520,11 +520,7 @@ class CoordinatorServer:
 
 
 async def serve(
-    coordinator: CoordinatorServer,
-    door: Door,
-    *,
-    stop: asyncio.Event,
-    ready: Callable[[str], None] = lambda _address: None,
+    coordinator: CoordinatorServer, door: Door, *, stop: asyncio.Event, ready: Callable[[str], None]
 ) -> None:
     """Serve applications until told to stop, and close the coordinator.
 

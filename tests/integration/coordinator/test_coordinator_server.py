@@ -677,7 +677,8 @@ def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
 async def refused(door: Door) -> None:
     """Serve at a bad address, in the test's own loop, so that no other thread has to end."""
     nowhere: Any = None  # the journal; nothing is written
-    await serve(CoordinatorServer(LowWatermarkCoordinator(), lambda: 0, journal=nowhere), door, stop=asyncio.Event())
+    coordinator = CoordinatorServer(LowWatermarkCoordinator(), lambda: 0, journal=nowhere)
+    await serve(coordinator, door, stop=asyncio.Event(), ready=print)
 
 
 @pytest.mark.parametrize(
