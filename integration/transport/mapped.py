@@ -201,7 +201,7 @@ class MappedMeasure(TrackedMeasure):
         late_rows = track.late_rows()
         if len(marks) > self.max_splits:
             raise TooManySplits(self.stream, batch_id, len(marks), self.max_splits)
-        watermarks_us: Mapping[SplitId, int] = {}
+        watermarks_us: Mapping[SplitId, int]
         if strategy.generator is not None:
             emitted = self._by_id(track.watermarks_us, names)
             watermarks_us = {split: us // MILLISECOND_US * MILLISECOND_US for split, us in emitted.items()}
