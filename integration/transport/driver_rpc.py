@@ -9,8 +9,6 @@ gRPC carries the bytes, msgspec validates them; nothing is ever unpickled.
     Status      the command line asks for the status of every stream
     Mark        the command line leaves splits out by hand, or takes that back
     Set         the command line sets delay and idleness of a stream, or takes that back
-
-One file, because a message stands beside its method and its two ends.
 """
 
 from __future__ import annotations
