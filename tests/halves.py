@@ -8,7 +8,6 @@ is not in `QUIET`. So a forgotten mark fails in `make check` and in `make test`.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,15 +33,11 @@ class _Watch:
 
     def __init__(self, folder: Path) -> None:
         self.told = folder / "started"
-        self.told.touch()
-        java = folder / "bin" / "java"
-        java.parent.mkdir()
-        java.write_text(_NO_JAVA)
-        java.chmod(0o755)
+        self.told.unlink(missing_ok=True)  # what a process of an earlier test started late
         self._patch = pytest.MonkeyPatch()
         self._patch.setenv(_TOLD, str(self.told))
         self._patch.setenv("JAVA_HOME", str(folder))
-        self._patch.setenv("PATH", f"{java.parent}{os.pathsep}{os.environ.get('PATH', '')}")
+        self._patch.setenv("PATH", f"{folder}/bin{os.pathsep}{os.environ.get('PATH', '')}")
         self._patch.setattr(subprocess.Popen, "__init__", self._watched(subprocess.Popen.__init__))
         if "pyspark.sql" in sys.modules:  # another test's session exists: using it would start no program
             from pyspark.sql import SparkSession
@@ -69,10 +64,25 @@ class _Watch:
     def end(self) -> list[str]:
         """Undo the changes, and return the forbidden starts."""
         self._patch.undo()
-        return self.told.read_text().splitlines()
+        return self.told.read_text().splitlines() if self.told.exists() else []
 
 
 _WATCH = pytest.StashKey[_Watch]()
+_FOLDER = pytest.StashKey[Path]()
+
+
+def _folder(config: pytest.Config) -> Path:
+    """The folder of all watches of this process, a home with the stand-in for `java`: each test would make three
+    files and two folders otherwise, and remove them.
+    """
+    if _FOLDER not in config.stash:
+        factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+        config.stash[_FOLDER] = folder = factory.mktemp("quick")
+        java = folder / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(_NO_JAVA)
+        java.chmod(0o755)
+    return config.stash[_FOLDER]
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -83,8 +93,7 @@ def is_quick(item: pytest.Item) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Begin to watch before the first fixture."""
     if is_quick(item):
-        factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
-        item.stash[_WATCH] = _Watch(factory.mktemp("quick"))
+        item.stash[_WATCH] = _Watch(_folder(item.config))
     return (yield)
 
 
@@ -98,6 +107,5 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         if watch is not None:
             del item.stash[_WATCH]
             started = watch.end()
-            shutil.rmtree(watch.told.parent)
             if started:
                 pytest.fail(f"{item.nodeid} started {', '.join(sorted(set(started)))}; {_ADVICE}", pytrace=False)
