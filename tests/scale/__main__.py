@@ -55,9 +55,10 @@ def measure(sizes: Sequence[int], turns: int | None) -> list[Figure]:
     for size in sizes:
         began = time.monotonic()
         found += driver_figures(size, turns)
-        found += plan_figures(size) if size <= MOST_PLANNED else []
+        found += plan_figures(size, turns) if size <= MOST_PLANNED else []
         if size <= MOST_TASKS:
-            found += [merge_figure(size), *coordinator_figures(size), coordinator_status_figure(size)]
+            found += [merge_figure(size, turns=turns), *coordinator_figures(size, turns)]
+            found.append(coordinator_status_figure(size, turns))
         print(f"{size:,}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     return found
 
@@ -96,7 +97,11 @@ def play(costs: Costs) -> list[dict[str, Any]]:
 
 
 def run(
-    sizes: Sequence[int], shapes: Sequence[tuple[int, int]], streams: Sequence[int], turns: int | None = None
+    sizes: Sequence[int],
+    shapes: Sequence[tuple[int, int]],
+    streams: Sequence[int],
+    turns: int | None = None,
+    seconds: int = 5,
 ) -> dict[str, Any]:
     """Measure, model and compare.
 
@@ -105,12 +110,13 @@ def run(
         shapes: the loops that are run as a whole: (queries, splits of each).
         streams: numbers of streams at the coordinator that runs on the virtual clock.
         turns: how often each part is measured; None: more often where a turn is short.
+        seconds: how long the coordinator on the virtual clock runs.
     """
     figures = measure(sizes, turns)
     costs = Costs(figures)
     groups = (("alone", lambda n: None), ("one group", lambda n: "all"), ("groups of two", lambda n: f"g{n // 2}"))
     coordinators = [
-        {"tasks": tasks, "group": name, **asdict(coordinator_shares(tasks, group))}
+        {"tasks": tasks, "group": name, **asdict(coordinator_shares(tasks, group, seconds))}
         for tasks in streams
         for name, group in groups
     ]
@@ -130,7 +136,7 @@ def run(
 
 def smoke() -> dict[str, Any]:
     """Run everything once at small sizes."""
-    return run((1_000, 1_500), [(2, 1_000)], [100], turns=1)
+    return run((1_000, 1_500), [(2, 1_000)], [100], turns=1, seconds=1)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -309,7 +309,7 @@ def loop_busy_ms(queries: int, splits: int, batches: int) -> float:
 # -- tasks of Python, and a planner
 
 
-def merge_figure(tasks: int, splits_a_task: int = 4) -> Figure:
+def merge_figure(tasks: int, splits_a_task: int = 4, turns: int | None = None) -> Figure:
     """Measure the merge of the tracks of tasks, as Spark's accumulator calls it in the driver."""
     param, rng = TrackParam(), random.Random(SEED)
     sent = []
@@ -326,7 +326,7 @@ def merge_figure(tasks: int, splits_a_task: int = 4) -> Figure:
         for each in sent:
             whole = param.addInPlace(whole, each)
 
-    return Figure("merge", tasks, statistics.median(timed(merge) for _ in range(turns_of(tasks))))
+    return Figure("merge", tasks, statistics.median(timed(merge) for _ in range(turns or turns_of(tasks))))
 
 
 class _Ticks(SimpleSource[SourceSplit]):
@@ -358,7 +358,7 @@ def _plan_into(ends: list[BatchOffset], planner: BatchPlanner[SourceSplit]) -> N
     ends.append(planner.plan(ends[-1], None))
 
 
-def plan_figures(splits: int, turns: int = 3) -> list[Figure]:
+def plan_figures(splits: int, turns: int | None = None) -> list[Figure]:
     """Measure the real planner, whose source answers at once: discovery is paid for once and left out."""
     source = _Ticks(splits)
 
@@ -383,7 +383,7 @@ def plan_figures(splits: int, turns: int = 3) -> list[Figure]:
             at = planner.plan(at, None)
             if time.monotonic() > until:
                 raise RuntimeError(f"of {splits} splits {len(at.positions)} were assigned")
-        for _ in range(turns):
+        for _ in range(turns or 3):
             source.seconds += 1
             ends = [at]
             took.append(timed(partial(_plan_into, ends, planner)))
@@ -415,8 +415,9 @@ def reply_of(task: TaskId, asked_us: int, low_us: int) -> ReplyLowWatermark:
     return ReplyLowWatermark(task.job_id, task.source_id, task.task_id, asked_us, low_us, token=f"run-{task.task_id}")
 
 
-def coordinator_figures(tasks: int, turns: int = 3) -> list[Figure]:
+def coordinator_figures(tasks: int, turns: int | None = None) -> list[Figure]:
     """Measure rounds of one source whose tasks are everywhere, a single group, and many groups of two."""
+    turns = turns or 3
     found = [_round_figure(tasks, turns)]
     for part, group, count in (("group", lambda n: "all", tasks), ("groups", lambda n: f"g{n // 2}", 2 * tasks)):
         coordinator, known = registered(count, group=group, source=lambda n: f"orders-{n}")
@@ -455,7 +456,7 @@ def _round_figure(tasks: int, turns: int) -> Figure:
     return Figure("round", tasks, statistics.median(took))
 
 
-def coordinator_status_figure(tasks: int) -> Figure:
+def coordinator_status_figure(tasks: int, turns: int | None = None) -> Figure:
     coordinator, _ = registered(tasks, source=lambda n: f"orders-{n % 100}")
-    took = [timed(lambda: coordinator.status(0, limit=10)) for _ in range(3)]
+    took = [timed(lambda: coordinator.status(0, limit=10)) for _ in range(turns or 3)]
     return Figure("coordinator_status", tasks, statistics.median(took))
