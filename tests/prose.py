@@ -11,6 +11,7 @@ full of pointers  Four words or more, and a quarter of all, stand for a thing na
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
 import tokenize
@@ -18,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from tests.test_house import nodes, parsed
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,15 +99,15 @@ def _page(path: Path) -> Iterator[tuple[int, str]]:
 
 def _module(path: Path) -> Iterator[tuple[int, str]]:
     """Each docstring of a module without its examples, each comment, and each text."""
-    tree = ast.parse(path.read_text("utf-8"))
-    yield from _texts(tree)
-    for node in ast.walk(tree):
+    source = path.read_text("utf-8")
+    yield from _texts(parsed(source))
+    for node in nodes(source):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
             lines = [line for line in text.splitlines() if not line.lstrip().startswith((">>>", "..."))]
             yield getattr(node, "lineno", 1), "\n".join(lines)
-    with path.open("rb") as source:
-        comments = [each for each in tokenize.tokenize(source.readline) if each.type == tokenize.COMMENT]
+    read = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [each for each in read if each.type == tokenize.COMMENT]
     block: list[tokenize.TokenInfo] = []
     for comment, after in pairwise([*comments, None]):
         assert comment is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import subprocess
@@ -150,9 +151,15 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+@functools.cache
+def command_line() -> Any:
+    """The command line with all its commands and options, made once."""
+    return typer.main.get_command(app)
+
+
 def unknown(words: list[str]) -> str | None:
     """Return the first word of a `lowmark` command that the command line does not know."""
-    command = typer.main.get_command(app)
+    command = command_line()
     for at, word in enumerate(words):
         inner = getattr(command, "commands", None)
         if inner is None:

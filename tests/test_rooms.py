@@ -8,12 +8,13 @@ function or for the type checker alone.
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.test_house import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("watermark", "sources", "integration")
@@ -81,7 +82,7 @@ def room_of(file: str) -> str:
 def arrows(files: Mapping[str, str]) -> Iterator[Arrow]:
     """Every import of one file by another."""
     for file, text in files.items():
-        for node in _nodes(text):
+        for node in nodes(text):
             if isinstance(node, ast.Import):
                 imported = [(alias.name, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -95,11 +96,6 @@ def arrows(files: Mapping[str, str]) -> Iterator[Arrow]:
                 target = file_of(name, files) or file_of(module, files)
                 if target is not None and target != file:
                     yield Arrow(file, node.lineno, name, target)
-
-
-@functools.cache
-def _nodes(text: str) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(ast.parse(text)))
 
 
 def file_of(module: str, files: Mapping[str, str]) -> str | None:
