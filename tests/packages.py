@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("watermark", "sources", "integration", "grafana", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
 _SDIST = "import setuptools.build_meta as b, sys; b.build_sdist(sys.argv[1])"
+_WHEEL = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -49,9 +50,11 @@ def build(folder: Path) -> tuple[Path, Path]:
             folder.mkdir(parents=True, exist_ok=True)
             sdist = folder / packed.name
             sdist.write_bytes(repacked(packed.read_bytes(), epoch))
-            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps",
-                   "--no-build-isolation", "--no-index", "--wheel-dir", str(folder), str(sdist)]  # fmt: skip
-            _run(pip, Path(scratch), environment)
+            with tarfile.open(sdist) as files:
+                files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.10.11 and older have none
+                files.extractall(scratch)
+            source = Path(scratch, packed.name.removesuffix(".tar.gz"))
+            _run([sys.executable, "-c", _WHEEL, str(folder.resolve())], source, environment)
     finally:
         os.umask(before)
     [wheel] = folder.glob("*.whl")
