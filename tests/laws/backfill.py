@@ -172,7 +172,8 @@ class Backfill:
         self.log = kind({}, searchable=random.random() < 0.95)
         self.starts: dict[str, int] = {}
         self.hidden: list[str] = []  # splits that appear later
-        for i in range(random.choice((1, 2, 3, 8, 20))):
+        self.size = random.choice((1, 2, 3, 8, 20))
+        for i in range(self.size):
             self.draw_split(f"split-{i}")
         if random.random() < 0.2:
             parent = random.choice(sorted(self.log.splits))
@@ -208,7 +209,9 @@ class Backfill:
         if self.starts[name] == 0 and self.begun_in_the_middle:
             log = LogSplit(parents=parents, step=log.step, row_bytes=log.row_bytes, counted=log.counted)
         self.log.splits[name] = log
-        most = 300 if self.budget is None or self.budget > 10 else 40
+        # A thousand batches take seconds, and meet nothing that a hundred do not.
+        tight = (self.budget or 100) <= 10 or self.byte_budget == 100
+        most = 300 if not tight else 40 if self.size < 8 else 10
         times = self.draw_times(log, min(most, random.choice((0, 1, 5, 40, 300))))
         self.write(log, times, hole=random.choice((0, 0, 0, 2)))
         if random.random() < 0.15 and not parents:
@@ -389,11 +392,11 @@ class Judge:
     def slice(self, split: SourceSplit, log: LogSplit, planned: PlannedSlice, rows: list[int]) -> None:
         name = split.split_id
         stop = self.stop_of(name)
-        self.check(planned.start == split.start and planned.start <= planned.stop <= stop, f"{name}: {planned}")
-        self.check(len(rows) <= planned.rows, f"{name}: {len(rows)} rows in {planned}")
+        self.check(planned.start == split.start and planned.start <= planned.stop <= stop, f"{name}:", planned)
+        self.check(len(rows) <= planned.rows, f"{name}: {len(rows)} rows in", planned)
         unread = len(log.read(planned.stop, self.ends[name]))
-        self.check(unread <= planned.backlog_rows, f"{name}: {unread} rows are left of {planned}")
-        self.check(planned.finished == (log.finished and planned.stop == log.end), f"{name}: finished? {planned}")
+        self.check(unread <= planned.backlog_rows, f"{name}: {unread} rows are left of", planned)
+        self.check(planned.finished == (log.finished and planned.stop == log.end), f"{name}: finished?", planned)
         self.check(name not in self.plan.without_rows or not rows, f"{name} is held, and read")
         waits = any(parent in self.ends and not self.world.done(parent) for parent in log.parents)
         self.check(not waits or not rows, f"{name} runs before its parents")
@@ -402,13 +405,15 @@ class Judge:
         good = [us for us in rows if us < YEAR_2099_US]
         self.check(
             claim_us is None or not good or min(good) >= claim_us - self.world.unruly_us,
-            f"{name}: a row is older than its claim {claim_us} by more than {self.world.unruly_us}: {planned}",
+            f"{name}: a row is older than its claim {claim_us} by more than {self.world.unruly_us}:",
+            planned,
         )
         if planned.claim_us is not None and not believed:
             later = [us for us in log.read(planned.stop, log.end) if us < YEAR_2099_US]
             self.check(
                 not later or min(later) >= planned.claim_us - self.world.unruly_us,
-                f"{name}: a false claim: {planned}",
+                f"{name}: a false claim:",
+                planned,
             )
             self.check(self.until_us is None or planned.claim_us <= self.until_us, f"{name}: beyond the guard")
             proof = self.limits.read_before_us is None or planned.claim_us <= self.limits.read_before_us
@@ -504,8 +509,10 @@ class Judge:
                     f"{split.split_id}: the slice is longer than {longest_us}",
                 )
 
-    def check(self, kept: bool, what: str) -> None:
-        self.world.check(kept, f"{what}\n{self.limits}\nT={self.plan.time_us} held={dict(self.plan.without_rows)}")
+    def check(self, kept: bool, what: str, *about: object) -> None:
+        if not kept:
+            said = " ".join(map(str, (what, *about)))
+            self.world.fail(f"{said}\n{self.limits}\nT={self.plan.time_us} held={dict(self.plan.without_rows)}")
 
 
 @dataclass
