@@ -170,7 +170,7 @@ class Job:
     def play(self) -> None:
         for _ in range(STEPS):
             self.step()
-            self.pass_time(self.random.choice((0, S, S, 3 * S, 40 * S)))
+            self.pass_time(self.random.choice((0, S, S, 3 * S, 3 * LEASE_US)))
         self.loss = 0.0
         for query in self.queries:
             query.read = len(query.rows_us)
