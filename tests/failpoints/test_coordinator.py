@@ -6,6 +6,7 @@ tasks fail with the error. No low watermark ever falls or rises too far.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -55,6 +56,7 @@ def test_without_a_fault_the_two_go_on() -> None:
     assert [lows[-1] for lows in world.heard_us.values()] == [6_000, 6_000]
 
 
+@functools.cache
 def functions_called(threads: Callable[[str], bool]) -> dict[str, int]:
     _, seen = play(None, threads)
     return {name: calls for name, calls in seen.calls.items() if name.rpartition(" ")[2] not in OF_A_PROCESS}
