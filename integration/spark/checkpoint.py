@@ -110,6 +110,9 @@ class FarewellFiles:
         planned = batches(self._store, "offsets")
         return planned[0] if planned else None
 
+    def committed(self, batch_id: int) -> bool:
+        return self._store.exists(f"commits/{batch_id}")
+
     def lost_batch(self, resumes: str, *, runs: bool, left_behind: Farewell | None) -> int | None:
         """Return the batch that was committed before a run and never reported; None if no such batch had rows.
 
@@ -124,7 +127,7 @@ class FarewellFiles:
         if not any(resumes in (offset or "") for _, offset in written.sources):
             return None  # another query of the stream
         # A batch that a restart ran again is reported; the state in its offset comes from the report before it.
-        over = planned if not runs and self._store.exists(f"commits/{planned}") else planned - 1
+        over = planned if not runs and self.committed(planned) else planned - 1
         reported = planned - 1 if left_behind is None else left_behind.batch_id
         return over if reported < over and self._went_on(reported, over) else None
 
