@@ -183,7 +183,7 @@ class SplitEnumeratorContext(Protocol[SplitT]):
 
     @property
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """By subtask."""
+        """The registered readers, by subtask."""
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
         """Send an event; the future is done when the event was handed over. Raises ValueError without such a reader."""
@@ -250,7 +250,7 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
         """Return the state for `Source.restore_enumerator`, without assigned splits."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Take an event that a reader sent."""
+        """Take an event that a reader sent. By default no event is expected, and one is an error."""
         raise NotImplementedError(
             f"{type(self).__name__} got {event!r} from reader {subtask} and handles no events. "
             "Hint: implement handle_source_event, or send none."
@@ -479,7 +479,7 @@ class SourceReaderContext(Protocol):
 
     @property
     def subtask(self) -> int:
-        """From 0."""
+        """The number of the reader, from 0."""
 
     @property
     def metric_group(self) -> MetricGroup:
@@ -523,7 +523,7 @@ class SourceReader(ABC, Generic[SplitT]):
         """Note that the checkpoint was committed."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """Take an event that the enumerator sent."""
+        """Take an event that the enumerator sent. By default no event is expected, and one is an error."""
         raise NotImplementedError(f"{type(self).__name__} got {event!r} and handles no events.")
 
     @abstractmethod

@@ -153,7 +153,7 @@ class BatchPlanned:
     in force one batch later. The measurements of the batch come afterwards, as ``BatchReported``.
 
     Attributes:
-        planned_at_us: likewise.
+        planned_at_us: when the batch was planned, as in ``BatchReported``.
         watermarks_us: a watermark for each split whose next row is known to be later, bound already taken off.
             An unknown split is thereby discovered. A claim that lies beyond the future guard at ``planned_at_us``
             moves no watermark; the times of the rows do, once the rows are read.
