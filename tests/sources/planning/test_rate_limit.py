@@ -91,6 +91,7 @@ def test_the_first_minute_is_within_three_percent_at_any_trigger(trigger_ms: int
 
 
 @given(step=st.integers(1, 5_000), rate=st.floats(1, 2_000), trigger_us=st.integers(100_000, 2 * SECOND))
+@example(step=4_434, rate=1_209.0, trigger_us=1_834_161)  # the second batch has a single row, and takes a whole step
 @settings(deadline=None, max_examples=50)
 def test_a_batch_that_takes_a_whole_step_of_its_source_is_waited_for(step: int, rate: float, trigger_us: int) -> None:
     reading = Reading(rate)
@@ -98,7 +99,8 @@ def test_a_batch_that_takes_a_whole_step_of_its_source_is_waited_for(step: int, 
         reading.batch(at_us, step=step)
 
     slack = max(reading.taken) + rate * max(1, trigger_us / SECOND)
-    assert reading.most_above_rate(10 * SECOND) <= max(reading.granted) + step
+    first_interval = rate * trigger_us / SECOND  # its tokens count as the first batch's own
+    assert reading.most_above_rate(10 * SECOND) <= max(*reading.granted, first_interval) + step
     assert abs(sum(reading.taken) - rate * 180) <= slack
 
 
