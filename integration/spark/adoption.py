@@ -294,7 +294,10 @@ class _Checkpoint:
         return entries
 
     def _stands(self, number: int, last: Change) -> bool:
-        """Whether the entries are those of the last change, finished or not; otherwise a query went on from it."""
+        """Whether the entries are those of the last change, finished or not; otherwise a query went on from it.
+
+        Raises `AdoptionRefused` if a query went on in the middle of the change.
+        """
         now = {entry.name: self._store.read(f"offsets/{entry.name}") or "" for entry in last.entries}
         newest, changed = batches(self._store, "offsets")[:2], [int(entry.name) for entry in last.entries]
         if newest[:1] == changed[:1]:

@@ -31,16 +31,19 @@ _OURS = "lowmark_"
 
 
 def let_it_end(spark: SparkSession, query: JavaObject, streams: Sequence[str], tell: HearOfEnding) -> None:
-    """Make `Trigger.AvailableNow` work for a query that starts on wrapped or read streams, in Spark's thread for it."""
+    """Make `Trigger.AvailableNow` work for a query that starts on wrapped or read streams, and warn of `Trigger.Once`.
+
+    Called in the thread in which Spark starts the query.
+    """
     execution = query.streamingQuery()
     trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
-    if trigger == "OneTimeTrigger" and streams:
+    if trigger == "OneTimeTrigger":
         log.warning(
             "query %s: Trigger.Once runs one batch, and a low watermark is in force two batches after its rows, so "
             "windows that these rows close come out two runs later. Hint: use availableNow=True.",
             query.id().toString(),
         )
-    if PASSES_LIMITS or trigger != "AvailableNowTrigger" or not streams:
+    if PASSES_LIMITS or trigger != "AvailableNowTrigger":
         return
     try:
         _keep_going(spark, execution)

@@ -38,7 +38,7 @@ class Beside:
 
     @property
     def read_again(self) -> int:
-        """Number of records that both queries read."""
+        """Number of offsets that both queries read."""
         old = [(topic, partition, at) for topic, known in self.stopped.items() for partition, at in known.items()]
         return sum(at - self.starting[topic][partition] for topic, partition, at in old)
 

@@ -107,9 +107,8 @@ class ClassicSession:
                 return  # it has ended already
             known = RunningQuery.of(spark, query)
             keep(known)
-            streams = known.streams()
-            let_it_end(spark, query, streams, ending)
-            if streams:
+            if streams := known.streams():
+                let_it_end(spark, query, streams, ending)
                 handover.take_over_state(query, known.farewells)
             else:
                 handover.warn_of_forgotten_heartbeat(query, known.farewells)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .progress import Progress
 
 GOT = "a Spark Connect session, whose driver is another process"
-_REMEMBERED = 100
+_REMEMBERED = 100  # farewells of this process
 
 
 class ClientCheckpoint:

@@ -87,6 +87,8 @@ class Completion:
 def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: bool) -> int | None:
     """Return how far a committed batch makes the sink complete, microseconds; None: nothing is sure.
 
+    `low_us` is the low watermark in the batch's heartbeat, `in_force_us` the watermark that Spark used in the batch.
+
     >>> complete_until(20, 10, with_state=False), complete_until(20, 10, with_state=True)
     (20, 10)
     >>> complete_until(20, 0, with_state=True)

@@ -105,7 +105,7 @@ class ConnectQuery:
         return found
 
     def _placed(self) -> dict[int, list[int]] | None:
-        """None: the plan is unknown or does not fit the progress."""
+        """The sources of each heartbeat by the plan; None: the plan is unknown or does not fit the progress."""
         newest = self.newest()
         found, number = plan_text.stream_sources(self._plan)
         if newest is None or number != len(newest.sources):

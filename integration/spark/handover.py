@@ -22,7 +22,7 @@ _CHECK = "spark.sql.streaming.stateStore.stateSchemaCheck"
 
 
 def take_over_state(query: JavaObject, files: FarewellFiles) -> None:
-    """Switch off the comparison of state schemas for a wrapped join that starts on an adopted checkpoint.
+    """Switch off the comparison of state schemas if a query with a heartbeat joins streams on an adopted checkpoint.
 
     A checkpoint records which columns of the state may be null, and Spark refuses a query in which more columns may be
     null. In a native join the event time is never null, because the join puts `ts IS NOT NULL` above the watermark. In
@@ -40,7 +40,7 @@ def take_over_state(query: JavaObject, files: FarewellFiles) -> None:
 
 
 def warn_of_forgotten_heartbeat(query: JavaObject, files: FarewellFiles) -> None:
-    """Warn if a query without a heartbeat starts on a wrapped query's checkpoint, which Spark may accept.
+    """Warn that a query, which has no heartbeat, starts on a wrapped query's checkpoint, which Spark may accept.
 
     Version 1 of the offset log has a line for each source, and Spark refuses another number of sources;
     `driver/failures.py` explains this. Version 2 has ids, and Spark ignores the line of the missing heartbeat. The

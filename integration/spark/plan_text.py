@@ -89,8 +89,7 @@ def _kafka_columns(plan: Sequence[Node]) -> frozenset[str]:
 def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
     r"""Return what `logical_plan.stream_sources` does, and the number of sources, heartbeats included.
 
-    Args:
-        plan: of a running query's batch.
+    The plan is that of a running query's batch. A source is a leaf with a text of its own, however often it is used.
 
     >>> lines = ["Write", "+- ~Union false, false", "   :- ~Project [a#1]", "   :  +- Relation [a#1] json"]
     >>> lines += ["   +- ~Project [a#2]", "      +- ~LocalRelation <empty>, [lowmark_time#3, lowmark_heartbeat#4]"]

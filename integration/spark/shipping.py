@@ -162,7 +162,7 @@ def lend(source: Path, into: Path) -> None:
 def package(target: Path, archive_name: str = _ARCHIVE) -> Path:
     """Write the pure packages into a zip file, which will find the archive beside itself, and return its path."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        own = importlib.resources.files("lowmark").joinpath("__init__.py").read_text(encoding="utf-8")
+        own = Path(str(importlib.resources.files("lowmark")), "__init__.py").read_text(encoding="utf-8")
         archive.writestr("lowmark/__init__.py", own + _ON_EXECUTORS.format(archive=archive_name))
         for name in _PACKAGES:
             folder = Path(str(importlib.resources.files(name)))

@@ -112,7 +112,8 @@ class WebHdfsStore:
             with refused:
                 told = refused.read(1 << 20)
             try:
-                fault = msgspec.json.decode(told, type=dict[str, _Fault])["RemoteException"]
+                given = msgspec.json.decode(told, type=dict[str, msgspec.Raw])["RemoteException"]
+                fault = msgspec.json.decode(given, type=_Fault)
             except (msgspec.DecodeError, KeyError):
                 raise refused from None
             if fault.exception == "FileNotFoundException":

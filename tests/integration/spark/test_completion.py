@@ -176,8 +176,9 @@ def test_a_checkpoint_of_another_kind_is_refused_in_words(
 
 
 def refused(exception: str, message: str) -> bytes:
-    """An answer of WebHDFS."""
-    return json.dumps({"RemoteException": {"exception": exception, "javaClassName": "x", "message": message}}).encode()
+    """An answer of WebHDFS, to which a gateway has added its status."""
+    fault = {"exception": exception, "javaClassName": "x", "message": message}
+    return json.dumps({"RemoteException": fault, "status": 404}).encode()
 
 
 def test_a_place_that_does_not_answer_is_told() -> None:

@@ -58,6 +58,21 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
     assert ran.stdout.startswith(str(archive))
 
 
+def test_a_driver_that_has_lowmark_from_a_zip_ships_nothing_rather_than_an_empty_package(tmp_path: Path) -> None:
+    archive = package(tmp_path / "lowmark.zip")
+    code = (
+        "import sys, pathlib; sys.path += sys.argv[1:]\n"
+        "from lowmark.integration.spark.shipping import package\n"
+        "package(pathlib.Path(sys.argv[1]).with_name('again.zip'))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(archive), *site_packages()], capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 1
+    assert "NotADirectoryError" in ran.stderr
+
+
 def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path) -> None:
     """With only pyspark, pyarrow and numpy: lowmark/__init__.py in the zip file puts the archive on the path."""
     archive = package(tmp_path / "lowmark.zip")
