@@ -47,6 +47,10 @@ class Seen:
     behind: int = 0  # the position after the record
 
 
+class IteratorsExpired(KinesisUnavailable):
+    """Iterators of a shard had expired as soon as they were made."""
+
+
 @dataclass(slots=True)
 class Reading:
     """Reads on from a place in a shard, page after page, with a new iterator after an expired one."""
@@ -71,7 +75,7 @@ class Reading:
             if page.records:
                 self.place = after(int(page.records[-1]["SequenceNumber"]))
             return page
-        raise KinesisUnavailable(
+        raise IteratorsExpired(
             client.settings.place, f"read {split.split_id}", 0.0, f"{EXPIRIES} iterators in a row had expired at once"
         )
 

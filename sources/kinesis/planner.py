@@ -117,13 +117,16 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             for split in splits
         }
         self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
+        silent: dict[str, KinesisUnavailable] = {}
         for name, look in looks.items():
-            if name in self._asking:
+            if name in self._asking:  # even if its thread ends now: the shard has no end in this plan
                 hangs = KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes")
-                self._failures.setdefault(name, hangs)
-            else:
-                look.result()
-        return {name: self._failures[name] for name in looks if name in self._failures}
+                silent[name] = self._failures.get(name) or hangs
+                continue
+            look.result()
+            if (failed := self._failures.get(name)) is not None:
+                silent[name] = failed
+        return silent
 
     def _wait_for(self, looks: Mapping[str, Future[None]]) -> None:
         """Wait until looks have ended, except looks without answers. A look in the queue is waiting, not silent."""

@@ -21,7 +21,7 @@ from .aggregated import MalformedPacket
 from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .columns import KinesisColumns
 from .errors import KinesisStreamReplaced
-from .look import Reading, from_time
+from .look import IteratorsExpired, Reading, from_time
 from .split import DataLoss, KinesisSplit, at
 
 MOST_RECORDS = 10_000
@@ -111,6 +111,8 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         split, limit = each.split, min(max(FEW_RECORDS, each.left + each.left // 8), self._most_records)
         try:
             page = each.reading.page(self._client, limit)
+        except IteratorsExpired:
+            return Fetched()  # asked again; `CheckedReader` ends a slice that brings nothing for too long
         except ShardGone as gone:
             self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
             return self._finish(each, [])
