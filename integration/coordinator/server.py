@@ -176,7 +176,7 @@ class CoordinatorServer:
         self._durable = coordinator.epoch
         self._most_unwritten = _UNWRITTEN
         self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has their cause
-        self._written: asyncio.Future[None] = self._loop.create_future()  # done after the next write
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and a future for its write
         self._writing: asyncio.Task[None] | None = None
         self._rows_at = 0.0  # earliest time of the next write, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
@@ -208,8 +208,10 @@ class CoordinatorServer:
         watcher, epoch = self._watchers.get(said.application), state.epoch
         # A reply may be lost, because a task that is asked again replies again. Coming and going are said only once.
         once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
-        while once and epoch > before and epoch > self._durable:
-            await asyncio.shield(self._written)  # because others wait for it, too
+        if once and epoch > before and epoch > self._durable:
+            safe = self._loop.create_future()
+            self._waiting.append((epoch, safe))
+            await safe
         if self._durable < state.epoch:
             return SayAnswer(answers)  # news is not in the journal yet; the watch tells it in a moment
         return SayAnswer([self._with_news(*each, watcher) for each in zip(said.statements, answers, strict=True)])
@@ -314,14 +316,14 @@ class CoordinatorServer:
     def _drop(self) -> None:
         """Forget the state's effects and all calls. A write under way goes on, but nobody waits for it."""
         self._hang_up()
-        self._unwritten = []
+        self._unwritten, self._waiting, waiting = [], [], self._waiting
         self._untold.clear()
         self._questions.clear()
         self._watchers.clear()
         self._watcher_of.clear()
         self._timer = self._telling = self._asking = None
-        self._written.cancel()
-        self._written = self._loop.create_future()
+        for _, safe in waiting:
+            safe.cancel()
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
         self._writing = None
@@ -411,7 +413,8 @@ class CoordinatorServer:
         """Make `serve` raise this error, to end the process; a new process begins from the journal."""
         if not self.failed.done():
             self.failed.set_exception(failed)
-        self._written.cancel()
+        for _, safe in self._waiting:
+            safe.cancel()
 
     async def _keep(self, rows: ChangedRows) -> None:
         """Write, with retries for a while if there is no room; meanwhile nobody hears any news."""
@@ -456,9 +459,12 @@ class CoordinatorServer:
         self._untold += effects
         if self._telling is None:
             self._tell_some()
-        if not self._written.done():  # otherwise the server has failed
-            self._written.set_result(None)
-            self._written = self._loop.create_future()
+        waiting, self._waiting = self._waiting, []
+        for epoch, safe in waiting:
+            if epoch > self._durable:
+                self._waiting.append((epoch, safe))
+            elif not safe.done():
+                safe.set_result(None)
 
     def _tell_some(self) -> None:
         """Tell some effects, let the loop do other work, tell the rest, and then begin to ask."""

@@ -204,6 +204,28 @@ def test_a_write_that_was_under_way_is_of_a_sound_state_and_is_waited_for(
     journal.close()
 
 
+def test_a_call_whose_write_is_over_is_answered_though_the_state_is_dropped_in_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the writes of a later state answer it: a `lowmark forget` hangs, or reports what never happened."""
+    journal = SlowJournal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        written = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
+        await until(journal.begun)
+        waiting = asyncio.ensure_future(scene.say("b", TaskRegistered(who(1), "r")))
+        for _ in range(2):
+            await a_turn()
+        monkeypatch.setattr(LowWatermarkCoordinator, "encode", once(KeyError("x"), LowWatermarkCoordinator.encode))
+        journal.go.release()
+        assert await written == [Taken()]
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    play(script, journal)
+    journal.close()
+
+
 def test_rows_that_were_taken_and_not_written_are_dropped_with_their_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
