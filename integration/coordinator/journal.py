@@ -217,7 +217,7 @@ class Journal:
     def _refused(self, failed: Exception) -> JournalRefused:
         if not isinstance(failed, OSError | sqlite3.OperationalError):  # SQLite found no database, or a damaged one
             return self.damaged(str(failed))
-        if "locked" in str(failed):
+        if isinstance(failed, sqlite3.Error) and "locked" in str(failed):
             return JournalRefused(
                 str(self.path),
                 "another coordinator writes it",

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import versions
-from lowmark.integration.transport.accumulated import TrackedMeasure, TrackParam
+from lowmark.integration.transport.accumulated import TrackParam
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, ReaderMeasure, RecordedMeasure
+from lowmark.integration.transport.recorder import (
+    SPLIT_TYPE,
+    AccumulatorRecorder,
+    ReaderMeasure,
+    ReadersMeasure,
+    RecordedMeasure,
+)
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import Source
 from lowmark.sources.planning.options import PlanOptions
@@ -156,7 +162,7 @@ def read(
         measure = RecordedMeasure(accumulator)
     else:
         df, rows = _measured(df, stream_id, name, key, time, strategy, max_splits, detail=False, names=False)
-        measure = ReaderMeasure(rows, TrackedMeasure(accumulator))
+        measure = ReaderMeasure(rows, ReadersMeasure(accumulator))
     stream = Stream(
         name=name,
         stream_id=stream_id,

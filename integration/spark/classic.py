@@ -80,8 +80,12 @@ class ClassicSession:
     def require_driver(self, action: str) -> None:
         pass
 
-    def check_workers(self, strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> None:
-        workers.check(self.spark, workers.needed(strategy, source))
+    def check_workers(
+        self,
+        strategy: WatermarkStrategy,  # noqa: ARG002  # its code comes with the task
+        source: Source[Any, Any] | None = None,
+    ) -> None:
+        workers.check(self.spark, workers.needed(source))
 
     def input_plan(self, df: DataFrame) -> InputPlan:
         return logical_plan.input_plan(df._jdf.queryExecution().analyzed())

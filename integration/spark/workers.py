@@ -26,7 +26,6 @@ from lowmark.integration.errors import WorkersUnfit
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
-    from lowmark.watermark import WatermarkStrategy
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -34,8 +33,7 @@ log = logging.getLogger("lowmark")
 
 _OWN = "lowmark"
 _ALWAYS = dict.fromkeys(("pyarrow", "numpy", "lowmark.integration.transport.heartbeat"), _OWN)
-_TO_MEASURE = dict.fromkeys(("mmh3", "xxhash"), _OWN)
-_TO_READ = dict.fromkeys(("msgspec",), _OWN)
+_TO_READ = dict.fromkeys(("mmh3", "xxhash", "msgspec"), _OWN)
 _TO_ASK = dict.fromkeys(("msgspec", "grpc"), _OWN)  # the readers on the driver's host ask the service
 _SECONDS = 60.0
 _ATTEMPTS = 5
@@ -62,12 +60,11 @@ _checked: set[tuple[str, str, str]] = set()  # (application, Python, module)
 _checking = threading.Lock()
 
 
-def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> dict[str, str]:
+def needed(source: Source[Any, Any] | None = None) -> dict[str, str]:
     """Return the modules that workers import for a wrapped or read stream -> the name of the code that imports them."""
     if source is None:
-        measures = strategy.runs_python and strategy.generator is not None
-        return {**_ALWAYS, **_TO_MEASURE} if measures else dict(_ALWAYS)
-    own = {**_ALWAYS, **_TO_MEASURE, **_TO_READ}
+        return dict(_ALWAYS)
+    own = {**_ALWAYS, **_TO_READ}
     return {**dict.fromkeys(source.requires, type(source).__name__), **own}
 
 

@@ -8,6 +8,7 @@ of another partition, and moves to cells of its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -92,8 +93,8 @@ class _Dropped(TrackParam):
 
 
 @dataclass(frozen=True, slots=True)
-class TrackedMeasure:
-    """Measures what tasks add to an accumulator: here, what readers of a source of ours count and send."""
+class TrackedMeasure(ABC):
+    """Measures what tasks add to an accumulator."""
 
     tracks: Accumulator[Tracks]
 
@@ -110,8 +111,9 @@ class TrackedMeasure:
         track = self._take(query_id, batch_id)
         return None if track is None else self._measured(track, strategy, batch_id)
 
-    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:  # noqa: ARG002
-        return Measured(counted=added_up(track.counted.values()), events=track.all_events())
+    @abstractmethod
+    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:
+        """Return the measurements of a batch with a track."""
 
     def _take(self, query_id: str, batch_id: int) -> BatchTrack | None:
         """Return the track of a batch, None without one, and drop the tracks of older batches, which are not needed."""

@@ -58,7 +58,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     polled_until_us: int | None = None  # monotonic time of the newest poll at which no source had new data
     available_now: bool = False  # the query ends when no source has new data, so the reader does not ask a second time
     split: str | None = None
-    looks: bool = False  # asks only whether the query can begin; there is no token yet, and all other fields are empty
+    looks: bool = False  # asks only whether the query can begin; there is no token yet, and no other field counts
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -92,7 +92,7 @@ class HeartbeatOffset:
     token: str | None = None  # of the reader process that wrote the offset; None in the very first offset of a query
     epoch: int = 0
     state: str = ""  # of the watermarks, base64; empty in the very first offset
-    split: str | None = None  # that tell its splits; None in the very first offset, and of a source of ours
+    split: str | None = None  # columns that tell its splits; None in the very first offset, and of a source of ours
     client_silent_since: str | None = None  # last sign, in UTC, of a client of Spark Connect that seems gone
 
     def to_json(self) -> dict[str, Any]:

@@ -18,9 +18,10 @@ import base64
 import datetime as dt
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -94,7 +95,7 @@ class _Reduction:
     def __init__(self, job: BatchMap, *, cell: int) -> None:
         self._job, self._cell = job, cell
         guard_us = job.strategy.future_guard_us
-        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._future_limit_us = None if guard_us is None else min(MOST_US, time.time_ns() // 1_000 + guard_us)
         self._generators = Generators(job.strategy)
         self._counts = BatchCounts()
         self._groups: list[pa.Table] = []
@@ -196,14 +197,14 @@ class MappedMeasure(TrackedMeasure):
 
     def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:
         names: dict[int, str] = {}
-        marks = self._by_id(track.tracker.marks(), names)
-        future = self._by_id(track.tracker.future_marks(), names)
+        marks = self._by_id(track.tracker.marks(), names, SplitMark.added)
+        future = self._by_id(track.tracker.future_marks(), names, SplitMark.added)
         late_rows = track.late_rows()
         if len(marks) > self.max_splits:
             raise TooManySplits(self.stream, batch_id, len(marks), self.max_splits)
         watermarks_us: Mapping[SplitId, int]
         if strategy.generator is not None:
-            emitted = self._by_id(track.watermarks_us, names)
+            emitted = self._by_id(track.watermarks_us, names, max)
             watermarks_us = {split: us // MILLISECOND_US * MILLISECOND_US for split, us in emitted.items()}
         else:
             ids = np.fromiter(marks.keys(), np.uint64, len(marks))
@@ -217,17 +218,23 @@ class MappedMeasure(TrackedMeasure):
             names,
             newest_us=track.tracker.newest_us(),
             future_rows={split: mark.rows for split, mark in future.items()},
-            late_rows=None if late_rows is None else self._by_id(late_rows, names),
+            late_rows=None if late_rows is None else self._by_id(late_rows, names, add),
         )
 
-    def _by_id(self, by_text: Mapping[SplitId, Value], names: dict[int, str]) -> dict[SplitId, Value]:
-        """Give the splits their ids, and add their names; values that no row can have are no split."""
+    def _by_id(
+        self, by_text: Mapping[SplitId, Value], names: dict[int, str], merged: Callable[[Value, Value], Value]
+    ) -> dict[SplitId, Value]:
+        """Give the splits their ids, and add their names; values that no row can have are no split.
+
+        Spark's hash passes over nulls, so ("x", null) and (null, "x") are one split, whose values are merged.
+        """
         by_id: dict[SplitId, Value] = {}
         for text, value in by_text.items():
             assert isinstance(text, str), "tasks name splits by their values"
             split, name = self._split(text)
             if split is not None:
-                by_id[split], names[split] = value, name
+                by_id[split] = merged(by_id[split], value) if split in by_id else value
+                names[split] = name
         return by_id
 
     def _split(self, text: str) -> tuple[int | None, str]:

@@ -336,3 +336,9 @@ def test_the_default_one_is_named_after_the_address(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", "/me")
     assert default_journal("host:7") == Path("/me/.local/state/lowmark/host%3A7.journal")
     assert len(os.fsencode(default_journal(f"unix:{'/long' * 100}").name)) < 255
+
+
+def test_a_place_whose_name_has_the_word_locked_is_not_taken_for_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "locked").touch()
+    with pytest.raises(JournalRefused, match="it cannot be used"):
+        Journal(tmp_path / "locked/journal")

@@ -22,7 +22,7 @@ from lowmark.integration.page.picture import Picture
 from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.accumulated import BatchTrack, TrackedMeasure, TrackParam
+from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
 from lowmark.integration.transport.driver_rpc import (
     GUIDE,
     HEARTBEAT,
@@ -37,7 +37,13 @@ from lowmark.integration.transport.driver_rpc import (
 )
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, ReaderMeasure, RecordedMeasure
+from lowmark.integration.transport.recorder import (
+    SPLIT_TYPE,
+    AccumulatorRecorder,
+    ReaderMeasure,
+    ReadersMeasure,
+    RecordedMeasure,
+)
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
@@ -246,7 +252,7 @@ def test_what_readers_count_and_send_is_added_where_others_measure_the_rows(monk
     )
     task.end()
     rows: Any = SimpleNamespace(report=lambda *asked: Measured(rows={7: 2}), forget=lambda *asked: None)
-    measure = ReaderMeasure(rows, TrackedMeasure(accumulated(tracks)))
+    measure = ReaderMeasure(rows, ReadersMeasure(accumulated(tracks)))
     found = measure.report("q", 0, {}, STRATEGY)
     assert found == Measured(rows={7: 2}, counted={"data_losses": 1, "lost_offsets": 5}, events=((3, 1, b"gap"),))
     measure.forget("q", 0)

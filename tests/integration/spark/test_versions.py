@@ -367,6 +367,28 @@ def test_more_splits_than_declared_end_the_query() -> None:
         measured(reduced([("orders", n, 1_000) for n in range(17)]))
 
 
+@pytest.mark.parametrize("strategy", [
+    WatermarkStrategy.for_monotonous_timestamps().with_future_guard("106751991 days"),  # the largest that is a guard
+    WatermarkStrategy.for_generator(lambda: BoundedOutOfOrderness(0)),
+])  # fmt: skip
+def test_values_to_which_spark_gives_one_id_are_one_split_as_in_the_jvm(strategy: WatermarkStrategy) -> None:
+    """Spark's hash passes over nulls: the last of the values was the whole split."""
+    import pyarrow as pa
+
+    nobody: Any = None  # nothing is sent
+    key, accumulator = SplitKey(("a", "b"), ("string", "string")), _Accumulator()
+    task = _Reduction(BatchMap("orders", key.columns, key.integral, "ts", strategy, nobody), cell=0)
+    columns: list[Any] = [pa.array(["x", None]), pa.array([None, "x"]), pa.array([9_000, 5_000], pa.timestamp("us"))]
+    task.see(pa.record_batch(columns, names=["a", "b", "ts"]))
+    TrackParam().addInPlace(accumulator.value, {("query", 7): task.track(attempt=0)})
+    made: Any = MappedMeasure(accumulator, "orders", key, 16, detail=True)  # type: ignore[arg-type]
+
+    found, split = made.report("query", 7, {}, strategy), key.split_id(("x", None))
+    assert split == key.split_id((None, "x"))
+    assert dict(found.watermarks_us) == {split: 8_000}
+    assert (found.first_us, found.rows) == ({split: 5_000}, {split: 2})
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

@@ -75,18 +75,15 @@ def test_an_application_without_an_activated_environment_just_works_and_another_
 def test_what_a_stream_needs() -> None:
     kafka = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"])
     always = dict.fromkeys(("pyarrow", "numpy", "lowmark.integration.transport.heartbeat"), "lowmark")
-    measure = dict.fromkeys(("mmh3", "xxhash"), "lowmark")
-    read = always | measure | {"msgspec": "lowmark"}
+    read = always | dict.fromkeys(("mmh3", "xxhash", "msgspec"), "lowmark")
 
-    assert workers.needed(IN_ORDER) == always
-    assert workers.needed(IN_ORDER.with_timestamp_assigner(lambda *_: 0)) == always
-    assert workers.needed(WatermarkStrategy.for_generator(Punctuated)) == always | measure
-    assert workers.needed(IN_ORDER, LogSource(Path())) == read
-    assert workers.needed(IN_ORDER, kafka) == read | {"confluent_kafka": "KafkaSource"}
+    assert workers.needed() == always
+    assert workers.needed(LogSource(Path())) == read
+    assert workers.needed(kafka) == read | {"confluent_kafka": "KafkaSource"}
     pravega = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"])
-    assert workers.needed(IN_ORDER, pravega) == read | {"jpype": "PravegaSource"}
+    assert workers.needed(pravega) == read | {"jpype": "PravegaSource"}
     kinesis = KinesisSource(streams=["orders"], region="eu-central-1")
-    assert workers.needed(IN_ORDER, kinesis) == read | {"boto3": "KinesisSource"}
+    assert workers.needed(kinesis) == read | {"boto3": "KinesisSource"}
 
 
 class Abroad(LogSource):
