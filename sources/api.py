@@ -195,7 +195,10 @@ class SplitEnumeratorContext(Protocol[SplitT]):
         """
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it is finished with its last split. Raises ValueError without such a reader."""
+        """Tell a reader that it gets no more splits: it finishes with its last one.
+
+        Raises ValueError without such a reader.
+        """
 
     def call_async(
         self,
@@ -369,7 +372,8 @@ class SplitPlanner(ABC, Generic[SplitT]):
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
         """Note that a batch was committed: rows before the `start` of these unfinished splits are not read again.
 
-        For systems that keep unread rows. A batch may be told twice, or never.
+        For systems that keep unread rows. A batch may be told twice, or never. Enumerators and readers have a method of
+        this name, too, which gets the id of the checkpoint.
         """
 
     def metric_values(self) -> Mapping[str, float]:
@@ -377,7 +381,10 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return {}
 
     def trouble(self) -> str | None:
-        """Say, without secrets, which splits the last `latest` left out, since when and why; None: no split."""
+        """Say which splits the last `latest` left out, since when and why; None: no split.
+
+        The status of the stream shows the text, so it has no secrets.
+        """
         return None
 
     def close(self) -> None:
@@ -396,6 +403,9 @@ class Fetching:
             rows come in the order of the slices in any case.
         splits_at_once: how many slices a split reader has at once; None: all slices.
         ahead_bytes: the largest size that a task reads ahead, beside one fetch, bytes.
+
+    Raises:
+        ValueError: a number is too small.
 
     >>> Fetching.side_by_side(8)
     Fetching(threads=8, splits_at_once=1, ahead_bytes=67108864)
@@ -449,7 +459,10 @@ class SplitReader(ABC, Generic[SplitT]):
         """Make a blocking `fetch` return soon, with the rows that it has. Called from another thread."""
 
     def metric_values(self) -> Mapping[str, float]:
-        """Return the reader's counts by name, once, after its last fetch: they add to the planner's of these names."""
+        """Return the reader's counts by name. Called once, after its last fetch.
+
+        The counts of all readers are added to the planner's counts of the same names.
+        """
         return {}
 
     def close(self) -> None:

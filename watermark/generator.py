@@ -53,6 +53,9 @@ class WatermarkGenerator(Protocol):
 class BoundedOutOfOrderness:
     """The largest event time so far, less a bound, less 1 ms. Emits nothing before the first row.
 
+    Args:
+        bound_us: how late a row may be, microseconds, 0 or more.
+
     Raises:
         ValueError: the bound is negative.
     """

@@ -109,9 +109,14 @@ class ReplyLowWatermark(_RoundMessage):
 
 @dataclass(frozen=True, slots=True)
 class NotifyNewLowWatermark(_RoundMessage):
-    """The low watermark of the stream rose."""
+    """The low watermark of the stream rose.
 
-    new_low_watermark: int  # larger than in every earlier message
+    Attributes:
+        timestamp: when, microseconds since the epoch.
+        new_low_watermark: microseconds of event time; larger than in every earlier message.
+    """
+
+    new_low_watermark: int
 
 
 # -- tasks come and go

@@ -66,9 +66,9 @@ class AlignmentParams:
 class AdaptiveBound:
     """See `WatermarkStrategy.for_adaptive_out_of_orderness`."""
 
-    coverage: float
-    at_least_us: int
-    at_most_us: int
+    coverage: float  # of the rows that are not late: more than 0, less than 1
+    at_least_us: int  # of the bound; whole milliseconds
+    at_most_us: int  # likewise, at least `at_least_us`
 
     def __post_init__(self) -> None:
         given: object = self.coverage  # callers may ignore the types
@@ -351,7 +351,10 @@ class WatermarkStrategy:
         off, and a split that never spoke stops the low watermark.
 
         Args:
-            share: more than 0, at most 1; 1 leaves no idle split out. Only with the ``with_all_idle`` of "hold".
+            share: more than 0, at most 1; 1 leaves no idle split out.
+
+        Raises:
+            InvalidStrategy: another share, or another ``with_all_idle`` than "hold".
 
         Source: Samza's ``WatermarkStates``.
         """
@@ -367,6 +370,9 @@ class WatermarkStrategy:
         Args:
             percentile: in per cent, more than 1, at most 100, which is the true minimum; 0.99 is refused, because it
                 would pass nearly all splits.
+
+        Raises:
+            InvalidStrategy: another percentile.
 
         Source: MillWheel (VLDB 2013), section 7.2, the 99 % low watermark.
         """
@@ -398,6 +404,7 @@ class WatermarkStrategy:
         return -(-bound_us // MILLISECOND_US)
 
     def create_generator(self) -> WatermarkGenerator:
+        """Make the generator of one split and batch: the user's, or one with the strategy's bound."""
         return BoundedOutOfOrderness(self.out_of_orderness_us) if self.generator is None else self.generator()
 
     def watermark_of_max(self, max_us: int) -> int:
@@ -419,6 +426,8 @@ class WatermarkStrategy:
 
     def first_time_beyond(self, watermark_us: int) -> int:
         """The first event time whose watermark is beyond ``watermark_us``: the inverse of ``watermark_of_max``.
+
+        A split that may get as far as that watermark reads the rows before this time.
 
         >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").first_time_beyond(49_999_000)
         60001000

@@ -48,6 +48,7 @@ class ReaderGateway(Protocol[SplitT_contra]):
         """Go back with the enumerator to this checkpoint; None: to the beginning.
 
         Forget splits assigned, ends signalled and events sent since its `checkpointed`, because they will come again.
+        The readers stay registered, and the coordinator repeats the messages that they sent since.
         """
 
 

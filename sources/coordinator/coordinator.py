@@ -138,7 +138,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- readers
 
     def register_reader(self, subtask: int, location: str = "") -> None:
-        """Register a reader by its number, from 0, and its host. Does nothing if it is registered already."""
+        """Register a reader by its number, from 0, and its host. Does nothing if it is registered already.
+
+        Raises ValueError if there is no reader of that number.
+        """
         if not 0 <= subtask < self._num_subtasks:
             raise ValueError(
                 f"source {self._name!r}: reader {subtask} cannot register, expected 0 to {self._num_subtasks - 1}"

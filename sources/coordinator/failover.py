@@ -37,6 +37,11 @@ class FailoverPolicy:
         reset_after: the time without a failure after which pauses begin with `backoff` again; longer than
             `max_backoff`.
 
+    Raises:
+        InvalidStrategy: `most` is negative, or `max_backoff` is shorter than `backoff`, or `reset_after` is not
+            longer than `max_backoff`.
+        InvalidDuration: one of the other values is no duration.
+
     Source: Flink's failure-rate and exponential-delay restart strategies.
 
     >>> failover = Failover(FailoverPolicy(most=2))

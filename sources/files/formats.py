@@ -42,7 +42,7 @@ class FileIndex:
     """The rows, sizes and event times of a file's steps; arrays of int64."""
 
     rows: _Integers  # before each step and, last, in the file; shape (steps + 1,)
-    size_bytes: _Integers  # likewise
+    size_bytes: _Integers  # before each step and, last, in the file; shape (steps + 1,)
     latest_us: _Integers  # largest event time of each step, `_NEVER` without one; shape (steps,)
     earliest_us: _Integers  # smallest event time of each step, `_NO_TIME` without one; shape (steps,)
 

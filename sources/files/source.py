@@ -71,10 +71,15 @@ OnTrouble = Literal["error", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSplit(SourceSplit):
-    """A file as it was found."""
+    """A file as it was found.
+
+    Attributes:
+        size_bytes: its size.
+        modified_us: when it was last modified, microseconds since the epoch.
+    """
 
     size_bytes: int = 0
-    modified_us: int = 0  # since the epoch
+    modified_us: int = 0
 
 
 def _clock_us() -> int:

@@ -54,22 +54,44 @@ class InvalidScript(LowmarkError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SplitScript:
-    """The script of one split. Times are microseconds."""
+    """The script of one split.
+
+    Attributes:
+        name: name of the split.
+        rows_per_tick: rows it delivers in a tick, 1 or more.
+        behind_us: how much older its event times are than the stream's, microseconds, a whole number of ticks.
+        silent_from_tick: the first tick from which on it delivers no row. None: it never falls silent.
+        stray_tick: the first row of this tick is dated `stray_us` too late. None: no such row.
+        stray_us: how far ahead that row is, microseconds; a negative value makes it a late row.
+        last_us: event time of its last row, microseconds after the end of the last regular tick.
+        from_tick: its first tick.
+        parents: names of the splits that end where it begins.
+    """
 
     name: str
-    rows_per_tick: int  # 1 or more
-    behind_us: int = 0  # how much older its event times are than the stream's, a whole number of ticks
-    silent_from_tick: int | None = None  # the first tick from which on it delivers no row
-    stray_tick: int | None = None  # the first row of this tick is dated `stray_us` too late
-    stray_us: int = 0  # a negative value makes that row a late row
-    last_us: int = 0  # event time of its last row, after the end of the last regular tick
-    from_tick: int = 0  # its first tick
-    parents: tuple[str, ...] = ()  # names of the splits that end where it begins
+    rows_per_tick: int
+    behind_us: int = 0
+    silent_from_tick: int | None = None
+    stray_tick: int | None = None
+    stray_us: int = 0
+    last_us: int = 0
+    from_tick: int = 0
+    parents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StreamScript:
-    """A whole stream: finite, and the same for the same seed in every process. Times are microseconds.
+    """A whole stream: finite, and the same for the same seed in every process.
+
+    Attributes:
+        splits: the splits, at least one.
+        start_us: event time at which tick 0 begins, microseconds since the epoch.
+        ticks: number of regular ticks; the stream's positions are 0 to `ticks` + 1.
+        tick_us: event time that passes in a tick, microseconds.
+        shuffle_us: how much later than its turn a row's event time may be, microseconds, 1 or more.
+
+    Raises:
+        InvalidScript: a value is invalid.
 
     >>> script = StreamScript((SplitScript("a", 2), SplitScript("b", 2, silent_from_tick=1)), 0, 3, 1_000_000, 1)
     >>> script.rows("a", 0, 4, seed=7)["event_time"].cast("int64").to_pylist()
@@ -78,11 +100,11 @@ class StreamScript:
     2
     """
 
-    splits: tuple[SplitScript, ...]  # at least one
-    start_us: int  # event time at which tick 0 begins, since the epoch
-    ticks: int  # number of regular ticks; the stream's positions are 0 to `ticks` + 1
-    tick_us: int  # event time that passes in a tick
-    shuffle_us: int  # how much later than its turn a row's event time may be, 1 or more
+    splits: tuple[SplitScript, ...]
+    start_us: int
+    ticks: int
+    tick_us: int
+    shuffle_us: int
 
     def __post_init__(self) -> None:
         names = [split.name for split in self.splits]
@@ -137,7 +159,16 @@ class StreamScript:
         return self._ends.get(split)
 
     def first_at(self, split: str, time_us: int, *, seed: int) -> int | None:
-        """Return the tick of the first arriving row at or after a time. O(rows that `shuffle_us` mixes)."""
+        """Find the first row of a split, in order of arrival, that is at or after a time.
+
+        Args:
+            split: its name.
+            time_us: event time, microseconds since the epoch.
+            seed: as for `rows`.
+
+        Returns:
+            The tick in which it arrives, None if no row is that late. O(rows that `shuffle_us` mixes).
+        """
         index, script = self._find(split)
         count = self._rows_before(script, self.end)
         turn = time_us - self.start_us + script.behind_us - script.from_tick * self.tick_us
@@ -156,7 +187,20 @@ class StreamScript:
         return self.start_us + min(tick, self.ticks) * self.tick_us - script.behind_us
 
     def rows(self, split: str, start: int, end: int, *, seed: int) -> pa.RecordBatch:
-        """Make the rows of one split from tick `start` up to and without `end`, in order of arrival. O(rows)."""
+        """Make the rows of one split in the ticks from `start` up to and without `end`.
+
+        Args:
+            split: its name.
+            start: the first tick.
+            end: the tick after the last; there are no rows beyond the stream's end.
+            seed: any integer.
+
+        Returns:
+            Rows of `SCHEMA` in order of arrival. O(rows), independent of earlier rows.
+
+        Raises:
+            LookupError: no split has that name.
+        """
         _, script = self._find(split)
         numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
         columns: list[pa.Array[Any]] = [

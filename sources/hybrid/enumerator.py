@@ -22,12 +22,19 @@ from .succession import AnyEnumerator, Succession
 
 @dataclass(frozen=True, slots=True)
 class HybridState:
-    """The state of a `HybridSource`."""
+    """The state of a `HybridSource`.
 
-    source_index: int  # of the present source
-    state: Any  # of its enumerator
-    complete: tuple[int, ...] = ()  # readers that have its last split
-    unfinished: tuple[str, ...] = ()  # ids of its assigned splits, sorted
+    Attributes:
+        source_index: index of the present source.
+        state: its enumerator's state.
+        complete: readers that were told that there is no more of it.
+        unfinished: ids of its splits that are assigned and not finished, sorted.
+    """
+
+    source_index: int
+    state: Any
+    complete: tuple[int, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
 
 class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):

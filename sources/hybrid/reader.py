@@ -50,6 +50,8 @@ class HybridSplit(SourceSplit):
 
     def unwrap(self) -> SourceSplit:
         """The source's own split, with the start and stop of this split."""
+        if (self.split.start, self.split.stop) == (self.start, self.stop):  # nearly always, and asked for each lookup
+            return self.split
         return replace(self.split, start=self.start, stop=self.stop)
 
 

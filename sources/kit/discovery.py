@@ -135,7 +135,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
     Every discovery runs by `call_async`; the gauge `discoveries` says how many succeeded (a restored bounded source,
     which does not look again, counts the one before). A discovery that fails is repeated at the next period. It fails
     the enumerator when none has succeeded yet (a wrong address, a missing right: nothing could be read), after
-    `max_failures` in a row, and at once without a period.
+    `max_failures` in a row, and at once without a period. Further metrics: `discovery_failures`, `known_splits`,
+    `unassigned_splits`.
 
     Args:
         discover: lists all splits there are; runs on a worker thread.
@@ -144,17 +145,20 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             readers are told that there will be none.
         assign: (split id, number of readers) -> reader; by default they are spread evenly. A split waits until its
             reader has registered.
-        known: the state to go on from. If `stamp_of` is given, it needs stamps.
+        known: the state to go on from.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
             completed; runs on a worker thread. The next look finds splits that appear meanwhile.
         on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
-        stamp_of: split -> a number that grows with the age of the source, such as a file's modification time. Needs
-            `keep` or `remember`, and they need it.
+        stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
         remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
         root: what the ids are relative to, for the state.
         max_failures: failures in a row that fail the enumerator, 1 or more.
         source: name for errors.
+
+    Raises:
+        ValueError: `stamp_of` is given without `keep` and `remember`, or one of these without `stamp_of`.
+        UnreadableState: `known` has no stamps, and `stamp_of` is given.
     """
 
     def __init__(

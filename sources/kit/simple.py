@@ -198,7 +198,9 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
         if self._fetches is None:
             self._fetches = self._read(split)
         parts = next(self._fetches, None)
-        if parts is not None:
+        if parts is None:
+            raise BrokenSplitReader(self._name, split.split_id, "was asked to go on after an error", "a new reader")
+        if parts:
             return Fetched(batches=parts)
         self._fetches = None
         del self._splits[split.split_id]
@@ -232,8 +234,10 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
             self._fetches = None
 
     def _read(self, split: SplitT) -> Generator[tuple[SplitRows, ...]]:
+        """Read a split, fetch by fetch; the last is empty. After an error there is no last one."""
         assert split.stop is not None, "slices have one"
         if split.start == split.stop:
+            yield ()
             return
         split_id, position, dense = split.split_id, split.start, False
         given_rows = self.read(split)
@@ -258,3 +262,4 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
                 f"ended at position {position}",
                 f"rows up to {split.stop}, as no gaps were given (yield rows, position where there are)",
             )
+        yield ()

@@ -99,7 +99,7 @@ class BatchOffset(msgspec.Struct, frozen=True):
         return cls(source, checkpoint, token, positions, packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
-        """Raises `UnreadableOffset` if the bytes are not ours, or of a later version."""
+        """Return the state. Raises `UnreadableOffset` if its bytes are not ours, or of a later version."""
         if not self.state:
             return BatchState(b"")
         try:
@@ -139,9 +139,9 @@ class BatchOffset(msgspec.Struct, frozen=True):
                 return None
         if not isinstance(offset, Mapping) or not isinstance(source := offset.get("lowmark_source"), str):
             return None  # a topic may have that name, but then its partitions are no text
-        for each in msgspec.structs.fields(cls):
-            if each.encode_name not in offset:
-                raise UnreadableOffset(source, f"missing required field `{each.encode_name}`")
+        for name in cls.__struct_encode_fields__:
+            if name not in offset:
+                raise UnreadableOffset(source, f"missing required field `{name}`")
         try:
             return msgspec.convert(offset, cls)
         except (ValueError, RecursionError) as wrong:

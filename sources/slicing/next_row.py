@@ -18,14 +18,18 @@ _FIRST_STEP_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class NextRow:
-    """The event time where a source goes on."""
+    """The event time where a source goes on.
 
-    searchable: bool  # whether the source can search at least one unread split by time
-    # A time before which no searchable split has an unread row. The next row is less than a millisecond later, or in
-    # the same step of a source with several rows in a step; None if all rows are read.
+    Attributes:
+        searchable: whether the source can search at least one unread split by time.
+        time_us: a time before which no searchable split has an unread row. The next row is less than a
+            millisecond later, or in the same step of a source with several rows in a step; None if all rows are read.
+        wanted_us: a row can be read once the cap is a millisecond later than this: `time_us`, or, if a step has to be
+            read as a whole, its last time, to the millisecond.
+    """
+
+    searchable: bool
     time_us: int | None = None
-    # A row can be read once the cap is a millisecond later than this: `time_us`, or, if a step has to be read as a
-    # whole, its last time, to the millisecond.
     wanted_us: int | None = None
 
 

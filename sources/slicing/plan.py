@@ -33,23 +33,39 @@ class NoRowsReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """The limits of one batch; None: no limit."""
+    """The limits of one batch. Times are microseconds since the epoch.
+
+    Attributes:
+        now_us: the time.
+        rows: the largest number of rows, 1 or more; None: all rows.
+        size_bytes: the rough largest size, bytes, 1 or more; None: any size. Ignored if no split knows its size.
+        read_before_us: rows at or after this event time are not read; None: no cap.
+        paused: ids of splits that alignment holds back for their observed times.
+        observed_us: id -> largest event time observed of the split so far; may be incomplete. When a far-future row
+            spoils time lookups, this shows which splits are really ahead.
+        future_guard_us: rows further ahead of `now_us` than this are not trusted; None: all rows are trusted.
+        targets: id -> the position where this run ends (AvailableNow). Splits without a target are no part of the
+            run. None: the run does not end.
+        by_time: False: shares of rows instead of slices of time.
+        max_slice_us: the longest span of event time of a batch, 1 millisecond or more; None: any span. A gap in the
+            data may make a batch longer.
+        previous_span_us: the distance between the times of the last two slices; saves lookups.
+
+    Raises:
+        InvalidSliceLimits: a limit that is out of range.
+    """
 
     now_us: int
-    rows: int | None = None  # the largest number, 1 or more
-    size_bytes: int | None = None  # the rough largest size, 1 or more; ignored if no split knows its size
-    read_before_us: int | None = None  # rows at or after this event time are not read
-    paused: Collection[str] = frozenset()  # ids of splits that alignment holds back for their observed times
-    # Id -> largest event time observed of the split so far; may be incomplete. When a far-future row spoils time
-    # lookups, this shows which splits are really ahead.
+    rows: int | None = None
+    size_bytes: int | None = None
+    read_before_us: int | None = None
+    paused: Collection[str] = frozenset()
     observed_us: Mapping[str, int] = field(default_factory=dict)
-    future_guard_us: int | None = None  # rows further ahead of `now_us` than this are not trusted
-    # Id -> the position where this run ends (AvailableNow). Splits without a target are no part of the run.
+    future_guard_us: int | None = None
     targets: Mapping[str, int] | None = None
-    by_time: bool = True  # False: shares of rows instead of slices of time
-    # The longest span of event time of a batch, 1 millisecond or more. A gap in the data may make a batch longer.
+    by_time: bool = True
     max_slice_us: int | None = None
-    previous_span_us: int | None = None  # the distance between the times of the last two slices; saves lookups
+    previous_span_us: int | None = None
 
     def __post_init__(self) -> None:
         least = {
@@ -72,33 +88,44 @@ class SliceLimits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """The slice of one split in a batch: positions from `start` up to and without `stop`, equal without rows.
+    """The slice of one split in a batch.
 
-    Rows are upper bounds.
+    Attributes:
+        start, stop: positions, stop not included; equal if the split gets no rows.
+        rows: number of rows from start to stop, an upper bound.
+        claim_us: a time, at most the plan's time: every row from `stop` on is at or after it, except for the
+            out-of-orderness that the strategy allows. None: unknown.
+        backlog_rows: number of unread rows after the slice, an upper bound.
+        finished: whether the split is done with this slice.
     """
 
     start: int
     stop: int
     rows: int
-    # At most the plan's time: every row from `stop` on is at or after it, except for the out-of-orderness that the
-    # strategy allows. None: unknown.
     claim_us: int | None
-    backlog_rows: int  # unread after the slice
-    finished: bool  # whether the split is done with this slice
+    backlog_rows: int
+    finished: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """The slices of a batch."""
+    """The slices of a batch.
 
-    slices: Mapping[str, PlannedSlice]  # by id, for every split with an end from the source
-    time_us: int | None  # up to which splits are read; None: all were read to their ends, or not by time
-    without_rows: Mapping[str, NoRowsReason]  # why a split with rows, or perhaps with rows, gets none
-    lookups: int  # how often the source was asked where a time begins
+    Attributes:
+        slices: id -> its slice, for every split with an end from the source.
+        time_us: the event time up to which splits are read; None if all were read to their ends, or not by time.
+        without_rows: id -> why a split with rows, or perhaps with rows, gets none.
+        lookups: how often the source was asked where a time begins.
+    """
+
+    slices: Mapping[str, PlannedSlice]
+    time_us: int | None
+    without_rows: Mapping[str, NoRowsReason]
+    lookups: int
 
     @property
     def rows(self) -> int:
-        """An upper bound."""
+        """The number of rows of the batch, an upper bound."""
         return sum(planned.rows for planned in self.slices.values())
 
     @property

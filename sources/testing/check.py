@@ -74,11 +74,17 @@ class SourceBroken(LowmarkError, AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """The extent of a check, because a check without rows proves nothing: ids of splits, and how much was compared."""
+    """The extent of a check, because a check without rows proves nothing.
+
+    Attributes:
+        splits: ids of the splits.
+        rows: number of compared rows.
+        found_by_time: number of searched times, 0 if the source cannot search.
+    """
 
     splits: tuple[str, ...]
     rows: int
-    found_by_time: int  # number of searched times, 0 if the source cannot search
+    found_by_time: int
 
 
 def check_source(
@@ -107,11 +113,7 @@ def check_source(
     >>> check_source(GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 5, 1_000_000, 1), seed=7))
     CheckedSource(splits=('a',), rows=11, found_by_time=8)
     """
-    check = _Check(source, rows, most_rows, most_splits, seed, stalled_seconds)
-    try:
-        return check.run(other_process=other_process)
-    finally:
-        check.planner.close()
+    return _Check(source, rows, most_rows, most_splits, seed, stalled_seconds).run(other_process=other_process)
 
 
 @dataclass(slots=True)
@@ -140,17 +142,20 @@ class _Check(Generic[SplitT, StateT]):
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.planner = self.source.create_planner()
 
     def run(self, *, other_process: bool) -> CheckedSource:
-        copy = self.copied()
+        copy = self.copied()  # before the source has made a client
         splits = self.discovery()[: self.most_splits]
         for split in splits:
             self.serializer("splits", lambda: self.source.split_serializer, split)
-        known = self.progress(splits)
-        self.replay(known, copy, other_process=other_process)
-        self.concatenation(known)
-        searched = self.time(known)
+        self.planner = self.source.create_planner()
+        try:
+            known = self.progress(splits)
+            self.replay(known, copy, other_process=other_process)
+            self.concatenation(known)
+            searched = self.time(known)
+        finally:
+            self.planner.close()
         self.removal(known)
         self.requires()
         rows = sum(each.whole.num_rows for each in known)

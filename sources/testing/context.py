@@ -24,7 +24,14 @@ from lowmark.sources.metric_group import MetricGroup
 
 
 class ManualEnumeratorContext(Generic[SplitT]):
-    """A `SplitEnumeratorContext` that does asynchronous calls on request, and keeps the other calls by subtask."""
+    """A `SplitEnumeratorContext` that does asynchronous calls on request, and keeps what the other calls give.
+
+    Attributes:
+        registered_readers: the readers that `register` added.
+        assigned, events: (subtask, split) and (subtask, event), in their order.
+        no_more_splits: the subtasks that were told that no more splits come.
+        is_processing_backlog: the last value, None before any.
+    """
 
     def __init__(self, *, num_subtasks: int = 1) -> None:
         self.metric_group = MetricGroup()

@@ -269,9 +269,9 @@ class Replay:
 def _largest(batch_of: Numbers, times_us: Micros, count: int) -> list[int | None]:
     """The largest time of each batch as Spark keeps it, in whole milliseconds; None for a batch without a time."""
     largest: list[int | None] = [None] * count
-    batches, starts = np.unique(batch_of, return_index=True)
-    tops_us = np.maximum.reduceat(times_us, starts) // MILLISECOND_US * MILLISECOND_US
-    for batch, top_us in zip(batches.tolist(), tops_us.tolist(), strict=True):
+    starts = _starts(batch_of)
+    tops_us = np.maximum.reduceat(times_us, starts) // MILLISECOND_US * MILLISECOND_US if len(starts) else starts
+    for batch, top_us in zip(batch_of[starts].tolist(), tops_us.tolist(), strict=True):
         largest[batch] = top_us
     return largest
 
@@ -286,10 +286,16 @@ def _tops(
     if not len(key):
         return made
     order = np.argsort(key, kind="stable")
-    key, starts = np.unique(key[order], return_index=True)
-    tops_us = np.maximum.reduceat(times_us[order], starts)
-    batches, firsts = np.unique(key // width, return_index=True)
+    key = key[order]
+    starts = _starts(key)
+    key, tops_us = key[starts], np.maximum.reduceat(times_us[order], starts)
+    batches, firsts = key // width, _starts(key // width)
     numbers_of, tops_of = (np.split(column, firsts[1:]) for column in (key % width, tops_us))
-    for batch, numbers, tops_us in zip(batches.tolist(), numbers_of, tops_of, strict=True):
+    for batch, numbers, tops_us in zip(batches[firsts].tolist(), numbers_of, tops_of, strict=True):
         made[batch] = numbers, tops_us
     return made
+
+
+def _starts(ordered: Numbers) -> Numbers:
+    """Where each value of an ordered column begins. ``np.unique`` would sort the column again."""
+    return np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)) if len(ordered) else np.zeros(0, np.int64)

@@ -322,7 +322,12 @@ class NeverIdle:
     def _nothing(self, *_: object) -> None: ...
 
     begin = read = delivered = heard = heard_all = pause = resume = forget = forget_all = _nothing
-    deadline_us = next_deadline_us = _nothing
+
+    def deadline_us(self, _heard_us: int) -> None:
+        return None
+
+    def next_deadline_us(self) -> None:
+        return None
 
     def counts_from(self, _split: SplitId, _at_us: int) -> bool:
         return True

@@ -25,7 +25,7 @@ class LowWatermark:
         moved_at_us: the moment of the restart; None: the stream begins with its first event.
     """
 
-    def __init__(self, strategy: WatermarkStrategy, low_us: int | None, moved_at_us: int | None) -> None:
+    def __init__(self, strategy: WatermarkStrategy, low_us: int | None, *, moved_at_us: int | None) -> None:
         self.coalescer = Coalescer(
             low_us,
             strategy.all_idle,

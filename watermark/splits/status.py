@@ -151,6 +151,8 @@ class StreamStatus:
         left_out: idle splits, by name, each with the reason; first those that a person left out.
         splits: every split by name.
         states: number of splits by state; every state is there.
+        counts: rows of all batches.
+        batches: number of batches counted.
         regressions: number of reports below their split's own watermark (their values are ignored).
         returned_late: how often a split came in below the low watermark.
         native_watermark_us: the present value of Spark's one watermark for the whole stream, if Spark used it.
@@ -430,7 +432,7 @@ def _plain(value: object) -> object:
     if value is None or type(value) in _PLAIN:
         return value
     if is_dataclass(value):
-        return {field: _plain(getattr(value, field)) for field in value.__slots__}  # type: ignore[union-attr]
+        return {field: _plain(getattr(value, field)) for field in value.__match_args__}  # type: ignore[union-attr]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):

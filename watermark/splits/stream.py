@@ -83,7 +83,7 @@ class SplitWatermarks:
         bounds = None if adaptive is None else AdaptiveBounds(adaptive, saved.bounds_us, saved.bound_rows)
         self._names = dict(saved.names)
         self._reports = SplitReports(strategy.out_of_orderness_us, bounds)
-        self._low = LowWatermark(strategy, saved.low_us, restored_us)
+        self._low = LowWatermark(strategy, saved.low_us, moved_at_us=restored_us)
         self._states = SplitStates(strategy, self._low.coalescer, self._reports, saved)
 
     # -- the way in and out

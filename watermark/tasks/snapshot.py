@@ -26,8 +26,8 @@ Mark = Callable[..., None]
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots, in their order. ``asdict`` takes ten times as long."""
-    return {name: getattr(value, name) for name in value.__slots__}
+    """The fields of a dataclass, inherited ones too, in their order. ``asdict`` takes ten times as long."""
+    return {name: getattr(value, name) for name in value.__match_args__}
 
 
 def _plain(value: Any) -> Any:

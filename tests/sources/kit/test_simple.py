@@ -201,6 +201,21 @@ def test_rows_that_are_missing_are_an_error() -> None:
         positions(Yields(batch(1)), 5, 8)
 
 
+def test_a_split_whose_reading_failed_is_never_called_finished() -> None:
+    class Breaks(Yields):
+        def read(self, split: SourceSplit) -> Iterator[Any]:
+            yield batch(1)
+            raise OSError("no route to host")
+
+    reader = SimpleSplitReader(Breaks())
+    reader.handle_splits_changes(SplitsAddition((replace(A, start=5, stop=8),)))
+    assert [rows.position for rows in reader.fetch().batches] == [6]
+    with pytest.raises(OSError, match="no route"):
+        reader.fetch()
+    with pytest.raises(BrokenSplitReader, match="asked to go on after an error"):
+        reader.fetch()
+
+
 # -- DiscoveringEnumerator
 
 

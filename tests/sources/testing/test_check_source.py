@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,16 @@ def test_it_passes_for_any_step_and_seed(rows: int, seed: int) -> None:
 
 def test_it_passes_in_another_process() -> None:
     check_source(Numbered(), other_process=True)
+
+
+class Connects(Numbered):
+    def create_planner(self) -> SplitPlanner[SourceSplit]:
+        self.client = threading.Lock()  # cannot be pickled
+        return super().create_planner()
+
+
+def test_a_source_may_keep_a_client_once_it_plans() -> None:
+    check_source(Connects())
 
 
 def test_only_so_much_is_looked_at() -> None:

@@ -5,11 +5,13 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import numpy as np
 import pytest
 from lowmark.watermark import (
     AllIdle,
+    NotifyNewLowWatermark,
     SplitId,
     SplitState,
     SplitStatus,
@@ -591,3 +593,10 @@ def test_the_status_is_plain_json() -> None:
 
 def test_times_that_no_datetime_can_hold_are_shown_as_numbers() -> None:
     assert (None, f"{2**62} us") == (utc(2**62), format_time_us(2**62))
+
+
+def test_data_of_a_message_to_a_listener_have_the_fields_that_all_messages_share() -> None:
+    told: Any = NotifyNewLowWatermark("job", "orders", "0", 7, 5)
+    assert to_json(told) == {
+        "job_id": "job", "source_id": "orders", "task_id": "0", "timestamp": 7, "new_low_watermark": 5,
+    }  # fmt: skip
