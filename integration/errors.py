@@ -225,12 +225,12 @@ class ExtraMissing(LowmarkError, ImportError):
 
 
 class TooManySplits(LowmarkError, OverflowError):
-    """A batch held more distinct splits than the sketch counts exactly, so some are missing in its report."""
+    """A batch held more distinct splits than are told apart, so some may be missing in its report."""
 
     stream: str
     batch_id: int  # Spark's id of the batch
     seen: int  # approximate number of splits in the batch
-    capacity: int  # number of splits that the sketch holds exactly
+    capacity: int  # number of splits that are told apart
     _fact = (
         'stream "{stream}", batch {batch_id}: about {seen} splits in one batch, but only {capacity} can be told apart, '
         "so the low watermark cannot be trusted"

@@ -20,10 +20,12 @@ class Alignment:
         max_drift_us: how far a member may be ahead of the group's minimum.
         cap: how far this run may read now; None: not known yet.
         throttled: whether it obeys the cap; a stream that Spark itself reads takes part without obeying.
+        minimum_us: smallest low watermark of the members that take part; None: there is none.
         ahead_us: how far this run's low watermark is ahead of the minimum.
         waiting: whether the cap keeps it from going on.
         why: why it waits or is left out, or its current activity.
-        kept_at: address of the coordinator that keeps the group and alone knows the four fields above; None: the driver
+        kept_at: address of the coordinator that keeps the group; it alone knows minimum_us, ahead_us, waiting and why.
+            None: the driver keeps the group.
     """
 
     group: str

@@ -61,7 +61,10 @@ class Cut(ABC):
         self._waiting = [_Waiting() for _ in range(splits)]
 
     def add(self, split: int, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
-        """Add rows of a split in the order in which they are read; a key is a time of writing (us) or an offset."""
+        """Add rows of a split in the order in which they are read; a key is a time of writing (us) or an offset.
+
+        Shapes (n,); `times_us` and `timed` as in `EventTimes`.
+        """
         if len(keys):
             self._waiting[split].add(keys, times_us, timed)
 

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
@@ -197,7 +197,7 @@ def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, i
     if html is not None:
         try:
             html.write_text(page(found), encoding="utf-8")
-        except OSError as failed:  # raised after the report is printed
+        except OSError as failed:  # told after the report, which is printed all the same
             fact = f"cannot write {str(html)!r:.200}: {failed.strerror}"
             unwritten = AuditImpossible(fact, "name a file in a folder that is there.")
     if as_json:
@@ -312,7 +312,8 @@ class _Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with on_signals([signal.SIGINT], self._interrupt), self._bar:
+        # Without a terminal the bar of an older rich prints an empty line at its end.
+        with on_signals([signal.SIGINT], self._interrupt), nullcontext() if self._bar.disable else self._bar:
             yield
 
     def stopped(self) -> bool:

@@ -12,7 +12,6 @@ import msgspec
 import typer
 from lowmark.integration.console import print_json, print_lines
 from lowmark.integration.errors import ByHandRefused, NoService
-from lowmark.integration.process import sockets
 from lowmark.integration.process.user import user
 from lowmark.watermark import duration_us
 
@@ -116,6 +115,7 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
     Raises:
         ByHandRefused: several services have the stream, or the service refuses. Others: see `ask`.
     """
+    from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client
 
     services, _ = ask(stream, connect, limit=0)

@@ -13,7 +13,7 @@ import typer
 from lowmark.integration.console import ago, print_error, print_json, print_lines
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.verdict import WANTS_A_PERSON, told_at, verdict
-from lowmark.watermark import LowmarkError, StreamStatus, duration_us
+from lowmark.watermark import LowmarkError, SetByHand, WrongClock, duration_us
 from lowmark.watermark.moment import us_of
 from lowmark.watermark.printable import printable
 
@@ -78,22 +78,33 @@ def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
 
 
 def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
-    seen = msgspec.convert(stream, StreamStatus)
-    facts = (*seen.clocks_beside, *seen.set_by_hand, *_by_hand(seen), *_left_alone(stream))
-    beside = "".join(f"; {printable(str(fact))}" for fact in facts)
+    # Not by `StreamStatus`: a service of another version tells words that are not known here, and its streams move.
+    facts = (*_clocks(stream), *_set_by_hand(stream), *_by_hand(stream), *_left_alone(stream))
+    beside = "".join(f"; {printable(fact)}" for fact in facts)
     if word == "failed":
-        return f", {printable(seen.why)}"
+        return f", {printable(stream['why'])}"
     if word not in ("stuck", "silent", "waiting", "standing"):
         return beside
-    unread = stream["run"]["backlog_rows"]
-    stood = "" if seen.since is None else ago(us_of(seen.since), us_of(now))
-    told = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(seen.why)]
+    since, unread = stream["since"], stream["run"]["backlog_rows"]
+    stood = "" if since is None else ago(us_of(datetime.fromisoformat(since)), us_of(now))
+    told = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
     return f", {', '.join(fact for fact in told if fact)}{beside}"
 
 
-def _by_hand(seen: StreamStatus) -> list[str]:
-    left_out = [f"split {name} is {why}" for name, why in seen.by_hand[:_BY_HAND_SHOWN]]
-    more = len(seen.by_hand) - len(left_out)
+def _clocks(stream: dict[str, Any]) -> list[str]:
+    """The splits whose clocks are wrong; the holder's is in ``why``."""
+    clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
+    return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
+
+
+def _set_by_hand(stream: dict[str, Any]) -> list[str]:
+    return [str(each) for each in msgspec.convert(stream.get("set_by_hand", []), list[SetByHand])]
+
+
+def _by_hand(stream: dict[str, Any]) -> list[str]:
+    splits = stream.get("by_hand", [])  # an earlier version of the service has none
+    left_out = [f"split {name} is {why}" for name, why in splits[:_BY_HAND_SHOWN]]
+    more = len(splits) - len(left_out)
     return [*left_out, f"{more:,} more splits are left out by hand"] if more else left_out
 
 

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
 from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
-from lowmark.integration.process import sockets
 from lowmark.watermark.printable import printable
 from rich.text import Text
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TlsCert, TlsKey, TokenFile
-from .schema import status_schema
 from .show_streams import only_stream, stream_json, stream_table
-from .watch import watch as watch_it
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +44,8 @@ def status(
     """Show where the streams of running services and coordinators stand: low watermark, holder, why, since when."""
     most = None if limit == 0 else limit
     if json_schema:
+        from .schema import status_schema
+
         print_json(status_schema())
         return
     if watch:
@@ -58,6 +57,8 @@ def status(
             found, _ = ask(name, connect, token_file, fitting, tell=said.append)
             yield from (Text(printable(each), style="bold red") for each in said)
             yield from _parts(found)
+
+        from .watch import watch as watch_it
 
         watch_it(shown, limit=most)
         return
@@ -167,6 +168,7 @@ def ask(
     """
     from lowmark.integration.coordinator.access import Caller
     from lowmark.integration.coordinator.ask import ask_status
+    from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
 
     from .show_coordinator import only

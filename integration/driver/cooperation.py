@@ -40,7 +40,8 @@ class Cooperation:
 
     Args:
         client: the link to a coordinator elsewhere; None: groups are kept in this driver.
-        job, job_queries, job_away_us: as in `LowWatermarkService`.
+        job, job_queries: as in `LowWatermarkService`.
+        job_away_us: its `job_away`, in microseconds.
     """
 
     def __init__(

@@ -31,16 +31,16 @@ class EndingQueries:
     """AvailableNow queries that have begun, by stream id: the first question of a reader takes its entry away."""
 
     def __init__(self) -> None:
-        self.heartbeats: dict[str, Ending] = {}
-        self.planners: dict[str, Ending] = {}
+        self.of_heartbeats: dict[str, Ending] = {}
+        self.of_planners: dict[str, Ending] = {}
 
     def expect(self, streams: Sequence[str], fault: str | None) -> None:
         """Expect the readers of a query that begins, by the ids of its streams; `fault` as in `Ending`."""
         for stream_id in streams:
-            self.heartbeats[stream_id] = self.planners[stream_id] = Ending(fault)
+            self.of_heartbeats[stream_id] = self.of_planners[stream_id] = Ending(fault)
 
     def forget(self, streams: Sequence[str]) -> None:
         """Drop the expectation of a query that ended before its readers asked: the next reader is another query's."""
         for stream_id in streams:
-            self.heartbeats.pop(stream_id, None)
-            self.planners.pop(stream_id, None)
+            self.of_heartbeats.pop(stream_id, None)
+            self.of_planners.pop(stream_id, None)

@@ -27,8 +27,8 @@ _LISTEN_US = 1_000_000
 class Heartbeats:
     """The conversations with heartbeat readers."""
 
-    def __init__(self, runs: Runs, reports: Reports, ending_queries: EndingQueries) -> None:
-        self._runs, self._reports, self._ending_queries = runs, reports, ending_queries
+    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
+        self._runs, self._reports, self._ending = runs, reports, ending
 
     def answer(self, request: HeartbeatRequest) -> Talk[HeartbeatReply]:
         """Answer a heartbeat reader, after the reports of all batches that are over; errors as in `_begin_run`."""
@@ -89,7 +89,7 @@ class Heartbeats:
         before = self._runs.get(request.resumes)
         if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
-        ending = self._ending_queries.heartbeats.pop(stream.stream_id, None)
+        ending = self._ending.of_heartbeats.pop(stream.stream_id, None)
         self._runs.queries.find()
         reading = [query for query in self._runs.queries if stream.stream_id in query.streams()]
         tied = {run.run_id for run in self._runs}

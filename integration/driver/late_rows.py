@@ -50,6 +50,11 @@ class LateRows:
         """The added columns."""
         return [name for name in (self.late, self.watermark) if name is not None]
 
+    def check(self, df: DataFrame, name: str) -> None:
+        """Refuse columns and a folder that cannot be: `WrapRefused`, and `SessionUnfit` for a Spark Connect client."""
+        self._check_columns(df, name)
+        self._check_folder(name)
+
     def _check_columns(self, df: DataFrame, name: str) -> None:
         given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
         for argument, column, example in given:
@@ -85,12 +90,10 @@ class LateRows:
         """Return the branch of a query that writes the late rows of each batch and yields no row; None: no folder.
 
         Args:
-            df: the user's rows, checked by `wrap.check_input`, before they are measured.
+            df: the user's rows, checked by `wrap.check_input` and `check`, before they are measured.
 
         Raises `WrapRefused`, and `SessionUnfit` for a client of Spark Connect.
         """
-        self._check_columns(df, name)
-        self._check_folder(name)
         if self.folder is None:
             return None
         _check_session(df, name)

@@ -63,7 +63,7 @@ class Plans:
             raise UnknownStream(stream_id, self._runs.streams.names())
         planner = self._runs.planners.get(token)
         if planner is None:
-            ends = self._ending.planners.pop(stream_id, None)
+            ends = self._ending.of_planners.pop(stream_id, None)
             planner = KnownPlanner(stream_id, available_now=ends is not None)
             self._runs.planners.add(token, planner, self._is_over)
         planner.heard_us = self._runs.clock.now_us()

@@ -106,7 +106,8 @@ class LowWatermarkService:
         ServiceDiffers: the session has a service with other arguments.
         SessionUnfit: the session is no session, or a Spark Connect session of a Spark before 4.2.
         WorkersUnfit: the server of a Spark Connect session has no lowmark.
-        ServiceRefused: a job without a coordinator, or with less than one query; an invalid port.
+        ServiceRefused: a job, or `require_coordinator`, without a coordinator; a job with less than one query; an
+            invalid port.
         InvalidDuration: `job_away` is no duration.
         AddressRefused, TokenRefused: an argument that the coordinator's address needs is missing, or a file cannot be
             used.
@@ -198,7 +199,7 @@ class LowWatermarkService:
                 from lowmark.integration.page.app import PageServer
 
                 self._page = PageServer(lambda asked: {self.address: answers.status(asked)}, port=page_port)
-        except Exception:
+        except BaseException:  # Ctrl-C, too, because the wait for a coordinator may be long
             self.stop()  # the caller gets no service, so the caller could not stop its threads
             raise
         self._queries.listen_to(self._session)
@@ -318,7 +319,7 @@ class LowWatermarkService:
                 minutes.
             timeout: a step of the enumerator, or a pause of the source's own `SourceReader`, counts as hung after this
                 time; AvailableNow fails if a split gives no answer for this time.
-            max_splits: largest number of splits, for prepared rows.
+            max_splits: largest number of splits, for prepared rows, and with a generator or timestamp assigner.
             late: name for an added boolean column, as in `wrap`.
             watermark: name for an added TIMESTAMP column, as in `wrap`.
             late_to: folder for the rows that Spark drops, as in `wrap`; each batch is planned once and read twice.
@@ -623,6 +624,7 @@ class LowWatermarkService:
         Raises:
             WrapRefused: the arguments do not fit, or a query with an earlier `mark_done` of the stream runs; the text
                 gives the reason and the remedy.
+            InvalidDuration: `partition` or `delay` is no duration.
             UnknownStream: nothing was wrapped under that name.
         """
         self._check_open(f'mark partitions of stream "{name}"')
@@ -643,7 +645,7 @@ class LowWatermarkService:
         return observed
 
     def late_rows(self, name: str) -> dict[str, int]:
-        """Return the rows that came to a partition after `mark_done` marked it, by the partition's name."""
+        """Return the rows that came to a partition after it was marked, by its name; empty without a `mark_done`."""
 
         def look() -> dict[str, int]:
             made = self._runs.markings.get(name)

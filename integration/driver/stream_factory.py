@@ -56,6 +56,7 @@ def wrapped(
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
+    late.check(df, name)
     dropped = late.branch(df, name, event_time, strategy)
     df, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
     return df, replace(stream, late=late, dropped=dropped)
@@ -154,6 +155,7 @@ def read(
         if not isinstance(df, DataFrame):
             raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
+    late.check(df, name)
     dropped = late.branch(df, name, time, strategy)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
@@ -244,11 +246,19 @@ def _measured(
 ) -> tuple[DataFrame, Measure]:
     """Choose the cheapest measurement: in the JVM, else in Python."""
     detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
-    guard_us = strategy.future_guard_us
     # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
     sketch_lg = max(4, (2 * max_splits - 1).bit_length())
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
-        return df, ObservedMeasure(metric_of(stream_id), name, key, event_time, guard_us, sketch_lg, detail, names)
+        return df, ObservedMeasure(
+            metric=metric_of(stream_id),
+            stream=name,
+            key=key,
+            event_time=event_time,
+            future_guard_us=strategy.future_guard_us,
+            sketch_lg=sketch_lg,
+            detail=detail,
+            sample_names=names,
+        )
     versions.check_arrow(df, name)
     if strategy.runs_python:
         versions.check_zone(df, name)

@@ -69,14 +69,18 @@ class Driver:
     address: str
     runs: list[FakeRun] = field(default_factory=list)
     complete_us: int | None = None
+    more: dict[str, Any] = field(default_factory=dict)  # what the answer says otherwise of each stream
 
     def answer(self, request: StatusRequest) -> StatusReply:
         runs = [run for run in self.runs if request.ended or not run.ended]
         shown = reply(runs, request)
-        streams = [
-            {**stream, "since": run.status().status.since.isoformat(), "run": {**stream["run"], **self._run(run)}}  # type: ignore[union-attr]
-            for stream, run in zip(shown.streams, runs, strict=True)
-        ]
+        streams = []
+        for stream, run in zip(shown.streams, runs, strict=True):
+            since = run.status().status.since
+            assert since is not None
+            streams.append(
+                {**stream, "since": since.isoformat(), "run": {**stream["run"], **self._run(run)}, **self.more}
+            )
         return msgspec.structs.replace(shown, streams=streams)
 
     def _run(self, run: FakeRun) -> dict[str, Any]:
@@ -145,6 +149,12 @@ def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
     _, out, _ = call("check")
     assert out.startswith("orders, query q: stuck, for 10m")
     assert ", 4,711 rows unread, split b has the smallest watermark of 2 live splits." in out
+
+
+def test_a_service_of_a_later_version_may_tell_what_this_one_has_no_word_for(driver: Driver) -> None:
+    driver.runs.append(run(stands=MINUTE, unread=9))
+    driver.more = {"cause": "a cause of 1.1", "splits": {"a": {"state": "a state of 1.1"}}}
+    assert call("check") == (0, "orders, query q: moving\n", "")
 
 
 def test_a_wall_clock_that_is_set_back_hides_nothing_that_is_stuck(driver: Driver) -> None:
@@ -387,9 +397,7 @@ def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
     """A line beside the screen would overwrite the screen, every second."""
     driver.runs.append(run())
     pictures: list[list[Any]] = []
-    monkeypatch.setattr(
-        "lowmark.integration.cli.status.watch_it", lambda shown, limit: pictures.append(list(shown(limit)))
-    )
+    monkeypatch.setattr("lowmark.integration.cli.watch.watch", lambda shown, limit: pictures.append(list(shown(limit))))
     beside = f"{driver.address.rpartition('/')[0]}/coordinator.sock"
     with serving(Door(beside, token_file=token_file(tmp_path))):
         assert call("status", "--watch")[::2] == (0, "")
