@@ -132,7 +132,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
     ) -> None:
         options = dict(consumer_options or {})
         for refused, why in ((JAVA_ONLY, "librdkafka has no such property"), (OWNED, "the connector sets it itself")):
-            for name in refused.keys() & options.keys():
+            for name in (each for each in options if each in refused):
                 got = f"a value, but {why}"
                 raise InvalidKafkaOption(f"consumer_options[{name!r}]", got, "nothing", refused[name])
         brokers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)

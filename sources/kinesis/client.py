@@ -50,7 +50,7 @@ PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KinesisSettings:
-    """How to reach the service, without secrets; the fields are arguments of `KinesisSource`."""
+    """How to reach the service, without secrets; made of arguments of `KinesisSource`."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -133,7 +133,7 @@ class KinesisClient:
         return self.now_between_ms()[0]
 
     def now_between_ms(self) -> tuple[int, int]:
-        """Two times of which the service's lies between, at most a second apart. Before an answer, the own time."""
+        """Two times of which the service's lies between, a second and a round trip apart at most. Before an answer, the own time."""
         bounds = self._clock.bounds_ms(at_ms=self._own_ms())
         return (time.time_ns() // 1_000_000,) * 2 if bounds is None else bounds
 

@@ -9,7 +9,7 @@ from lowmark.watermark.errors import without_login
 
 @dataclass(frozen=True)
 class PravegaSettings:
-    """How to reach the streams of a scope; the fields are arguments of `PravegaSource`.
+    """How to reach the streams of a scope; made of arguments of `PravegaSource`.
 
     >>> PravegaSettings("tls://h:9090", "shop", username="me", password="s3cret")
     PravegaSettings(controller='tls://h:9090', scope='shop', username='me')

@@ -374,8 +374,10 @@ def _positions(option: str, given: Position, scope: str, streams: Streams) -> Po
                 check_stream_cut(text, option, scope, stream)
         _check_read(option, given, streams)
         return Positions(otherwise, dict(given))
-    texts = [given] if isinstance(given, str) else given
+    texts = [given] if isinstance(given, str) else list(given)
     cuts = {check_stream_cut(text, option, scope): text for text in texts}
+    if len(cuts) < len(texts):
+        raise InvalidPravegaOption(option, repr(texts), "one StreamCut for each stream", "leave the others out.")
     _check_read(option, cuts, streams)
     return Positions(otherwise, cuts)
 

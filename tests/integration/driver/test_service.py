@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
 from lowmark.integration.errors import CoordinatorUnreachable
 from lowmark.integration.transport.mapped import MappedMeasure
@@ -40,13 +41,20 @@ def test_runs_that_ended_long_ago_are_forgotten(
 
 
 def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {thread.name for thread in threading.enumerate()}
     with pytest.raises(CoordinatorUnreachable, match="Hint: start one with `lowmark serve`"):
         LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
     with pytest.raises(ValueError, match=r"require_coordinator is set, and no coordinator is named\. Hint: "):
         LowWatermarkService(spark, require_coordinator=True)
+
+    def interrupted(_client: CoordinatorClient) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CoordinatorClient, "reach", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
 
     # gRPC's own threads end a moment after their channel.
     wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before, "its threads ended", seconds=20)

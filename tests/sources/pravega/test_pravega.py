@@ -219,6 +219,7 @@ def test_times_are_found_in_json_and_by_functions() -> None:
         ({"start": {"orders": cut_text("shop/returns")}}, "start: expected one of shop/orders, got a StreamCut of"),
         ({"start": cut_text("shop/returns")}, "start: expected one of orders, got a position of returns"),
         ({"start": {"returns": "tail"}}, "start: expected one of orders, got a position of returns"),
+        ({"start": [cut_text("shop/orders")] * 2}, "start: expected one StreamCut for each stream"),
         ({"start": cut_text("elsewhere/orders")}, "start: expected one of scope shop, got a StreamCut of elsewhere"),
     ],
 )
