@@ -133,7 +133,7 @@ class KinesisClient:
         return self.now_between_ms()[0]
 
     def now_between_ms(self) -> tuple[int, int]:
-        """Two times of which the service's lies between, a second and a round trip apart at most. Before an answer, the own time."""
+        """Two times with the service's between them, a second and a round trip apart at most; the own time at first."""
         bounds = self._clock.bounds_ms(at_ms=self._own_ms())
         return (time.time_ns() // 1_000_000,) * 2 if bounds is None else bounds
 

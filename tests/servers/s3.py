@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.servers.kinesis import KINESIS_ACCESS
 from tests.servers.local import LOCALHOST, Process, free_ports, http_get, require_jars, started
-from tests.sparks import settings
+from tests.sparks import CHECKSUMS, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,8 @@ def s3a(spark: SparkSession, folder: Path) -> Iterator[tuple[str, Path]]:
             "fs.s3a.path.style.access": "true",
         }
         _add_to_class_path(spark, jars)
-        with settings(spark, client):
+        # S3A keeps what it uploads in files of the class of Hadoop that has checksums.
+        with settings(spark, {**client, **CHECKSUMS}):
             yield "s3a://checkpoints", log
 
 
