@@ -544,6 +544,16 @@ def test_a_run_ends_at_its_targets() -> None:
     assert reached(sliced)["a"] == sliced.time_us
 
 
+def test_a_target_one_row_before_the_time_of_the_slice_leaves_the_split_without_a_claim() -> None:
+    log = Log({"at": every_second(BEGIN_US, 100), "before": every_second(BEGIN_US, 100)})
+    cap_us = BEGIN_US + 10 * SECOND
+
+    planned = plan(log, read_before_us=cap_us, targets={"at": 10, "before": 9})
+
+    assert stops(planned) == {"at": 10, "before": 9}
+    assert reached(planned) == {"at": cap_us, "before": None}
+
+
 def test_a_split_goes_no_further_than_its_own_stop() -> None:
     log = Log({"a": every_second(BEGIN_US, 100)})
     split = SourceSplit(split_id="a", start=3, stop=20)
@@ -626,6 +636,16 @@ def test_a_split_that_find_time_leaves_out_gets_its_share_and_no_claim() -> None
     assert planned.slices["silent"].rows == 50
     assert 40 <= planned.slices["a"].rows <= 50
     assert reached(planned) == {"a": planned.time_us, "silent": None}
+
+
+def test_splits_of_both_kinds_take_no_turns_while_the_budget_is_enough_for_all() -> None:
+    """A turn is a matter of the seed, so the plan is made from many starts."""
+    log = Log({"large": every_second(BEGIN_US, 100, row_bytes=99), "silent": every_second(BEGIN_US, 197, row_bytes=1)})
+    log.silent = {"silent"}
+    cap_us = BEGIN_US + HOUR
+    for start in range(99):
+        planned = plan(log, {"large": 99, "silent": 99 + start}, read_before_us=cap_us, size_bytes=99 + 98)
+        assert stops(planned) == {"large": 100, "silent": 197}, f"start {start}"
 
 
 # --- repeated plans are equal; wrong answers raise errors
