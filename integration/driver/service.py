@@ -199,10 +199,10 @@ class LowWatermarkService:
                 from lowmark.integration.page.app import PageServer
 
                 self._page = PageServer(lambda asked: {self.address: answers.status(asked)}, port=page_port)
+            self._queries.listen_to(self._session)
         except BaseException:  # Ctrl-C, too, because the wait for a coordinator may be long
             self.stop()  # the caller gets no service, so the caller could not stop its threads
             raise
-        self._queries.listen_to(self._session)
         atexit.register(self.stop)
         self._made = True
         if not beside:

@@ -13,7 +13,8 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
-from lowmark.integration.errors import CoordinatorUnreachable
+from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit
+from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
@@ -57,6 +58,22 @@ def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
         LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
 
     # gRPC's own threads end a moment after their channel.
+    wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before, "its threads ended", seconds=20)
+
+
+def test_a_session_that_cannot_be_listened_to_leaves_no_thread(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a Spark Connect server without lowmark."""
+    before = {thread.name for thread in threading.enumerate()}
+
+    def refused(*_: object) -> None:
+        raise SessionUnfit("LowWatermarkService", "a session of a test", "use another.")
+
+    monkeypatch.setattr(Queries, "listen_to", refused)
+    with pytest.raises(SessionUnfit, match="a session of a test"):
+        LowWatermarkService(spark, metrics_port=0)
+
     wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before, "its threads ended", seconds=20)
 
 
