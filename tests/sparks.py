@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 IN_ROCKSDB = {"spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider"}
-"""The setting of queries with their state in RocksDB. In the shared session they need `CHECKSUMS`, too."""
+"""The setting of queries with their state in RocksDB, in a session of their own."""
 # Spark 4.1 moved the class to another package.
 _PACKAGE = _STREAMING if major_minor(pyspark.__version__) < (4, 1) else f"{_STREAMING}.checkpointing"
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
@@ -42,6 +42,8 @@ With checksums, Hadoop starts `chmod` for each file and for the file of its chec
 """
 CHECKSUMS = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
 """Settings of queries of that session that keep checksums beside the files of their checkpoints, as by default."""
+IN_ROCKSDB_HERE = {**IN_ROCKSDB, **CHECKSUMS}
+"""Settings of queries of that session with their state in RocksDB, which needs the checksums."""
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
 """The error of a query on Spark's Kafka connector 4.1 that reports a batch for the second time (SPARK-55271).
 

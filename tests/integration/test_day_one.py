@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.integration.feed import ZERO_US, Feed, Row, run, start, windows
-from tests.sparks import CHECKSUMS, IN_ROCKSDB, settings
+from tests.sparks import IN_ROCKSDB_HERE, settings
 
 SPLITS = ["fast", "slow"]
 BATCHES: list[list[Row]] = [[("fast", 1, 500 + at), ("slow", 1, at), ("slow", 1, at + 2)] for at in (0, 10, 20, 30)]
@@ -64,7 +64,7 @@ class Totals(StatefulProcessor):
 def rocksdb(spark: SparkSession) -> Iterator[None]:
     """State in RocksDB, with its changelog."""
     changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    with settings(spark, {**IN_ROCKSDB, **CHECKSUMS, changelog: "true"}):
+    with settings(spark, {**IN_ROCKSDB_HERE, changelog: "true"}):
         yield
 
 

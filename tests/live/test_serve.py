@@ -469,6 +469,7 @@ def test_what_is_not_safe_is_refused_at_the_start(folder: Path, tmp_path: Path) 
 
     assert "--tls-cert and --tls-key and --token-file are missing" in refused("--address", "127.0.0.1:0")
     assert "--lease: expected at most 7d, got 8 days" in " ".join(refused("--lease", "8 days").split())
+    assert "--interval: expected more than 0, got 0s" in " ".join(refused("--interval", "0s").split())
     assert "--token-file is missing" in refused(
         "--address", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key)
     )

@@ -13,10 +13,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -128,6 +130,18 @@ def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float 
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not after {seconds:g} seconds")
         time.sleep(0.05)
+
+
+@contextmanager
+def no_thread_stays(prefix: str = "") -> Iterator[None]:
+    """Fail if a thread that began in the block, with a name that starts with a prefix, has not ended after it."""
+
+    def names() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)}
+
+    before = names()
+    yield
+    wait_until(lambda: names() <= before, "its threads ended", seconds=20)
 
 
 def free_ports(count: int) -> list[int]:

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,10 @@ async def anext_(told: AsyncIterator[Told]) -> Told:
 
 
 def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal | None = None) -> None:
+    if journal is None:
+        with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder) / "j")) as kept:
+            return play(script, kept)
+
     async def run(kept: Journal) -> None:
         scene = Scene(kept)
         try:
@@ -114,8 +118,7 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal 
         finally:
             await scene.close()
 
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
-        asyncio.run(run(ends.enter_context(closing(Journal(Path(folder) / "j"))) if journal is None else journal))
+    return asyncio.run(run(journal))
 
 
 async def a_turn() -> None:

@@ -6,8 +6,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from lowmark.integration.driver.known_planner import KnownPlanner
@@ -27,7 +26,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import report_of
+from tests.integration.driver.reported import accumulated, report_of
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -91,10 +90,10 @@ class Passing:
     def __init__(self, folder: Folder, *, at: dict[str, Any] | None = None, state: str | None = None) -> None:
         self.folder, self.now_us = folder, 10**15
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
-        strategy, shelf = WatermarkStrategy.for_monotonous_timestamps(), SimpleNamespace(value=self.tracks)
+        strategy = WatermarkStrategy.for_monotonous_timestamps()
         stream = Stream(
             name="files", stream_id="files", strategy=strategy, key=KEY,
-            measure=RecordedMeasure(cast("Any", shelf)),
+            measure=RecordedMeasure(accumulated(self.tracks)),
             sources=1, kafka=False, declared={}, names={}, reads=True, claims=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)

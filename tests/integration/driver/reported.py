@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from lowmark.integration.driver.aside import hold
 from lowmark.integration.driver.desks import Desks
 from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.recorder import RecordedMeasure
@@ -38,6 +40,11 @@ def report_text(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any
 def report_of(batch_id: int, sources: Sequence[Mapping[str, Any]], **more: Any) -> Progress:
     """Make the same as `report_text`, parsed."""
     return Progress.from_json(report_text(batch_id, sources, **more))
+
+
+def accumulated(tracks: Mapping[tuple[str, int], BatchTrack]) -> Any:
+    """Make an accumulator of Spark with these tracks."""
+    return SimpleNamespace(value=tracks)
 
 
 class NoQueries(list[object]):

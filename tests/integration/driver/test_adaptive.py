@@ -17,6 +17,7 @@ from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.lateness import buckets_of
 
+from tests.integration.driver.reported import accumulated
 from tests.integration.feed import Feed, run, start, windows
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def recording(times_s: list[list[float | None]], monkeypatch: pytest.MonkeyPatch
 
 
 def measured(track: BatchTrack) -> Measured:
-    accumulator: Any = SimpleNamespace(value={("q", 0): track})
-    found = RecordedMeasure(accumulator).report("q", 0, {}, STRATEGY)
+    found = RecordedMeasure(accumulated({("q", 0): track})).report("q", 0, {}, STRATEGY)
     assert found is not None
     return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.events import BatchReported
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import report_of
+from tests.integration.driver.reported import accumulated, report_of
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -118,7 +118,7 @@ class Query:
         measure = RecordedMeasure if claims else WithoutLatest
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, sources=1, kafka=False, declared={}, names={},
-            measure=measure(cast("Any", SimpleNamespace(value=self.tracks))), reads=True,
+            measure=measure(accumulated(self.tracks)), reads=True,
             claims=claims,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)

@@ -30,7 +30,7 @@ from lowmark.watermark.splits.split_states import SplitStates
 from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import GivenMeasure, NoQueries, answer_of, desks_of, report_of
+from tests.integration.driver.reported import GivenMeasure, NoQueries, accumulated, answer_of, desks_of, report_of
 from tests.laws.strategies import draws
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Fed:
         self.key = (
             SplitKey(("topic", "partition"), ("string", "int")) if kind == "kafka" else SplitKey(("s",), ("string",))
         )
-        tracks = cast("Any", SimpleNamespace(value=self.tracks))
+        tracks = accumulated(self.tracks)
         measure = RecordedMeasure(tracks) if kind == "read" else GivenMeasure(tracks)
         self.stream = Stream(
             name="orders", stream_id="s", strategy=STRATEGY, key=self.key, measure=measure, sources=1,

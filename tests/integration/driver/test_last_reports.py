@@ -24,7 +24,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
-from tests.integration.driver.reported import GivenMeasure, answer_of, desks_of, report_of
+from tests.integration.driver.reported import GivenMeasure, accumulated, answer_of, desks_of, report_of
 from tests.servers.local import wait_until
 
 SECOND = 1_000_000
@@ -82,7 +82,7 @@ class Driver:
         settings: dict[str, Any] = {"kafka": False, "declared": {}, "names": {}, "strategy": WatermarkStrategy()}
         self.stream = Stream(
             name="orders", stream_id="s", key=KEY, sources=1, **(settings | of_stream),
-            measure=GivenMeasure(cast("Any", SimpleNamespace(value=self.tracks))),
+            measure=GivenMeasure(accumulated(self.tracks)),
         )  # fmt: skip
         self.desks = desks_of(cast("Any", self), notify=lambda _: None)
         self.desks.runs.add(self.stream)

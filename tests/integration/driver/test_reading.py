@@ -22,7 +22,7 @@ from lowmark.integration.page.picture import Picture
 from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
+from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.driver_rpc import (
     GUIDE,
     HEARTBEAT,
@@ -53,7 +53,7 @@ from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.coordinator.serving import private_folder
-from tests.integration.driver.reported import NoQueries, answer_of, desks_of, report_text
+from tests.integration.driver.reported import NoQueries, accumulated, answer_of, desks_of, report_text
 from tests.integration.driver.test_cooperation_rules import FakeClient
 
 SECOND = 1_000_000
@@ -63,10 +63,6 @@ BOUND = 2 * SECOND + 1_000
 
 
 Tracks = dict[tuple[str, int], BatchTrack]
-
-
-def accumulated(tracks: Tracks) -> Any:
-    return SimpleNamespace(value=tracks, accum_param=TrackParam())
 
 
 def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:

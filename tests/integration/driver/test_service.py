@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tests.integration.feed import Feed, start, us, windows
-from tests.servers.local import free_ports, wait_until
+from tests.servers.local import free_ports, no_thread_stays, wait_until
 
 
 def test_runs_that_ended_long_ago_are_forgotten(
@@ -44,37 +44,30 @@ def test_runs_that_ended_long_ago_are_forgotten(
 def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = {thread.name for thread in threading.enumerate()}
-    with pytest.raises(CoordinatorUnreachable, match="Hint: start one with `lowmark serve`"):
-        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
-    with pytest.raises(ValueError, match=r"require_coordinator is set, and no coordinator is named\. Hint: "):
-        LowWatermarkService(spark, require_coordinator=True)
-
     def interrupted(_client: CoordinatorClient) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CoordinatorClient, "reach", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
-
-    # gRPC's own threads end a moment after their channel.
-    wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before, "its threads ended", seconds=20)
+    with no_thread_stays():  # gRPC's own threads end a moment after their channel
+        with pytest.raises(CoordinatorUnreachable, match="Hint: start one with `lowmark serve`"):
+            LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
+        with pytest.raises(ValueError, match=r"require_coordinator is set, and no coordinator is named\. Hint: "):
+            LowWatermarkService(spark, require_coordinator=True)
+        monkeypatch.setattr(CoordinatorClient, "reach", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
 
 
 def test_a_session_that_cannot_be_listened_to_leaves_no_thread(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as that of a Spark Connect server without lowmark."""
-    before = {thread.name for thread in threading.enumerate()}
+    """A Spark Connect server without lowmark has such a session."""
 
     def refused(*_: object) -> None:
         raise SessionUnfit("LowWatermarkService", "a session of a test", "use another.")
 
     monkeypatch.setattr(Queries, "listen_to", refused)
-    with pytest.raises(SessionUnfit, match="a session of a test"):
+    with no_thread_stays(), pytest.raises(SessionUnfit, match="a session of a test"):
         LowWatermarkService(spark, metrics_port=0)
-
-    wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before, "its threads ended", seconds=20)
 
 
 def _as_it_is(row: object, time_us: int | None) -> int:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.integration.feed import ZERO_US, Feed, run
-from tests.sparks import CHECKSUMS, IN_ROCKSDB, settings
+from tests.sparks import IN_ROCKSDB_HERE, settings
 
 
 class Alarms(StatefulProcessor):
@@ -74,7 +74,7 @@ def tallied(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator
 @pytest.fixture
 def rocksdb(spark: SparkSession) -> Iterator[None]:
     """transformWithState keeps its state in RocksDB only."""
-    with settings(spark, {**IN_ROCKSDB, **CHECKSUMS}):
+    with settings(spark, IN_ROCKSDB_HERE):
         yield
 
 

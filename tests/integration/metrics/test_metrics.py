@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import ZERO, Feed, start, windows
-from tests.servers.local import http_get, port_open, wait_until
+from tests.servers.local import http_get, no_thread_stays, port_open, wait_until
 from tests.sparks import settings
 
 SECOND_US = 1_000_000
@@ -910,16 +910,11 @@ def test_a_loop_that_is_busy_does_not_make_the_scrape_wait(service: LowWatermark
 
 
 def test_a_service_whose_metrics_port_is_taken_leaves_nothing_behind(spark: SparkSession) -> None:
-    def threads() -> set[str]:
-        return {thread.name for thread in threading.enumerate() if thread.name.startswith("lowmark")}
-
-    before = threads()
-    with socket.socket() as other:
+    with no_thread_stays("lowmark"), socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(MetricsUnavailable):
             LowWatermarkService(spark, metrics_port=other.getsockname()[1])
-    wait_until(lambda: threads() <= before, "the threads of the service that could not start ended", seconds=20)
 
 
 def test_the_service_tells_its_port_and_frees_it(spark: SparkSession) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import statistics
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from tests.integration.feed import Feed, Ran, start, windows
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun, FakeService
 from tests.integration.page.test_page import ADDRESS, FakeServices, two_splits
 from tests.servers.chromium import watched
-from tests.servers.local import http_get, wait_until
+from tests.servers.local import http_get, no_thread_stays, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,16 +170,13 @@ def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
 
 
 def test_a_service_whose_page_cannot_be_served_leaves_nothing_behind(spark: SparkSession) -> None:
-    def threads() -> set[str]:
-        return {thread.name for thread in threading.enumerate() if thread.name.startswith("lowmark")}
-
-    before, taken = threads(), PageServer(all_services)
-    try:
-        with pytest.raises(PageUnavailable, match="another service of this process"):
-            LowWatermarkService(spark, metrics_port=0, page_port=taken.port)
-    finally:
-        taken.stop()
-    wait_until(lambda: threads() <= before, "the threads of the service that could not start ended", seconds=20)
+    with no_thread_stays("lowmark"):
+        taken = PageServer(all_services)
+        try:
+            with pytest.raises(PageUnavailable, match="another service of this process"):
+                LowWatermarkService(spark, metrics_port=0, page_port=taken.port)
+        finally:
+            taken.stop()
 
 
 # --- its functions, over fake services ---

@@ -33,7 +33,7 @@ from tests.integration.feed import Feed, Ran, Row, lose_commit, start, us, windo
 from tests.integration.spark.test_adoption import contents, cut_short, startable, written
 from tests.integration.spark.test_checkpoint_doors import CRAFTED, KINDS, craft, everything
 from tests.servers.local import wait_until
-from tests.sparks import CHECKSUMS, IN_ROCKSDB, settings, since
+from tests.sparks import CHECKSUMS, IN_ROCKSDB_HERE, settings, since
 
 Query = Callable[[DataFrame], DataFrame]
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -80,7 +80,7 @@ def checksums(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def store(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    with settings(spark, {**IN_ROCKSDB, **CHECKSUMS} if request.param == "rocksdb" else {}):
+    with settings(spark, IN_ROCKSDB_HERE if request.param == "rocksdb" else {}):
         yield request.param
 
 

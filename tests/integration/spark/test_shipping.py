@@ -18,19 +18,24 @@ from pyspark import SparkFiles
 from tests.installed import link_packages, site_packages
 
 
+def in_python(code: str, *places: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python that finds packages in these places only, beside the standard library."""
+    found = [str(place) for place in places]
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path += {found}\n{code}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
     """With -S Python has site-packages with numpy and pyspark, but not the links that make lowmark importable."""
     archive = package(tmp_path / "lowmark.zip")
     code = (
-        "import sys; sys.path += sys.argv[1:]\n"
         "from lowmark.integration.transport.heartbeat import HeartbeatReader\n"
         "from lowmark.integration.transport.mapped import BatchMap\n"
         "reader = HeartbeatReader(address='unix:/x', stream_id='s', stream='orders', delay_ms=0)\n"
         "print([*reader.readBetweenOffsets(reader.initialOffset(), reader.initialOffset())], 'grpc' in sys.modules)\n"
         "import lowmark.watermark; print(lowmark.watermark.__file__)"
     )
-    places = [str(archive), *site_packages()]
-    ran = subprocess.run([sys.executable, "-S", "-c", code, *places], capture_output=True, text=True, check=False)
+    ran = in_python(code, archive, *site_packages())
 
     assert ran.returncode == 0, ran.stderr
     rows, where = ran.stdout.splitlines()
@@ -45,14 +50,12 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
     compiled.mkdir()
     link_packages(("pyspark", "py4j", "pyarrow", "numpy", "mmh3", "xxhash", "msgspec"), compiled)
     code = (
-        "import sys; sys.path += sys.argv[1:3]\n"
         "import lowmark.sources.spark, lowmark.sources.kafka, lowmark.sources.files, lowmark.sources.hybrid\n"
         "import lowmark.integration.transport.planner_peer, lowmark.integration.transport.accumulated\n"
         "import sortedcontainers\n"
         "print(sortedcontainers.__file__)"
     )
-    command = [sys.executable, "-S", "-c", code, str(archive), str(compiled)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = in_python(code, archive, compiled)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(archive))
@@ -61,13 +64,11 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
 def test_a_driver_that_has_lowmark_from_a_zip_ships_nothing_rather_than_an_empty_package(tmp_path: Path) -> None:
     archive = package(tmp_path / "lowmark.zip")
     code = (
-        "import sys, pathlib; sys.path += sys.argv[1:]\n"
+        "from pathlib import Path\n"
         "from lowmark.integration.spark.shipping import package\n"
-        "package(pathlib.Path(sys.argv[1]).with_name('again.zip'))"
+        f"package(Path({str(tmp_path / 'again.zip')!r}))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-S", "-c", code, str(archive), *site_packages()], capture_output=True, text=True, check=False
-    )
+    ran = in_python(code, archive, *site_packages())
 
     assert ran.returncode == 1
     assert "NotADirectoryError" in ran.stderr
@@ -83,15 +84,13 @@ def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path
     bare.mkdir()
     link_packages(("pyspark", "py4j", "pyarrow", "numpy"), bare)
     code = (
-        "import sys; sys.path += sys.argv[1:3]\n"
         "from pyspark import SparkFiles\n"
-        "SparkFiles._root_directory, SparkFiles._is_running_on_worker = sys.argv[3], True\n"
+        f"SparkFiles._root_directory, SparkFiles._is_running_on_worker = {str(root)!r}, True\n"
         "import lowmark.sources.spark, lowmark.sources.kafka, lowmark.integration.transport.accumulated\n"
         "import msgspec, mmh3, xxhash, confluent_kafka\n"
         "print(confluent_kafka.libversion()[0], mmh3.hash64(b'a'), xxhash.xxh64_intdigest(b'a'), msgspec.__file__)"
     )
-    command = [sys.executable, "-S", "-c", code, str(archive), str(bare), str(root)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = in_python(code, archive, bare)
 
     assert ran.returncode == 0, ran.stderr
     assert str(root) in ran.stdout
@@ -159,15 +158,13 @@ def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
     unpacked, zipped = sorted(streams.iterdir(), key=lambda path: path.suffix)
     assert (zipped.suffix, unpacked.is_dir()) == (".zip", True)
     code = (
-        "import sys; sys.path += sys.argv[2:]\n"
         "from pyspark import SparkFiles\n"
-        "SparkFiles._root_directory, SparkFiles._is_running_on_worker = sys.argv[1], True\n"
+        f"SparkFiles._root_directory, SparkFiles._is_running_on_worker = {str(streams)!r}, True\n"
         "from lowmark.integration.transport.told import TellSource, ToldClient\n"
         "from lowmark.integration.transport.heartbeat import HeartbeatSource\n"
         "print(TellSource({}).schema().names, ToldClient('told:x').silent_since)"
     )
-    command = [sys.executable, "-S", "-c", code, str(streams), str(zipped), str(bare)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = in_python(code, zipped, bare)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "['told'] None"
 

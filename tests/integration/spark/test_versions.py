@@ -202,9 +202,9 @@ def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
     return pa.record_batch(columns, names=["topic", "partition", "ts"])
 
 
-def task_of(strategy: WatermarkStrategy, *, cell: int = 0) -> _Reduction:
+def task_of(strategy: WatermarkStrategy, key: SplitKey = KEY, *, cell: int = 0) -> _Reduction:
     nobody: Any = None  # nothing is sent
-    return _Reduction(BatchMap("orders", KEY.columns, KEY.integral, "ts", strategy, nobody), cell=cell)
+    return _Reduction(BatchMap("orders", key.columns, key.integral, "ts", strategy, nobody), cell=cell)
 
 
 def reduced(
@@ -219,18 +219,13 @@ def reduced(
     return reduction.track(attempt=next(ATTEMPTS) if attempt is None else attempt)
 
 
-def measured(*tracks: BatchTrack, **options: Any) -> Any:
-    accumulator: Any = _Accumulator()
+def measured(*tracks: BatchTrack, key: SplitKey = KEY, **options: Any) -> Any:
+    accumulator: Any = SimpleNamespace(value={})
     for track in tracks:
         TrackParam().addInPlace(accumulator.value, {("query", 7): track})
     strategy = options.pop("strategy", WatermarkStrategy.for_monotonous_timestamps())
     options = {"max_splits": 16, "detail": True, **options}
-    return MappedMeasure(accumulator, "orders", KEY, **options).report("query", 7, {}, strategy)
-
-
-class _Accumulator:
-    def __init__(self) -> None:
-        self.value: dict[tuple[str, int], BatchTrack] = {}
+    return MappedMeasure(accumulator, "orders", key, **options).report("query", 7, {}, strategy)
 
 
 def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
@@ -281,16 +276,12 @@ def test_a_generator_sees_the_rows_that_have_a_split(kind: str) -> None:
     """As in the JVM, null is a split of a text, and none of a number."""
     import pyarrow as pa
 
-    nobody: Any = None  # nothing is sent
-    key, accumulator = SplitKey(("n",), (kind,)), _Accumulator()
-    strategy = WatermarkStrategy.for_generator(lambda: BoundedOutOfOrderness(0))
-    task = _Reduction(BatchMap("orders", key.columns, key.integral, "ts", strategy, nobody), cell=0)
+    key, strategy = SplitKey(("n",), (kind,)), WatermarkStrategy.for_generator(lambda: BoundedOutOfOrderness(0))
+    task = task_of(strategy, key)
     values: Any = pa.array([7, None], pa.int32()) if kind == "int" else pa.array(["7", None])
     task.see(pa.record_batch([values, pa.array([5_000, 9_000], pa.timestamp("us", "UTC"))], names=["n", "ts"]))
-    TrackParam().addInPlace(accumulator.value, {("query", 7): task.track(attempt=0)})
-    made: Any = MappedMeasure(accumulator, "orders", key, 16, detail=True)  # type: ignore[arg-type]
 
-    found = made.report("query", 7, {}, strategy)
+    found = measured(task.track(attempt=0), key=key, strategy=strategy)
     seven = key.split_id((7 if kind == "int" else "7",))
     null = {} if kind == "int" else {key.split_id((None,)): 8_000}
     assert found.watermarks_us == {seven: 4_000, **null}
@@ -375,15 +366,12 @@ def test_values_to_which_spark_gives_one_id_are_one_split_as_in_the_jvm(strategy
     """Spark's hash passes over nulls: the last of the values was the whole split."""
     import pyarrow as pa
 
-    nobody: Any = None  # nothing is sent
-    key, accumulator = SplitKey(("a", "b"), ("string", "string")), _Accumulator()
-    task = _Reduction(BatchMap("orders", key.columns, key.integral, "ts", strategy, nobody), cell=0)
+    key = SplitKey(("a", "b"), ("string", "string"))
+    task = task_of(strategy, key)
     columns: list[Any] = [pa.array(["x", None]), pa.array([None, "x"]), pa.array([9_000, 5_000], pa.timestamp("us"))]
     task.see(pa.record_batch(columns, names=["a", "b", "ts"]))
-    TrackParam().addInPlace(accumulator.value, {("query", 7): task.track(attempt=0)})
-    made: Any = MappedMeasure(accumulator, "orders", key, 16, detail=True)  # type: ignore[arg-type]
 
-    found, split = made.report("query", 7, {}, strategy), key.split_id(("x", None))
+    found, split = measured(task.track(attempt=0), key=key, strategy=strategy), key.split_id(("x", None))
     assert split == key.split_id((None, "x"))
     assert dict(found.watermarks_us) == {split: 8_000}
     assert (found.first_us, found.rows) == ({split: 5_000}, {split: 2})
@@ -400,7 +388,7 @@ def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> No
     from lowmark.integration.transport.mapped import _text
 
     key = SplitKey(("device", "kind"), (kind, "string"))
-    accumulator: Any = _Accumulator()
+    accumulator: Any = None  # nothing is read
     made = MappedMeasure(accumulator, "s", key, 16, detail=False)
     assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))
 

@@ -18,17 +18,9 @@ from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.kinesis import KinesisSource
 from lowmark.sources.pravega import PravegaSource
 from lowmark.sources.spark import prefer_own_python
-from lowmark.watermark import WatermarkGenerator, WatermarkStrategy
 
 from tests.integration.log import LogSource
 from tests.servers.local import require_java
-
-
-class Punctuated(WatermarkGenerator):
-    """A generator of a user."""
-
-
-IN_ORDER = WatermarkStrategy.for_monotonous_timestamps()
 
 
 @pytest.fixture
