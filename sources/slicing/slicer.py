@@ -84,13 +84,8 @@ def plan_slices(
             without_rows[name] = NoRowsReason.TARGET if limit == split.start else NoRowsReason.CAP
         else:
             parts.append((split, end, limit))
-    table = SliceTable(
-        planner,  # type: ignore[arg-type]  # of SplitT; the table returns splits of the planner
-        parts,
-        limits,
-    )
-    decision = decide(table, limits, previous_time_us)
-    return _plan(splits, ends, table, decision, without_rows, unfinished, limits.believed_until_us)
+    table = SliceTable(planner, parts, limits)  # type: ignore[arg-type]  # of SplitT, and the table's splits are its own
+    return _plan(splits, ends, table, decide(table, limits, previous_time_us), without_rows, unfinished)
 
 
 def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
@@ -132,9 +127,8 @@ def _plan(
     decision: Decision,
     without_rows: dict[str, NoRowsReason],
     unfinished: Collection[str],
-    believed_until_us: int | None,
 ) -> SlicePlan:
-    claim_us = _claims_us(table, decision, believed_until_us)
+    claim_us = _claims_us(table, decision)
     carried_on = {parent for split in splits for parent in split.parents}
     rows = table.rows_to(decision.stops)
     left_rows = table.rows_to(table.end) - rows
@@ -161,22 +155,20 @@ def _plan(
         # A finished split has passed every time. If children continue it, they begin at its claim, with older rows.
         time_us = decision.time_us if finished and name not in carried_on else claim_us.get(name)
         if time_us is None and not finished:
-            time_us = _passed_us(table.planner, replace(split, start=stop), decision.time_us, believed_until_us)
+            time_us = _passed_us(table, replace(split, start=stop), decision.time_us)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
 
 
-def _passed_us(
-    planner: SplitPlanner[SourceSplit], split: SourceSplit, time_us: int | None, believed_until_us: int | None
-) -> int | None:
+def _passed_us(table: SliceTable, split: SourceSplit, time_us: int | None) -> int | None:
     """The time that the system promises for following rows, at most the plan's time; not that of a bad clock."""
-    passed_us = planner.passed_us(split)
-    if passed_us is None or (believed_until_us is not None and passed_us > believed_until_us):
+    passed_us, until_us = table.planner.passed_us(split), table.believed_until_us
+    if passed_us is None or (until_us is not None and passed_us > until_us):
         return None
     return passed_us if time_us is None else min(passed_us, time_us)
 
 
-def _claims_us(table: SliceTable, decision: Decision, believed_until_us: int | None) -> dict[str, int]:
+def _claims_us(table: SliceTable, decision: Decision) -> dict[str, int]:
     """Ask for the claims of splits that seem to have reached the time; splits that end with the plan need no claim."""
     if decision.time_us is None:
         return {}
@@ -185,5 +177,5 @@ def _claims_us(table: SliceTable, decision: Decision, believed_until_us: int | N
     asked = [replace(table.splits[i], start=stops[i]) for i in np.flatnonzero(decision.claimed & ~over).tolist()]
     if not asked:
         return {}
-    said = table.planner.claims(asked, decision.time_us, believed_until_us)
+    said = table.planner.claims(asked, decision.time_us, table.believed_until_us)
     return {name: us for name, us in said.items() if us > EARLIEST_US}

@@ -35,8 +35,9 @@ class InvalidPosition(LowmarkError, ValueError):
 class SliceTable:
     """The splits with rows, as columns: row `i` of every column is of `splits[i]`.
 
-    `limit` is its end in this plan, `rows` the number of rows up to there, an upper bound, `cost` that of one of its
-    rows, in units of `budget`, `observed_us` its largest trusted event time, -inf if none was seen.
+    `limit` is the position where a split ends in this plan, `rows` an upper bound of its rows up to `limit`, `cost` the
+    cost of one row in units of `budget`, and `observed_us` the largest trusted event time of a split, -inf if none was
+    seen.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class SliceTable:
         self._counted: dict[tuple[int, int], int] = {}
         self.rows: Integers = self.rows_to(self.limit)
         self.cost, self.budget = _costs(self.ends, limits.rows, limits.size_bytes)
-        believed_until_us = limits.believed_until_us
+        self.believed_until_us = believed_until_us = limits.believed_until_us
         self.observed_us: Floats = np.full(len(parts), -np.inf)
         for i, split in enumerate(self.splits) if limits.observed_us else ():
             us = limits.observed_us.get(split.split_id)
@@ -66,19 +67,25 @@ class SliceTable:
 
     def rows_to(self, stop: Integers) -> Integers:
         """Return the number of rows from each start to each stop, as upper bounds."""
-        if self._dense:
-            least: Integers = np.minimum(stop - self.start, self._upper)
-            return least
-        return np.array([self.count(i, at) for i, at in enumerate(stop.tolist())], np.int64)
+        rows: Integers = stop - self.start
+        if not self._dense:
+            stops = stop.tolist()
+            for i in np.flatnonzero(rows > 0).tolist():
+                rows[i] = self._rows_before(i, stops[i])
+        least: Integers = np.minimum(rows, self._upper)
+        return least
 
     def count(self, i: int, stop: int) -> int:
         """Return the number of rows from the start of one split to a stop, an upper bound."""
         rows = stop - int(self.start[i])
         if rows > 0 and not self._dense:
-            if (i, stop) not in self._counted:
-                self._counted[i, stop] = max(0, self.planner.rows_before(self.splits[i], stop))
-            rows = self._counted[i, stop]
+            rows = self._rows_before(i, stop)
         return min(rows, int(self._upper[i]))
+
+    def _rows_before(self, i: int, stop: int) -> int:
+        if (i, stop) not in self._counted:
+            self._counted[i, stop] = max(0, self.planner.rows_before(self.splits[i], stop))
+        return self._counted[i, stop]
 
     def after_rows(self, i: int, rows: int, limit: int) -> int:
         end, split = self.ends[i], self.splits[i]
