@@ -164,7 +164,7 @@ class VersionedSerializer(Protocol[StateT]):
         """Return the value as bytes; equal values give equal bytes."""
 
     def deserialize(self, version: int, data: bytes) -> StateT:
-        """Return the value. Raises ValueError if the data are of a later version than `version`, or invalid."""
+        """Return the value. Raises ValueError for invalid data, and for a later version than this serializer's."""
 
 
 # -- on the driver ------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class SplitEnumeratorContext(Protocol[SplitT]):
         """
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it gets no more splits: it finishes with its last one.
+        """Tell a reader that no more splits come: the reader finishes with its last split.
 
         Raises ValueError without such a reader.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 
 ValueT = TypeVar("ValueT")
@@ -28,12 +29,12 @@ class UnreadableState(LowmarkError, ValueError):
 
     @classmethod
     def broken(cls, kind: str, version: int, error: Exception) -> UnreadableState:
-        return cls(kind, f"these are no data of version {version}: {described(error)}")
+        return cls(kind, f"these are no data of version {version}: {told_briefly(error)}")
 
 
-def described(error: Exception) -> str:
+def told_briefly(error: Exception) -> str:
     """Describe an error of reading: the text of a ValueError, because it is clear, otherwise also the type."""
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ValueError) else described(error)
 
 
 class DataclassSerializer(Generic[ValueT]):

@@ -89,7 +89,8 @@ class Worker:
     def wait(self, done: Future[Result], action: str, *, seconds: float) -> Result:
         """Wait for a result of this thread, and return it.
 
-        Raises `WorkerDied` if the thread has ended, so that no result will come, and `FutureTimeout` after `seconds`.
+        Raises `WorkerDied` if the thread has ended, so that no result will come, and
+        `concurrent.futures.TimeoutError` after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:

@@ -37,8 +37,8 @@ from typing import Any, Generic
 
 from lowmark.sources.api import ReaderInfo, ResultT, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.serializer import described
-from lowmark.sources.worker import WorkerDied
+from lowmark.sources.serializer import told_briefly
+from lowmark.sources.worker import WorkerDied, described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
 
@@ -397,7 +397,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         try:
             return serializer.deserialize(state_version, data[_HEADER.size :])
         except Exception as error:
-            raise invalid(described(error)) from error
+            raise invalid(told_briefly(error)) from error
 
     # -- failover, on the coordinator's thread
 
@@ -482,7 +482,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     def _die(self, error: BaseException) -> None:
         """Fail the source, because an error ended the coordinator's thread, which alone can restore the enumerator."""
         if self.failure is None and not self._closed:
-            self._give_up("go on, because its thread has ended", error, f"{type(error).__name__}: {error}")
+            self._give_up("go on, because its thread has ended", error, described(error))
             self._discard_enumerator()
 
     def _close_enumerator(self, done: Future[None]) -> None:
@@ -498,7 +498,7 @@ def _reason(error: BaseException) -> tuple[str, bool]:
     while isinstance(inner, LowmarkError) and inner.__cause__ is not None:
         inner = inner.__cause__
     known = inner is not error and isinstance(inner, LowmarkError)
-    return (str(inner) if known else f"{type(error).__name__}: {error}"), known
+    return (str(inner) if known else described(error)), known
 
 
 def _fail(done: Future[Any], error: BaseException) -> None:

@@ -251,7 +251,7 @@ class ExecutorNotifier:
         self._workers.post(name, work, due_us=self._clock.now_us() + initial_delay_us if initial_delay_us else None)
 
     def _lose(self, action: str, error: BaseException) -> None:
-        """Fail on the coordinator's thread, which restores all, because a call ended without a result."""
+        """Fail on the coordinator's thread, which restores the enumerator, because a call ended without a result."""
 
         def fail() -> None:
             raise error

@@ -49,10 +49,13 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.options import one_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import Counter, MetricGroup
+from lowmark.sources.worker import described
 from lowmark.watermark import duration_us
 from lowmark.watermark.errors import shown, without_login
+from lowmark.watermark.moment import us_of
 from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
@@ -155,8 +158,7 @@ class FileSource(SimpleSource[FileSplit]):
         if format not in FORMATS:
             raise InvalidFileOption("format", shown(format), f"one of {sorted(FORMATS)}", "name what the files are.")
         for option, value in (("on_unreadable", on_unreadable), ("on_vanished", on_vanished)):
-            if value not in {"error", "skip"}:
-                raise InvalidFileOption(option, shown(value), '"error" or "skip"', "choose one.")
+            one_of(value, option, ("error", "skip"), InvalidFileOption)
         if columns is not None and event_time is not None and event_time not in columns:
             raise InvalidFileOption("columns", str(list(columns)), f"event_time {event_time!r} among them", "add it.")
         self.paths = (paths,) if isinstance(paths, str) else tuple(paths)
@@ -208,11 +210,8 @@ class FileSource(SimpleSource[FileSplit]):
     def latest(self, splits: Sequence[FileSplit]) -> Mapping[str, SplitEnd]:
         return FilePlanner(self).latest(splits)
 
-    def read(self, split: FileSplit) -> Iterator[tuple[pa.Table, int]]:
-        return self.rows(split, Counter())
-
-    def rows(self, split: FileSplit, losses: Counter) -> Iterator[tuple[pa.Table, int]]:
-        """Do `read` for a slice; count in `losses` if rows are skipped."""
+    def read(self, split: FileSplit, losses: Counter | None = None) -> Iterator[tuple[pa.Table, int]]:
+        """Read a slice; count in `losses` if rows are skipped."""
         assert split.stop is not None
         if split.start >= split.stop:
             return
@@ -226,7 +225,8 @@ class FileSource(SimpleSource[FileSplit]):
                 reached = replace(split, start=position)
         except (OSError, pa.ArrowException, FileChanged) as trouble:
             self.settle(reached, "read the rows", trouble)
-            losses.inc()
+            if losses is not None:
+                losses.inc()
         else:
             # Not skipped, because rows of both files were handed out; the next attempt finds the change first.
             self._unchanged(split, read=True)
@@ -247,7 +247,7 @@ class FileSource(SimpleSource[FileSplit]):
         if not isinstance(trouble, FileChanged):
             cause, trouble = trouble, FileUnreadable(
                 repr(self), self.listing.path(split.split_id), split.split_id, action,
-                f"{type(trouble).__name__}: {trouble}",
+                described(trouble),
             )  # fmt: skip
             trouble.__cause__ = cause
         option = self._on_vanished if isinstance(trouble, FileChanged) else self._on_unreadable
@@ -281,9 +281,7 @@ class FileSource(SimpleSource[FileSplit]):
         try:
             return FORMATS[self._format].schema(self.listing.filesystem, path)
         except (OSError, pa.ArrowException) as cause:
-            raise FileUnreadable(
-                repr(self), path, first.name, "read the columns", f"{type(cause).__name__}: {cause}"
-            ) from cause
+            raise FileUnreadable(repr(self), path, first.name, "read the columns", described(cause)) from cause
 
     def _unchanged(self, split: FileSplit, *, read: bool = False) -> None:
         """Raise FileChanged if a file is not as it was found. If it is read already, it may be deleted."""
@@ -299,14 +297,14 @@ class FileSource(SimpleSource[FileSplit]):
         return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, was, is_now)
 
     def _enumerator(
-        self, context: SplitEnumeratorContext[FileSplit], known: DiscoveredSplits[FileSplit] | None
+        self, context: SplitEnumeratorContext[FileSplit], known: DiscoveredSplits[FileSplit]
     ) -> SplitEnumerator[FileSplit, DiscoveredSplits[FileSplit]]:
         return DiscoveringEnumerator(
             context,
             self.discover,
             period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
             bounded=self.bounded,
-            known=None if known is None else _below(self.listing.root, known),
+            known=_below(self.listing.root, known),
             stamp_of=lambda split: split.modified_us,
             keep=self._max_age_us,
             remember=REMEMBERED_FILES,
@@ -323,7 +321,7 @@ class FileSplitReader(SimpleSplitReader[FileSplit]):
         self._files, self._losses = source, self.metrics.counter("data_losses")
 
     def read(self, split: FileSplit) -> Iterator[tuple[pa.Table, int]]:
-        return self._files.rows(split, self._losses)
+        return self._files.read(split, self._losses)
 
 
 class FilePlanner(SplitPlanner[FileSplit]):
@@ -429,5 +427,5 @@ def _instant_us(value: datetime | int | None) -> int | None:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidFileOption("modified_after", repr(value), "an aware datetime", "add tzinfo=timezone.utc.")
-        return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+        return us_of(value)
     return value

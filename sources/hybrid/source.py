@@ -1,4 +1,4 @@
-"""Several sources, read one after the other as one source: first history, then live data (FLIP-150).
+"""A source that reads several sources in turn: first history, then live data (FLIP-150).
 
     files of last year ──► files of this year ──► Kafka
     bounded                bounded                may be unbounded

@@ -72,7 +72,11 @@ class KafkaColumns:
         return [columns[name] if name in columns else self._convert(name, messages) for name in self.per_record]
 
     def batch(self, topic: str, partition: int, chunks: Sequence[Sequence[pa.Array[Any]]]) -> pa.RecordBatch:
-        """Return one batch of one partition; of the parts of columns without any, only the number of rows counts."""
+        """Return one batch of one partition.
+
+        Args:
+            chunks: the parts of each column of `per_record`; without such a column, arrays with the number of rows.
+        """
         rows = sum(map(len, chunks[0]))
         parts = dict(zip(self.per_record, chunks, strict=False))
         arrays: list[pa.Array[Any]] = []

@@ -150,10 +150,10 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         start: KafkaOffsets,
         stop: KafkaOffsets | None,
         period_seconds: float | None,
-        state: KafkaEnumeratorState | None = None,
+        state: KafkaEnumeratorState,
         client: KafkaClient | None = None,
     ) -> None:
-        state = subscribed(state, subscriber) if state is not None else KafkaEnumeratorState()
+        state = subscribed(state, subscriber)
         self._settings, self._subscriber = settings, subscriber
         self._start, self._stop = start, stop
         self._client = client if client is not None else KafkaClient(settings, reached=bool(state.topic_ids))

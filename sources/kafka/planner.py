@@ -22,7 +22,10 @@ PATIENCE_SECONDS = 2.0
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
-"""A question about a missing partition is repeated before it counts as deleted, as for topics in `enumerator.py`."""
+"""So often, and so far apart, a question is repeated before a missing partition counts as deleted.
+
+`enumerator.py` does the same for topics.
+"""
 
 _log = logging.getLogger("lowmark")
 
@@ -70,7 +73,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         for name in self._long_not_asked(splits):
             self._no_rows.pop(name, None)
             self._first_rows.forget(name)
-        dropped = self._drop_unsubscribed(splits)
+        dropped = self._drop_unsubscribed(splits, self._wants)
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
 
@@ -178,8 +181,10 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
 
     def cut(self, stops: Sequence[tuple[KafkaSplit, int]]) -> Sequence[tuple[KafkaSplit, KafkaSplit]]:
         """Both parts say which lost offsets are counted already."""
-        told = [replace(split, lost_before=self._loss.told_to(split.split_id, split.lost_before)) for split, _ in stops]
-        return super().cut([(split, stop) for split, (_, stop) in zip(told, stops, strict=True)])
+        told_to = self._loss.told_to
+        return super().cut([
+            (replace(split, lost_before=told_to(split.split_id, split.lost_before)), stop) for split, stop in stops
+        ])  # fmt: skip
 
     def close(self) -> None:
         self._client.close()

@@ -487,7 +487,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._renewed_seconds = self._now_seconds()
 
     def _gives_up(self, each: _Range) -> KafkaUnavailable:
-        said = None if self._kept is None else self._kept.errors.said
+        said = self._used.errors.said
         hint = "check that the brokers run and can be reached from executors."
         return self._unavailable(each, "no answer" if said is None else said, hint)
 
@@ -512,7 +512,7 @@ def collecting_nothing() -> Iterator[None]:
 
 
 def _absent(each: _Range, topic: Topic | None) -> str | None:
-    """What of a range does not exist, by an answer about its topic; None: both exist."""
+    """Name the missing part of a range, its topic or its partition, by an answer about the topic; None: both exist."""
     if topic is None:
         return "topic"
     # A partition whose rows came exists.

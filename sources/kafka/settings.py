@@ -18,7 +18,7 @@ _SHORT_SECRET = 6  # characters
 
 
 class KafkaSettings:
-    """How to reach the brokers, made of arguments of `KafkaSource`; the time is how long it may be away, in seconds.
+    """How to reach the brokers; the arguments are those of `KafkaSource`, with `give_up_after` in seconds.
 
     >>> settings = KafkaSettings("b:9092", {"sasl.password": "hunter2"}, 60.0, read_committed=True)
     >>> settings

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
-from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
+from lowmark.sources.kit.options import check_just_one, checked_pattern, one_of, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
 
 from .columns import DEFAULT_COLUMNS, KafkaColumns
@@ -131,10 +131,10 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         give_up_after: str | timedelta = "1 minute",
     ) -> None:
         options = dict(consumer_options or {})
-        for refused, why in ((JAVA_ONLY, "librdkafka has no such property"), (OWNED, "the connector sets it itself")):
-            for name in (each for each in options if each in refused):
-                got = f"a value, but {why}"
-                raise InvalidKafkaOption(f"consumer_options[{name!r}]", got, "nothing", refused[name])
+        for name in options:
+            if (hint := JAVA_ONLY.get(name, OWNED.get(name))) is not None:
+                why = "librdkafka has no such property" if name in JAVA_ONLY else "the connector sets it itself"
+                raise InvalidKafkaOption(f"consumer_options[{name!r}]", f"a value, but {why}", "nothing", hint)
         brokers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
         if not brokers.strip():
             raise InvalidKafkaOption("bootstrap_servers", repr(bootstrap_servers), '"host:port"', "name a broker.")
@@ -148,8 +148,9 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             )
         if "earliest" in _kinds(self._stop, fallbacks=False):
             raise InvalidKafkaOption("stop", "earliest", "latest, a timestamp or offsets", "nothing would be read.")
-        self._go_on = _one_of("on_data_loss", on_data_loss, ("error", "go_on")) == "go_on"
-        committed = _one_of("isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed"
+        self._go_on = one_of(on_data_loss, "on_data_loss", ("error", "go_on"), InvalidKafkaOption) == "go_on"
+        isolations = ("read_committed", "read_uncommitted")
+        committed = one_of(isolation, "isolation", isolations, InvalidKafkaOption) == "read_committed"
         if transactional is not None and not isinstance(transactional, bool):
             raise InvalidKafkaOption("transactional", repr(transactional), "True, False or None", "None finds it out.")
         self._transactional = transactional
@@ -255,12 +256,6 @@ def _some(option: str, given: list[Any]) -> set[Any]:
     if not given or len(set(given)) < len(given):
         raise InvalidKafkaOption(option, repr(given), "at least one, each once", "say what to read.")
     return set(given)
-
-
-def _one_of(option: str, given: str, values: tuple[str, str]) -> str:
-    if given not in values:
-        raise InvalidKafkaOption(option, repr(given), " or ".join(f'"{each}"' for each in values), "choose one.")
-    return given
 
 
 def _kinds(position: KafkaOffsets | None, *, fallbacks: bool) -> set[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
 from lowmark.sources.kit.data_loss import KnownLosses
-from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KafkaDataLost
 
@@ -56,8 +55,7 @@ def other_topic(split: KafkaSplit, topic_id: str) -> str | None:
 class DataLoss(KnownLosses):
     """The records of partitions that were deleted before they were read, counted as `lost_offsets`."""
 
-    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
-        super().__init__(go_on=go_on, metrics=metrics, amount="lost_offsets")
+    amount = "lost_offsets"
 
     def found(
         self, split: KafkaSplit, start: int, resume: int | None, reason: str, *, topic_gone: bool = False

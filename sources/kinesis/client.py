@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lowmark.sources.kit.patience import Patience
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.errors import without_login
 from lowmark.watermark.moment import MILLISECOND_US, datetime_of, us_of
@@ -133,7 +134,10 @@ class KinesisClient:
         return self.now_between_ms()[0]
 
     def now_between_ms(self) -> tuple[int, int]:
-        """Two times with the service's between them, a second and a round trip apart at most; the own time at first."""
+        """Return two times between which the service's time lies, at most a second and a round trip apart.
+
+        Before the first answer, both are the time of this machine.
+        """
         bounds = self._clock.bounds_ms(at_ms=self._own_ms())
         return (time.time_ns() // 1_000_000,) * 2 if bounds is None else bounds
 
@@ -256,8 +260,8 @@ class KinesisClient:
                 cause = self._may_pass(error, action, asked, gone=gone)
             except BotoCoreError as error:
                 if not _is_transient(error):
-                    raise KinesisRefused(self.settings.place, action, f"{type(error).__name__}: {error}") from None
-                cause = without_login(f"{type(error).__name__}: {error}")
+                    raise KinesisRefused(self.settings.place, action, described(error)) from None
+                cause = without_login(described(error))
             else:
                 self._set_clock(answer, asked_ms)
                 return answer
@@ -381,4 +385,4 @@ def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
             ),
         )
     except (BotoCoreError, ValueError) as error:
-        raise KinesisRefused(settings.place, "connect", f"{type(error).__name__}: {error}") from None
+        raise KinesisRefused(settings.place, "connect", described(error)) from None

@@ -87,7 +87,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         answers, that is an error after the allowed time (`give_up_after`). Raises KinesisDataLost,
         KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable.
         """
-        ends = self._drop_unsubscribed(splits)
+        ends = self._drop_unsubscribed(splits, self._wants)
         for split in splits:
             if split.stop is not None and split.start >= split.stop:
                 ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
@@ -100,7 +100,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
                 kept.pop(name, None)
         for split in asked:
             if split.split_id not in failures:
-                ends[split.split_id] = self._end(split, self._looks.get(split.split_id), known)
+                ends[split.split_id] = self._end(split, self._looks[split.split_id], known)
         return ends
 
     def _wants(self, split: KinesisSplit) -> bool:
@@ -173,14 +173,9 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         except KinesisStreamMissing as missing:
             self._pass_gone(split, str(missing))
         else:
-            self._check_first(split, look)
-
-    def _check_first(self, split: KinesisSplit, look: ShardLook) -> None:
-        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.ahead or look.at_tip):
-            first = look.first()
-            if first is None or split.cursor != at(first.sequence):
-                there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
-                self._loss.found(split, f"that record expired: {there}")
+            if look.ahead or look.at_tip:
+                first = look.first()
+                self._loss.check_first(split, None if first is None else first.sequence)
 
     def _pass_gone(self, split: KinesisSplit, cause: str) -> None:
         """Take a missing shard as a loss, if it is one."""
@@ -230,8 +225,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
                 return
         self._children[split.split_id] = frozenset(split_id(split.stream, child) for child in children)
 
-    def _end(self, split: KinesisSplit, look: ShardLook | None, known: set[str]) -> SplitEnd:
-        assert look is not None, "it was looked at"
+    def _end(self, split: KinesisSplit, look: ShardLook, known: set[str]) -> SplitEnd:
         name = split.split_id
         complete = look.closed and (self._bounded or self._children[name] <= known)
         if look.closed and not complete:

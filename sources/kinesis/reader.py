@@ -22,7 +22,7 @@ from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .columns import KinesisColumns
 from .errors import KinesisStreamReplaced
 from .look import IteratorsExpired, Reading, from_time
-from .split import DataLoss, KinesisSplit, at
+from .split import DataLoss, KinesisSplit
 
 MOST_RECORDS = 10_000
 """The service's limit for one read, beside 10 MB."""
@@ -49,7 +49,7 @@ class _Slice:
 
 
 class KinesisSplitReader(SplitReader[KinesisSplit]):
-    """Reads slices in turn, with one read in each fetch.
+    """Reads slices in turn, with one page in each fetch.
 
     Attributes:
         metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library
@@ -120,7 +120,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         records = page.records if each.begun else from_time(split, page.records)
         if records and not each.begun:
-            self._check_first(split, int(records[0]["SequenceNumber"]))
+            self._loss.check_first(split, int(records[0]["SequenceNumber"]))
         taken, over = _up_to(split.until, records)
         if records:
             each.begun, each.empty_since = True, None
@@ -138,10 +138,6 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         if each.empty_since is None:
             each.empty_since = now
         return now > each.empty_since + EMPTY_SECONDS
-
-    def _check_first(self, split: KinesisSplit, first: int) -> None:
-        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and split.cursor != at(first):
-            self._loss.found(split, f"that record expired: the first that is there is {first}")
 
     def _rows(self, split: KinesisSplit, records: list[dict[str, Any]], position: int) -> SplitRows:
         rows = self._columns.batch(split, records, lambda record, why: self._note_malformed(split, record, why))

@@ -87,3 +87,9 @@ class DataLoss(KnownLosses):
     def found(self, split: KinesisSplit, reason: str) -> None:
         """Handle the loss of records from a split's cursor on, once. Raises KinesisDataLost unless reading goes on."""
         self.take(KinesisDataLost(split.split_id, split.cursor, reason), (split.split_id, split.cursor))
+
+    def check_first(self, split: KinesisSplit, first: int | None) -> None:
+        """Handle a loss if a split begins at a record, and another record, or none, is the first that is there."""
+        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (first is None or split.cursor != at(first)):
+            there = "there is none behind it" if first is None else f"the first that is there is {first}"
+            self.found(split, f"that record expired: {there}")

@@ -1,4 +1,4 @@
-"""What planners that ask a system have in common: counts, silent splits, and splits that are let go."""
+"""The common part of planners that ask a system: counts, silent splits, and unsubscribed splits."""
 
 from __future__ import annotations
 
@@ -38,14 +38,9 @@ class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
     def trouble(self) -> str | None:
         return self._unanswered.text
 
-    def _wants(self, split: SplitT) -> bool:
-        """Whether a split is still subscribed."""
-        del split
-        return True
-
-    def _drop_unsubscribed(self, splits: Sequence[SplitT]) -> dict[str, SplitEnd]:
-        """Finish splits that are no longer subscribed, because they would hold the watermark for ever."""
-        dropped = [split for split in splits if not self._wants(split)]
+    def _drop_unsubscribed(self, splits: Sequence[SplitT], wants: Callable[[SplitT], bool]) -> dict[str, SplitEnd]:
+        """Finish splits that are no longer wanted, because they would hold the watermark for ever."""
+        dropped = [split for split in splits if not wants(split)]
         if new := sorted({split.split_id for split in dropped} - self._dropped):
             self._dropped.update(new)
             log.warning(

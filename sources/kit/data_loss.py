@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import ClassVar
 
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
@@ -15,13 +16,14 @@ class KnownLosses:
 
     Args:
         go_on: whether reading goes on without the lost rows.
-        amount: name of the counter for the lost amount; None if the amount is unknown.
     """
 
-    def __init__(self, *, go_on: bool, metrics: MetricGroup, amount: str | None = None) -> None:
+    amount: ClassVar[str | None] = None  # name of the counter for the lost amount; None: the amount is unknown
+
+    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._go_on, self._told, self._told_to = go_on, set[object](), dict[str, int]()
         self._times = metrics.counter("data_losses")
-        self._amount = None if amount is None else metrics.counter(amount)
+        self._amount = None if self.amount is None else metrics.counter(self.amount)
 
     def take(self, lost: LowmarkError, key: object) -> None:
         """Handle a loss of an unknown amount: raise it, unless reading goes on.

@@ -9,8 +9,8 @@ Sources whose splits are read where they are found (Kafka's partitions, files, s
 that take time to find, such as the offset where a partition begins. It runs once for each split, before any checkpoint
 has the split; the split keeps the facts.
 
-The state has every id that was ever assigned, so that nothing is read twice, and the pending splits. Where splits have
-a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
+The state has every id that was ever assigned, so that nothing is read twice, and the pending splits. A stamp of splits,
+such as a file's time of modification, tells old splits from new splits and bounds the state:
 
     keep        splits that are so much older than the newest are never new, and are not remembered
     remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. A
@@ -34,6 +34,7 @@ from typing import Generic
 
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
 
@@ -47,13 +48,13 @@ class DiscoveredSplits(Generic[SplitT]):
     discovered: bool = False  # whether the first discovery is done; splits found afterwards are late splits
     assigned: tuple[str, ...] = ()  # ids that were given to a reader at some time, sorted
     stamps: tuple[int, ...] = ()  # their stamps, in the same order; empty where the source has none
-    newest_stamp: int | None = None  # ever seen
+    newest_stamp: int | None = None  # the largest stamp ever seen
     pending: tuple[SplitT, ...] = ()  # splits that no reader has yet, in the order in which they were found
     # `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned too, and are
     # forgotten. None: nothing was forgotten by number.
     oldest_stamp: int | None = None
-    forgotten: int = 0  # how many of those there were at most, when splits were listed last
-    root: str = ""  # of the ids, for a source whose ids change with it, such as a folder
+    forgotten: int = 0  # the largest possible number of forgotten ids, when splits were listed last
+    root: str = ""  # the folder, or the like, that ids are relative to; "" without one
 
 
 class DiscoveredSerializer(DataclassSerializer[DiscoveredSplits[SplitT]]):
@@ -351,7 +352,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._all_failures.inc()
         never = self._discoveries == 0
         if never or self._period_seconds is None or self._failures >= self._max_failures:
-            cause = "nothing was returned" if error is None else f"{type(error).__name__}: {error}"
+            cause = "nothing was returned" if error is None else described(error)
             raise DiscoveryFailed(self._source, action, self._failures, cause) from error
 
     def _report_removed(self, listed: Collection[str]) -> None:

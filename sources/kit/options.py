@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
 from lowmark.watermark import LowmarkError, duration_us
+from lowmark.watermark.errors import shown
 
 
 class InvalidSourceOption(LowmarkError, ValueError):
@@ -30,6 +31,13 @@ def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
     if len(passed) != 1:
         got = " and ".join(passed) if passed else "none of them"
         raise refusal(", ".join(given), got, "exactly one of them", "say what to read.")
+
+
+def one_of(given: str, option: str, values: Sequence[str], refusal: Refusal) -> str:
+    """Return a word that is one of the allowed words."""
+    if given not in values:
+        raise refusal(option, shown(given), " or ".join(f'"{each}"' for each in values), "choose one.")
+    return given
 
 
 def checked_pattern(text: str, option: str, refusal: Refusal) -> str:

@@ -127,7 +127,7 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     def create_enumerator(
         self, context: SplitEnumeratorContext[SplitT]
     ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
-        return self._enumerator(context, None)
+        return self._enumerator(context, DiscoveredSplits())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[SplitT], state: DiscoveredSplits[SplitT]
@@ -141,7 +141,7 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         return SimpleSplitReader(self)
 
     def _enumerator(
-        self, context: SplitEnumeratorContext[SplitT], known: DiscoveredSplits[SplitT] | None
+        self, context: SplitEnumeratorContext[SplitT], known: DiscoveredSplits[SplitT]
     ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
         every = self.discover_every
         return DiscoveringEnumerator(

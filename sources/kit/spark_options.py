@@ -35,8 +35,7 @@ class SparkOptions:
 
     def texts(self, arguments: Mapping[str, str]) -> dict[str, str]:
         """Return the values of given options by the names of arguments; `arguments` is option -> argument."""
-        lower = {option.lower(): argument for option, argument in arguments.items()}
-        return {argument: self._given[option] for option, argument in lower.items() if option in self._given}
+        return {argument: text for option, argument in arguments.items() if (text := self.text(option)) is not None}
 
     def names(self, option: str) -> list[str] | None:
         """Return the names in an option, separated by commas."""

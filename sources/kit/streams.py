@@ -15,7 +15,7 @@ class Streams:
     """Named streams, or all streams whose whole name matches a pattern, also streams that are made later.
 
     Attributes:
-        named: name -> the stream as it was given, such as its ARN; empty with a pattern.
+        named: name -> the given name or ARN of a stream; empty with a pattern.
         pattern: a regular expression; None: the streams are named.
 
     >>> Streams(pattern="o.*").find(lambda: ["orders", "returns"])
@@ -39,7 +39,7 @@ class Streams:
         """Take a user's values, of which exactly one is given.
 
         Args:
-            name_of: the name of a given stream; None: it is no stream, so the error says what is `expected`.
+            name_of: returns the name of a given stream, None for any other value, which is refused.
         """
         check_just_one({"streams": streams, "stream_pattern": stream_pattern}, refusal)
         if stream_pattern is not None:
@@ -57,5 +57,5 @@ class Streams:
         return name in self.named if self.pattern is None else re.fullmatch(self.pattern, name) is not None
 
     def find(self, there: Callable[[], Sequence[str]]) -> Sequence[str]:
-        """Return the named streams, be they there or not, or those of all present names that match."""
+        """Return the named streams, without a look whether they exist, or the existing names that match."""
         return list(self.named.values()) if self.pattern is None else [name for name in there() if self.wants(name)]

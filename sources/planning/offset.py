@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic
 
 import msgspec
 from lowmark.sources.api import SplitT, VersionedSerializer
-from lowmark.sources.serializer import described
+from lowmark.sources.serializer import told_briefly
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
 
@@ -113,7 +113,7 @@ class BatchOffset(msgspec.Struct, frozen=True):
                 wire.time_us,
             )
         except Exception as broken:  # a connector's serializer may raise any error
-            raise UnreadableOffset(self.source, described(broken)) from broken
+            raise UnreadableOffset(self.source, told_briefly(broken)) from broken
 
     @staticmethod
     def _splits(
@@ -145,4 +145,4 @@ class BatchOffset(msgspec.Struct, frozen=True):
         try:
             return msgspec.convert(offset, cls)
         except (ValueError, RecursionError) as wrong:
-            raise UnreadableOffset(source, described(wrong)) from wrong
+            raise UnreadableOffset(source, told_briefly(wrong)) from wrong

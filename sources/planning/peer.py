@@ -1,4 +1,4 @@
-"""The peer of a planner, and what the two say to each other."""
+"""The peer of a planner, and the messages between the two."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from typing import Any, Generic
 from lowmark.sources.api import Source, SourceEvent, SplitT
 from lowmark.sources.coordinator import CoordinatorHangs, SourceFailed
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError, format_duration_us
 
 from .enumeration import Enumeration
@@ -193,7 +194,7 @@ class BatchPlanner(Generic[SplitT]):
         except SourceFailed:
             raise  # a LowmarkError names the source itself
         except Exception as cause:
-            raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
+            raise PlanningFailed(self._name, start.checkpoint + 1, described(cause)) from cause
         self._budget.take(plan.rows, more=plan.more)
         hold = guidance.hold and bool(present.extent.unfinished(splits))
         self._waits = hold or not _HELD_BACK.isdisjoint(plan.without_rows.values())
@@ -208,7 +209,7 @@ class BatchPlanner(Generic[SplitT]):
             cut = present.extent.planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
             cuts = dict(zip(names, cut, strict=True))
         except Exception as cause:
-            raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
+            raise PlanningFailed(self._name, start.checkpoint + 1, described(cause)) from cause
         return self._write(present, start.checkpoint + 1, candidates, plan, cuts, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[SlotWork[SplitT]]:

@@ -90,7 +90,7 @@ class PravegaClient:
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
-        self.executor = executor  # Java's, as its config, for callers that need other parts of its client
+        self.executor = executor  # Java's executor; like `java_config`, for other parts of Java's client
         self._segment = java_class("io.pravega.client.segment.impl.Segment")
         self._stream = java_class("io.pravega.client.stream.Stream")
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(

@@ -35,7 +35,7 @@ class PravegaGroup:
 
     Raises (from every call):
         PravegaGroupTaken: a group of that name has other streams.
-        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: as they say.
+        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: see their docstrings.
     """
 
     def __init__(self, client: PravegaClient, name: str, streams: Sequence[str]) -> None:
@@ -48,7 +48,10 @@ class PravegaGroup:
         self._due: Any = None
 
     def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Make the group, so that retention keeps what it has not released. One of the same streams is not changed."""
+        """Make the group, so that retention keeps all events that the group has not released.
+
+        An existing group of the same streams is not changed.
+        """
         config = self._config(cuts)
         group, streams = self._make(config)
         if streams != cuts.keys():

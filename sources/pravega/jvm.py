@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from lowmark.watermark.printable import first_line
+
 from .errors import InvalidPravegaOption, PravegaClientMissing
 
 JARS_VARIABLE = "LOWMARK_PRAVEGA_JARS"
@@ -99,7 +101,7 @@ def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
         jpype.startJVM(_SIGNALS_ARE_PYTHONS, *options, classpath=list(jars), convertStrings=False, interrupt=False)
     except jpype.JVMNotFoundException as missing:
         raise PravegaClientMissing(
-            f"no Java was found ({str(missing).splitlines()[0]})", "install Java 11 or newer, or set JAVA_HOME."
+            f"no Java was found ({first_line(missing)})", "install Java 11 or newer, or set JAVA_HOME."
         ) from None
     except (OSError, RuntimeError) as refused:
         raise InvalidPravegaOption("jvm_options", " ".join(options), "options of this Java", str(refused)) from None

@@ -126,7 +126,7 @@ _windows: dict[tuple[PravegaClient, str], tuple[threading.Lock, MarkWindow]] = {
 
 
 def notes_of_slice(client: PravegaClient, split: PravegaSplit, unit_us: int) -> SegmentNotes:
-    """Return the notes of a slice. Slices near each other in a process read each mark once, as answers take long."""
+    """Return the notes of a slice. Neighbouring slices of a process read each mark once, because answers take long."""
     key = client, split.stream
     lock, window = _windows.setdefault(key, (threading.Lock(), MarkWindow(*key)))
     with lock:

@@ -51,7 +51,7 @@ class Mark:
 class Marks:
     """Some marks of a stream."""
 
-    origin: str  # the stream of marks that was read; of a stream that is made again under its name, another one
+    origin: str  # names the stream of marks that was read; a stream that is made again has another origin
     marks: Sequence[Mark]
 
 

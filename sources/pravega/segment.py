@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
 from lowmark.sources.kit.data_loss import KnownLosses
-from lowmark.sources.metric_group import MetricGroup
 
 from .errors import PravegaDataLost
 
@@ -89,8 +88,7 @@ def parent_segments(split: PravegaSplit) -> tuple[int, ...]:
 class DataLoss(KnownLosses):
     """The bytes of segments that were truncated before they were read, counted as `lost_bytes`."""
 
-    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
-        super().__init__(go_on=go_on, metrics=metrics, amount="lost_bytes")
+    amount = "lost_bytes"
 
     def found(self, split: PravegaSplit, position: int, head: int | None) -> None:
         """Raise PravegaDataLost for bytes from `position` up to `head` (None: all later ones), or count them once."""

@@ -40,7 +40,7 @@ class SegmentBytes:
         Raises:
             Truncated: some bytes were truncated.
             Gone: the segment does not exist any more.
-            PravegaAccessDenied, PravegaUnavailable: as they say.
+            PravegaAccessDenied, PravegaUnavailable: see their docstrings.
         """
         import jpype
 

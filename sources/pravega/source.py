@@ -30,7 +30,7 @@ from lowmark.sources.api import (
     SplitsAddition,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import seconds_of
+from lowmark.sources.kit.options import one_of, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
@@ -175,8 +175,6 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             )
         if not scope:
             raise InvalidPravegaOption("scope", "nothing", "the name of a scope", "name the scope of the streams.")
-        if on_data_loss not in {"error", "go_on"}:
-            raise InvalidPravegaOption("on_data_loss", repr(on_data_loss), '"error" or "go_on"', "choose one.")
         if bool(username) != bool(password):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
         if type(fetchers) is not int or fetchers < 1:
@@ -198,7 +196,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.externally_induced = bool(reader_group)
         self._start = _positions("start", start, scope, self._streams)
         self._stop = None if stop is None else _positions("stop", stop, scope, self._streams)
-        if self._stop is not None and self._stop == Positions("head", {}):
+        if self._stop == Positions("head", {}):
             raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
         self.bounded = stop is not None
         self._period_seconds = _seconds(discover_every, "discover_every")
@@ -206,7 +204,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         noted_unit_us = unit_us(event_time_unit)  # refuses an unknown unit, even if it is not needed
         self._noted_unit_us = noted_unit_us if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
-        self._go_on = on_data_loss == "go_on"
+        self._go_on = one_of(on_data_loss, "on_data_loss", ("error", "go_on"), InvalidPravegaOption) == "go_on"
         self.fetching = Fetching(splits_at_once=OPENED_TOGETHER) if fetchers == 1 else Fetching.side_by_side(fetchers)
         self.settings = PravegaSettings(
             controller,
@@ -250,7 +248,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             stream -> the text of its StreamCut.
 
         Raises:
-            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: as they say.
+            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see their docstrings.
         """
         client = client_of(self.settings)
         return {stream: client.text_of(cut) for stream, cut in self._cuts(positions).items()}
@@ -336,11 +334,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         )
 
     def _enumerator(
-        self, context: SplitEnumeratorContext[PravegaSplit], known: DiscoveredSplits[PravegaSplit] | None
+        self, context: SplitEnumeratorContext[PravegaSplit], known: DiscoveredSplits[PravegaSplit]
     ) -> SplitEnumerator[PravegaSplit, DiscoveredSplits[PravegaSplit]]:
         return DiscoveringEnumerator(
             context,
-            self._walk(DiscoveredSplits() if known is None else known),
+            self._walk(known),
             period_seconds=self._period_seconds,
             bounded=self.bounded,
             known=known,

@@ -62,9 +62,5 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     if (jvm_options := options.text("jvmOptions")) is not None:
         made["jvm_options"] = jvm_options.split()
     if (fetchers := options.text("fetchers")) is not None:
-        if not fetchers.isdecimal():
-            raise InvalidPravegaOption(
-                "fetchers", repr(fetchers), "a whole number, 1 or more", "each is a thread of a task."
-            )
-        made["fetchers"] = int(fetchers)
+        made["fetchers"] = int(fetchers) if fetchers.isdecimal() else fetchers  # the source refuses a text
     return made

@@ -11,6 +11,7 @@ from typing import Any, Generic
 
 import pyarrow as pa
 from lowmark.sources.api import Fetched, ResultT, Source, SplitReader, SplitRows, SplitsAddition, SplitT
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 
 _SPLITS_NAMED = 10
@@ -55,8 +56,8 @@ def count_nothing(counted: Mapping[str, float]) -> None:
 class CheckedReader(Generic[SplitT]):
     """Reads bounded splits by one split reader, group after group. One thread makes all calls except `stop`.
 
-    As a context manager it closes the split reader; an error of closing never hides an earlier error. Fetches may bring
-    neither rows nor the end of a split for `stalled_seconds`.
+    As a context manager it closes the split reader; an error of closing never hides an earlier error. If fetches bring
+    neither rows nor the end of a split for longer than `stalled_seconds`, reading fails.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class CheckedReader(Generic[SplitT]):
         except LowmarkError:
             raise  # a LowmarkError names its source and split itself
         except Exception as cause:
-            raise SplitReadFailed(self._name, tuple(self._left), action, f"{type(cause).__name__}: {cause}") from cause
+            raise SplitReadFailed(self._name, tuple(self._left), action, described(cause)) from cause
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -55,7 +55,7 @@ class FormatOptions:
     source: Source[Any, Any]
     name: str
     batches: PlanOptions
-    split_column: str | None  # with the split's id
+    split_column: str | None  # name of the column with the split's id; None: no column
 
     @classmethod
     def read(cls, format_name: str, options: Mapping[str, str], schema: pa.Schema | None = None) -> FormatOptions:

@@ -105,7 +105,7 @@ class Binding:
     source: Source[Any, Any]
     name: str  # of the stream
     options: PlanOptions = field(default_factory=PlanOptions)
-    split_column: str | None = None  # name of a column with the split's id
+    split_column: str | None = None  # name of the column with the split's id; None: no column
     peer: PlanPeer | None = None
     recorder: Recorder | None = None
 

@@ -51,6 +51,7 @@ from lowmark.sources.api import (
 )
 from lowmark.sources.reading.checked_reader import BrokenSplitReader, SplitReadFailed
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError
 
 from .context import ManualEnumeratorContext
@@ -64,7 +65,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 class SourceBroken(LowmarkError, AssertionError):
     """A source broke a law."""
 
-    source: str  # its class
+    source: str  # class of the source
     law: str  # a law of the module's table
     what: str  # the breach, with split and positions, and the expected behaviour
     seed: int  # reproduces the breach
@@ -168,7 +169,7 @@ class _Check(Generic[SplitT, StateT]):
         try:
             copy: Source[SplitT, StateT] = pickle.loads(pickle.dumps(self.source))  # noqa: S301, TID251  # our own
         except Exception as cause:
-            raise self.broken("replay", f"it cannot be pickled: {type(cause).__name__}: {cause}") from cause
+            raise self.broken("replay", f"it cannot be pickled: {described(cause)}") from cause
         return copy
 
     def requires(self) -> None:

@@ -24,7 +24,7 @@ from lowmark.sources.metric_group import MetricGroup
 
 
 class ManualEnumeratorContext(Generic[SplitT]):
-    """A `SplitEnumeratorContext` that does asynchronous calls on request, and keeps what the other calls give.
+    """A `SplitEnumeratorContext` that does asynchronous calls on request, and keeps the arguments of the other calls.
 
     Attributes:
         registered_readers: the readers that `register` added.

@@ -147,7 +147,7 @@ class FaultyLog(LogSource):
         self.faults = faults
 
     def _enumerator(
-        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit] | None
+        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit]
     ) -> FaultyEnumerator:
         made = FaultyEnumerator(context, self.discover, period_seconds=60, known=known, source="FaultyLog")
         made.faults = self.faults

@@ -75,7 +75,7 @@ class Folder(SimpleSource[SourceSplit]):
         raise NotImplementedError("nobody reads")
 
     def _enumerator(
-        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit] | None
+        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit]
     ) -> SplitEnumerator[SourceSplit, DiscoveredSplits[SourceSplit]]:
         self.enumerator = DiscoveringEnumerator(
             context, self.discover, period_seconds=None, known=known, source="folder",

@@ -47,6 +47,7 @@ SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
 PLAIN: dict[str, Any] = {"bootstrap_servers": "b:9092", "topics": ["orders"]}
 SPARK = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
 EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
+NEW = KafkaEnumeratorState()
 
 
 def split(
@@ -757,7 +758,7 @@ def enumerated(
     *,
     start: KafkaOffsets = EARLIEST,
     stop: KafkaOffsets | None = None,
-    state: KafkaEnumeratorState | None = None,
+    state: KafkaEnumeratorState = NEW,
     subscriber: Subscriber | None = None,
 ) -> tuple[KafkaEnumerator, ManualEnumeratorContext[KafkaSplit]]:
     context = ManualEnumeratorContext[KafkaSplit](num_subtasks=2)

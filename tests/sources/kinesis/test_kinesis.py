@@ -299,7 +299,7 @@ def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
 
 
 def test_looks_that_hang_and_end_while_a_batch_is_planned_give_their_shards_no_end() -> None:
-    """Such an end had no look behind it: the slice was empty, and the rows up to there fell behind the claim."""
+    """An end without a look gave an empty slice with a claim, and the rows up to that end came after the claim."""
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=cast("Any", Failing()))
     splits = splits_of({f"{n}": () for n in range(200)})
     looks = {split.split_id: Future[None]() for split in splits}

@@ -201,7 +201,7 @@ def test_the_first_look_at_shards_checks_where_to_go_on_and_later_ones_do_not() 
 
 
 def test_a_stream_that_is_subscribed_again_is_read_again() -> None:
-    """Its shards were known and finished, so nobody read the stream when it came back."""
+    """The shards of the stream were known as finished, so a second subscription read no row."""
     shard = {"ShardId": "1", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
     client: Any = SimpleNamespace(streams=list, shards=lambda stream: [shard], now_between_ms=lambda: (NOW_MS, NOW_MS))
     state, read = DiscoveredSplits[KinesisSplit](), list[list[str]]()
