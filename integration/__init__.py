@@ -24,7 +24,7 @@ __all__ = ["LowWatermarkService", "adopt", "audit_table", "completion", "leave",
 logging.getLogger("lowmark").addFilter(escape_record)
 
 
-# The first import of driver.service refuses an unsupported Spark, before any that such a Spark lacks.
+# driver.service refuses an unsupported Spark at its first import, before it imports a module that such a Spark lacks.
 __getattr__ = at_first_use(
     __name__,
     {

@@ -53,7 +53,7 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """What decides the verdict, of the status that `run_json` makes. Services of other versions tell more or less."""
+    """The fields of a status from `run_json` that decide the verdict; another version may send others."""
 
     since: datetime | None = None
     silent_since: datetime | None = None

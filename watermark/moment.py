@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 
 from .errors import InvalidTime, shown
@@ -113,6 +114,15 @@ def none_first(us: int | None) -> tuple[bool, int]:
     [None, -3, 5]
     """
     return us is not None, us or 0
+
+
+def least_us(times_us: Iterable[int | None]) -> int | None:
+    """Return the smallest moment; None if one moment is not known, or there is none.
+
+    >>> least_us([20, 10]), least_us([20, None]), least_us([])
+    (10, None, None)
+    """
+    return min(times_us, key=none_first, default=None)
 
 
 def utc(us: int | None) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Makes names safe to show: no character of a name controls a terminal or ends a line."""
+"""Makes names and errors safe to show in a line: no character controls a terminal or ends the line."""
 
 from __future__ import annotations
 
@@ -10,3 +10,12 @@ def printable(text: str) -> str:
     orders/3\x1b[2J\n
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def first_line(told: object) -> str:
+    r"""Return the first line of a text, or of the message of an error; empty if there is none.
+
+    >>> first_line(OSError("\nno disk\nat java.io")), first_line(EOFError())
+    ('no disk', '')
+    """
+    return next(iter(str(told).strip().splitlines()), "")

@@ -84,12 +84,12 @@ class ReplyLowWatermark(_RoundMessage):
 
     Attributes:
         timestamp: that of the answered question; without a question, the time of the report.
-        current_low_watermark: None while the task has none (because a split is silent so far, which holds; or because
-            the task has no split, see ``left_out``).
+        current_low_watermark: None while a split of the task is silent so far, which holds the other tasks, and while
+            the task has no split (see ``left_out``).
         left_out: why it shall be left out until it replies otherwise; None: it takes part.
         next_wanted_us: its watermark after its next row, for alignment; None if unknown.
         sequence: grows with every reply of one run; a task that only answers questions may leave it 0.
-        silent_us: how long ago it had rows, 0 or more; None: it has rows now, or, if it is left out, that time is
+        silent_us: the time since its last row, 0 or more; None: it has rows now. If it is left out, None: the time is
             unknown.
         patience_us: how long others must deliver after its last rows before it is left out as IDLE, more than 0; None:
             it is left out at once.

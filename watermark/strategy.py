@@ -66,9 +66,9 @@ class AlignmentParams:
 class AdaptiveBound:
     """See `WatermarkStrategy.for_adaptive_out_of_orderness`."""
 
-    coverage: float  # of the rows that are not late: more than 0, less than 1
-    at_least_us: int  # of the bound; whole milliseconds
-    at_most_us: int  # likewise, at least `at_least_us`
+    coverage: float  # the share of rows that shall be in time: more than 0, less than 1
+    at_least_us: int  # the smallest bound, whole milliseconds
+    at_most_us: int  # the largest bound, whole milliseconds, not below `at_least_us`
 
     def __post_init__(self) -> None:
         given: object = self.coverage  # callers may ignore the types
@@ -427,7 +427,7 @@ class WatermarkStrategy:
     def first_time_beyond(self, watermark_us: int) -> int:
         """The first event time whose watermark is beyond ``watermark_us``: the inverse of ``watermark_of_max``.
 
-        A split that may get as far as that watermark reads the rows before this time.
+        A split that is allowed up to ``watermark_us`` reads the rows before the returned time.
 
         >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").first_time_beyond(49_999_000)
         60001000

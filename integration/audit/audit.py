@@ -6,22 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.replay.profile import SplitProfile
-from lowmark.watermark.replay.replay import Replay
+from lowmark.watermark.replay.replay import Numbers, Replay
 from lowmark.watermark.replay.report import AuditReport, report
 from lowmark.watermark.strategy import FUTURE_GUARD_US
 
 from .cuts import Cut
 from .event_time import EventTimes
 
-Numbers = npt.NDArray[np.int64]
-
 _SECOND_US = 1_000_000
 DELAYS_US = tuple(seconds * _SECOND_US for seconds in (0, 10, 60, 600, 3_600))
-FEW_BATCHES = 10  # fewer show little, which the report says
-IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay of lowmark leaves a split out if batches have times
+FEW_BATCHES = 10  # with fewer batches, the report says that they show little
+IDLE_TIMEOUT_US = 60 * _SECOND_US  # of silence, until the replay leaves a split out, if batches have times
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +71,16 @@ class Audit:
         self.profiles.extend(SplitProfile() for _ in names)
         self.replay.discover(names)
 
-    def add(
-        self, split: int, keys: Numbers, times: EventTimes, *, written_us: Numbers | None, appended: bool = False
-    ) -> None:
+    def add(self, split: int, keys: Numbers, times: EventTimes, *, written_us: Numbers | None) -> None:
         """Add rows of one split, in the order in which they are read.
 
         Args:
             keys: the cut's ordering keys, shape (n,).
-            written_us: when each row was written, microseconds, if the source tells, shape (n,).
-            appended: whether the broker set `written_us`, which is then the clock for the future guard.
+            written_us: when each row was written, microseconds, if the source tells, shape (n,). If batches have times,
+                it is the clock of the future guard.
         """
         count = len(keys)
-        clock_us = written_us if appended and written_us is not None else np.full(count, self.now_us, np.int64)
+        clock_us = written_us if self.timed and written_us is not None else np.full(count, self.now_us, np.int64)
         profile = self.profiles[split]
         profile.add(times.times_us, times.timed, latest_us=clock_us + FUTURE_GUARD_US, written_us=written_us)
         profile.null_rows += times.null_rows
@@ -100,7 +95,7 @@ class Audit:
             self.replay.take(batches)
 
     def why_no_times(self) -> str | None:
-        """If no row has a usable event time, how many rows have none, and how many one of which kind."""
+        """Count the rows without an event time, and with an unusable one of each kind; None: a row has a usable one."""
         if any(profile.first_us is not None for profile in self.profiles):
             return None
         nulls = sum(profile.null_rows for profile in self.profiles)

@@ -15,17 +15,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from lowmark.watermark import format_duration_us
-from lowmark.watermark.replay.replay import Batches
+from lowmark.watermark.replay.open_rows import starts_of
+from lowmark.watermark.replay.profile import Flags
+from lowmark.watermark.replay.replay import Batches, Numbers
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-AHEAD_ROWS = 50_000  # of one split, which wait for other splits
+AHEAD_ROWS = 50_000  # rows of one split that may wait for other splits
 _TRIGGER_US = 10_000_000  # between the batches of a query that keeps up
 _ROWS_PER_BATCH = 10_000
-_BATCHES = 100  # at least, of a small backlog
+_BATCHES = 100  # a small backlog is cut into at least so many
 
 
 class _Waiting:
@@ -131,7 +129,7 @@ class ByTime(_Ordered):
         if not len(keys):
             return None
         triggers = keys // self._trigger_us
-        starts = np.flatnonzero(np.concatenate(([True], triggers[1:] != triggers[:-1])))
+        starts = starts_of(triggers)
         own = triggers[starts]
         first = own[:1] if self._last is None else np.array([self._last + 1])
         pauses = np.diff(own, prepend=first - 1) - 1

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark.lateness import Micros
 from lowmark.watermark.moment import datetime_from_iso, us_of
-
-Micros = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from lowmark.watermark.replay.profile import Flags
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
 _NUMBER_TEXT = r"^-?\d{1,300}(\.\d{0,300})?$"

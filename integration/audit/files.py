@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
 from lowmark.watermark import format_duration_us
+from lowmark.watermark.printable import first_line
 from lowmark.watermark.replay.report import AuditReport
 
 from . import delta
@@ -109,7 +110,7 @@ class FilesAudit:
             except (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error) as broken:
                 unread += 1
                 if unread <= 3:
-                    self._notes.append(f"{self._name(file)} cannot be read: {str(broken).splitlines()[0]:.200}")
+                    self._notes.append(f"{self._name(file)} cannot be read: {first_line(broken):.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
                 cut.batch_over()

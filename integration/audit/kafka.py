@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
@@ -35,7 +34,6 @@ from .schema import Schema, schema_id, unframed
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-Numbers = npt.NDArray[np.int64]
 
 _CHUNK = 10_000
 _WAIT_SECONDS = 0.2
@@ -257,7 +255,6 @@ class _Reading:
             written_us if self._appended else offsets[:count],
             times,
             written_us=written_us if stamped.all() else None,
-            appended=self._appended,
         )
         if offsets[-1] >= self._ends[partition] - 1:
             self._end(partition)

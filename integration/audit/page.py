@@ -114,7 +114,7 @@ def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequen
 
 def _row(split: SplitReport) -> tuple[str, ...]:
     profile = split.profile
-    silence_us = max(profile.silence.length_us, split.empty_for_us or 0)
+    silence_us = split.longest_silence_us
     return (
         split.name,
         f"{profile.rows:,}",

@@ -18,6 +18,7 @@ from lowmark.integration.console import EscapingConsole
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark import duration_us
 from lowmark.watermark.replay.advice import Advice
+from lowmark.watermark.replay.open_rows import starts_of
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import DELAYS_US, Audit, Question
@@ -256,7 +257,7 @@ class _Table:
         micros = table.column(_TIME).combine_chunks()
         timed = np.asarray(micros.is_valid())
         times_us = np.asarray(micros.fill_null(0))
-        starts = np.flatnonzero(np.concatenate(([True], of_row[1:] != of_row[:-1])))
+        starts = starts_of(of_row)
         for first, after in zip(starts.tolist(), [*starts[1:].tolist(), len(of_row)], strict=True):
             number = int(of_row[first])
             part = slice(first, after)
@@ -266,4 +267,4 @@ class _Table:
             keys = order[part].astype(np.int64)
             written_us = keys if self.timed else None
             if len(keys):
-                audit.add(number, keys, times, written_us=written_us, appended=self.timed)
+                audit.add(number, keys, times, written_us=written_us)

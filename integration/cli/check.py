@@ -78,7 +78,7 @@ def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
 
 
 def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
-    # Not by `StreamStatus`: a service of another version tells words that are not known here, and its streams move.
+    # Not converted to `StreamStatus`, because a service of another version may use words that are not known here.
     facts = (*_clocks(stream), *_set_by_hand(stream), *_by_hand(stream), *_left_alone(stream))
     beside = "".join(f"; {printable(fact)}" for fact in facts)
     if word == "failed":

@@ -7,7 +7,7 @@ traceback; `--debug` shows the traceback. Wrong options are reported on stderr a
 `EXIT_CODES` has the exit codes; `lowmark check` and `lowmark wait` have their own, for probes and schedulers. While the
 demo is kept (`--keep`), its result is shown already, so a signal ends the waiting and changes no exit code.
 
-A command imports its needs when it runs: `lowmark --help` starts no Spark.
+A command imports Spark, Kafka and gRPC when it runs: `lowmark --help` loads none of them.
 """
 
 from __future__ import annotations

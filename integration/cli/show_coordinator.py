@@ -12,12 +12,12 @@ from lowmark.integration.errors import UnknownStream
 from lowmark.watermark import SplitState, format_time_us
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.status import need
+from lowmark.watermark.state import LEFT_OUT
 from lowmark.watermark.tasks.alignment import GroupStatus
 from lowmark.watermark.tasks.status import CoordinatorStatus, SourceStatus, TaskStatus
 from rich.console import Console
 
 _NAMED = 10  # in a sentence
-_LEFT_OUT = (SplitState.IDLE.value, SplitState.FINISHED.value)
 
 
 def only(name: str, answer: StatusAnswer) -> StatusAnswer:
@@ -87,8 +87,8 @@ def _source_in_words(source: SourceStatus, address: str) -> str:
     held = "nobody holds it" if source.holder is None else f"task {source.holder.task_id} holds it"
     low = format_time_us(source.low_watermark_us)
     since = "it has not risen yet" if source.since_us is None else f"it rose last at {format_time_us(source.since_us)}"
-    left_out = [task for task in source.tasks if task.state.value in _LEFT_OUT][:_NAMED]
-    more = sum(source.states[state] for state in _LEFT_OUT) - len(left_out)
+    left_out = [task for task in source.tasks if task.state in LEFT_OUT][:_NAMED]
+    more = sum(source.states[state.value] for state in LEFT_OUT) - len(left_out)
     lines = [
         f"{source.source_id} of {source.job_id}: the low watermark is {low}; {since}; {held}.",
         f"Why: {source.why}",

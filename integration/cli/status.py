@@ -66,14 +66,14 @@ def status(
 
     from .show_coordinator import show_coordinator, status_json
 
-    console, now_us = EscapingConsole(), time.time_ns() // 1_000
+    console = EscapingConsole()
     if coordinator is not None:
         caller = Caller(coordinator, tls_ca, token_file, tls_cert, tls_key)
         answer = ask_coordinator(caller, name, connect, most)
         if as_json:
             print_json(status_json(coordinator, answer))
         else:
-            show_coordinator(coordinator, answer, console, now_us=now_us)
+            show_coordinator(coordinator, answer, console, now_us=time.time_ns() // 1_000)
         return
     replies, coordinators = ask(name, connect, token_file, most)
     if as_json:
@@ -86,7 +86,7 @@ def status(
     for part in _parts(replies):
         console.print(part, soft_wrap=isinstance(part, Text))  # an address is neither wrapped nor cut
     for address, answer in coordinators:
-        show_coordinator(address, answer, console, now_us=now_us)
+        show_coordinator(address, answer, console, now_us=time.time_ns() // 1_000)
 
 
 def _about(address: str, reply: StatusReply) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import typer
 from lowmark.integration.console import print_error, print_json, print_lines
 from lowmark.integration.errors import ServiceUnreachable, UnknownStream
 from lowmark.watermark import LowmarkError, duration_us, format_time_us
-from lowmark.watermark.moment import time_us
+from lowmark.watermark.moment import least_us, time_us
 from lowmark.watermark.printable import printable
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Name, TlsCa, TlsCert, TlsKey, TokenFile
@@ -136,7 +136,7 @@ def _is_passed(answer: _Answer | None, past_us: int) -> bool:
 
 
 def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _Answer:
-    from lowmark.integration.spark.completion import completion, least_us
+    from lowmark.integration.spark.completion import completion
 
     found = [(each, completion(each, name)) for each in checkpoints]
     why = [f"{place}: {each.stream}: {each.why}" for place, each in found if not each.has_passed(past_us)]
@@ -145,7 +145,6 @@ def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _
 
 def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer:
     """Ask every service that has the stream, as `ask`; an ended query counts with the time that its sink had."""
-    from lowmark.integration.spark.completion import least_us
     from lowmark.integration.transport.driver_rpc import newest
 
     services: list[tuple[str, StatusReply]] = []
@@ -175,8 +174,6 @@ def _of_coordinator(caller: Caller, name: str | None, job: str | None, past_us: 
     Raises:
         UnknownStream: no query of that job is registered for the stream. Others: see `ask_coordinator`.
     """
-    from lowmark.integration.spark.completion import least_us
-
     from .show_coordinator import sink_in_words
 
     known = ask_coordinator(caller, name, None, SHOWN).coordinator.sources

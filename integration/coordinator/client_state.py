@@ -207,7 +207,7 @@ class ClientState:
                     self._hear_cap(mine, message)
 
     def answered(self, answers: Sequence[Answer], now_us: int) -> None:
-        """Take the answers to the statements under way. Raises MalformedMessage if it is another number of them."""
+        """Take the answers to the statements under way. Raises MalformedMessage if there are more or fewer."""
         statements = self._under_way or []
         if len(answers) != len(statements):
             raise MalformedMessage("SayAnswer", f"got {len(answers)} answers to {len(statements)} statements")

@@ -96,7 +96,7 @@ class Journal:
         return rows
 
     def write(self, changes: Mapping[Key, str | None]) -> None:
-        """Write the rows that changed, so that they survive a crash. Raises `JournalRefused`: nothing was written."""
+        """Write changed rows to survive a crash. Raises `JournalRefused`: nothing was written."""
         new, changed, gone = list[tuple[int, str, str, int]](), list[tuple[str, int, int]](), list[tuple[int]]()
         known: dict[Key, tuple[int, int]] = {}
         for key, state in changes.items():

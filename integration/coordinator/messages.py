@@ -82,8 +82,8 @@ class Taken:
 class Refused:
     """A statement was refused, and changed nothing."""
 
-    status: str  # the name of a gRPC status, of those in `_STATUS`
-    error: str  # its name, such as StaleRun
+    status: str  # the name of a gRPC status in `_STATUS`
+    error: str  # the name of the error, such as StaleRun
     text: str
 
 
@@ -145,7 +145,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     version: str
     pid: int
     applications: int
-    journal: str | None
+    journal: str
     coordinator: CoordinatorStatus
     begun_again: BegunAgain | None = None
 

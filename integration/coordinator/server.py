@@ -156,8 +156,8 @@ class Watcher:
 class CoordinatorServer:
     """The server behind `lowmark serve`: rules, watchers, and the journal between them. Used in one event loop.
 
-    Once it has `failed` or is `closing`, nobody is told anything, and `say` is cancelled. A call from before the last
-    time that it has `begun_again` is cancelled, too.
+    Once it has `failed` or is `closing`, nobody is told anything, and `say` is cancelled. When it begins again from its
+    journal (`begun_again`), every earlier call is cancelled, too.
     """
 
     def __init__(self, coordinator: LowWatermarkCoordinator, now_us: Callable[[], int], *, journal: Journal) -> None:

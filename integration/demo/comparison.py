@@ -20,6 +20,7 @@ from lowmark.integration.driver.service import LowWatermarkService
 from lowmark.integration.errors import DemoImpossible
 from lowmark.integration.spark.progress import Progress
 from lowmark.watermark import SplitState, StreamStatus, WatermarkStrategy, duration_us
+from lowmark.watermark.printable import first_line
 
 from .feed import MINUTE_US, SHUFFLE_US, STREAM, Feed
 from .result import DemoResult, LaneResult, SplitResult
@@ -97,7 +98,7 @@ class Lane:
         failed = self.query.exception()
         if failed is not None:
             raise DemoImpossible(
-                f"the {self.name} query failed: {str(failed).splitlines()[0]}", "run it again with --debug."
+                f"the {self.name} query failed: {first_line(failed)}", "run it again with --debug."
             ) from failed
         progress = self.query._jsq.lastProgress()
         return None if progress is None else Progress.from_java(progress)

@@ -13,7 +13,6 @@ from functools import partial
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.progress import Progress, SourceProgress
-from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import QueryEvent
 from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
@@ -76,8 +75,8 @@ class AuditedRun(StreamRun):
 class Audits:
     """The audited streams of a service. Belongs to its loop."""
 
-    def __init__(self, queries: Queries, clock: SteadyClock) -> None:
-        self._queries, self._clock = queries, clock
+    def __init__(self, clock: SteadyClock) -> None:
+        self._clock = clock
         self.streams = Streams()
         self._runs: dict[tuple[str, str], AuditedRun] = {}  # by stream id and Spark's run
 
@@ -85,7 +84,7 @@ class Audits:
         return iter(tuple(self._runs.values()))
 
     def readers(self, name: str) -> tuple[str, ...]:
-        """Names, or else ids, of the running queries on the streams with this name."""
+        """Names, or else ids, of the running queries on the stream with this name."""
         live = [run for run in self._runs.values() if run.stream.name == name and not run.ended]
         return tuple(str(run.query) for run in live)
 
@@ -116,9 +115,7 @@ class Audits:
         for stream_id, stream in self.streams.items():
             run = self._runs.get((stream_id, progress.run_id))
             if run is None and stream.metric in progress.observed_metrics:
-                run = AuditedRun.attach(
-                    stream, token=f"{stream_id}-{progress.run_id}", resumes=None, state=None, now_us=now_us
-                )
+                run = AuditedRun.attach(stream, token=f"{stream_id}-{progress.run_id}", now_us=now_us)
                 run.tie(progress.id, progress.run_id, progress.name)
                 self._runs[stream_id, progress.run_id] = run
                 forget_oldest_ended(self._runs)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from lowmark.integration.spark.conflict import conflict
 from lowmark.integration.spark.sessions import Query
+from lowmark.watermark.printable import first_line
 
 from .stream import Stream
 
@@ -78,7 +79,7 @@ def brief(failure: str | None) -> str | None:
         return None
     if (meaning := _meaning(failure)) is not None:
         return meaning
-    first = failure.strip().splitlines()[0]
+    first = first_line(failure)
     _, _, cause = first.partition(_ENDED)
     return (cause or first)[:_BRIEF_MOST]
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from lowmark.integration.errors import UnknownStream, UnreadableReport
 from lowmark.integration.spark.checkpoint import Farewell
-from lowmark.integration.spark.sessions import Query
+from lowmark.integration.spark.sessions import Query, called
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.watermark import CorruptSnapshot
 from lowmark.watermark.splits.events import Polled, Tick
@@ -101,7 +101,7 @@ class Heartbeats:
             run.available_now = True
             if (refusal := ending.refusal(stream.name)) is not None:
                 run.refuse(refusal)
-        names = {query.query_id if query.name is None else query.name for query in beginning}
+        names = set(map(called, beginning))
         run.begun_as = names.pop() if len(names) == 1 else None
         # A query that begins again before the news of its end came is there with two runs.
         run.begun_run_id = beginning[0].run_id if len(beginning) == 1 else None

@@ -84,7 +84,10 @@ class Planners:
         self._planners = {**live, token: planner}
 
     def newest(self, stream_id: str, run_token: str | None, now_us: int) -> KnownPlanner | None:
-        """Return the last heard planner of a stream that is the run's or not tied yet; None: it was heard long ago."""
+        """Return the planner that was heard last, among that of a run and those that no batch has tied to a run yet.
+
+        None: there is none, or it was heard too long ago.
+        """
         mine = [each for each in self._planners.values() if each.stream_id == stream_id]
         found = [each for each in mine if each.run_token in (None, run_token)]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)

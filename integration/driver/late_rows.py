@@ -1,6 +1,6 @@
-"""The columns of `wrap(late=..., watermark=...)` and of `read`, and the files of `wrap(late_to=...)`.
+"""The columns (`late=`, `watermark=`) and the files (`late_to=`) of late rows, for `wrap` and `read`.
 
-Refuses what they cannot be, and adds them to a stream.
+Refuses arguments that do not fit a stream, and adds the columns, and the branch that writes the files.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lowmark.integration.transport.late_files import LATE_BY, UNTIL, WATERMARK, 
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark.source import register_class
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.printable import first_line
 from pyarrow import ArrowException
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
@@ -38,7 +39,7 @@ _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_unt
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """What a user asks to know of the late rows of a stream; see `LowWatermarkService.wrap`."""
+    """The arguments of `LowWatermarkService.wrap` about the late rows of a stream."""
 
     late: str | None = None
     watermark: str | None = None
@@ -133,7 +134,7 @@ class LateRows:
         try:
             timed = df.withColumn(UNTIL, F.expr(until) if isinstance(until, str) else until)
         except PySparkException as failed:
-            fact = f"late_until cannot be computed ({str(failed).splitlines()[0]:.300})"
+            fact = f"late_until cannot be computed ({first_line(failed):.300})"
             raise WrapRefused(name, fact, _UNTIL_HINT) from failed
         kind = timed.schema[UNTIL].dataType
         if not isinstance(kind, TimestampType):

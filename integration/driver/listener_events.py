@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.sessions import Query, QueryEvent
+from lowmark.integration.spark.sessions import Query, QueryEvent, called
 
 from . import failures
 from .aside import Beside
@@ -70,7 +70,7 @@ class ListenerEvents:
         before, self._inactive = self._inactive, frozenset(over)
         for run_id in before & self._inactive:
             query = over[run_id]
-            log.warning("query %s has ended, and no event of Spark's has said so", query.name or query.query_id)
+            log.warning("query %s has ended, and no event of Spark's has said so", called(query))
             yield UnheardEnd(query)
 
     def _take_progress(self, event: QueryEvent) -> None:
@@ -127,7 +127,7 @@ class ListenerEvents:
         for stream_id in () if runs else query.streams():
             if (stream := self._runs.streams.get(stream_id)) is not None:
                 token = f"{stream_id}-{query.run_id}"
-                run = StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=now_us)
+                run = StreamRun.attach(stream, token=token, now_us=now_us)
                 run.tie(query.query_id, query.run_id, query.name)
                 run.ended = True
                 runs.append(run)

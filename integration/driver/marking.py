@@ -23,7 +23,7 @@ import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.sessions import Query
+from lowmark.integration.spark.sessions import Query, called
 from lowmark.integration.transport.observed import decode_sketch
 from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
@@ -113,7 +113,7 @@ class Marking:
         """
         from pyspark.sql import functions as F
 
-        kind = {field.name: field.dataType.simpleString() for field in df.schema.fields}.get(self._time)
+        kind = dict(df.dtypes).get(self._time)
         if kind != "timestamp":
             raise WrapRefused(
                 self.stream,
@@ -245,7 +245,7 @@ class Marking:
         if self._has(query):
             self._query = query
             return
-        self._query, self._named = query, query.name or query.query_id
+        self._query, self._named = query, called(query)
         self._partitions = Partitions(self._width_us, self._delay_us, kept)
         self._act_and_write()
 

@@ -5,9 +5,9 @@ end and the delay. A passed partition that has rows is marked, the smallest firs
 over and named. Rows of a partition below the last marked one are late.
 
 If batches are missing (a kill between a commit and its report, or a batch without a measurement), partitions of that
-time may have rows that no report names. The mark of such a partition says that the rows are not known. A row with a
-time of 1970 can make all hours since then such partitions, so the newest of them are marked one by one, and one mark
-stands for all before.
+time may have rows that no report names. The mark of such a partition says that the rows are not known. After a row with
+a time of 1970, all hours since 1970 can be such partitions, so only the newest hours are marked one by one, and one
+mark stands for all earlier hours.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from lowmark.integration.spark.completion import least_us
 from lowmark.sources.worker import Worker
 from lowmark.watermark import format_time_us
+from lowmark.watermark.moment import least_us
 
 from .insist import insist
 from .stream_run import StreamRun
@@ -27,19 +27,20 @@ def complete_until(runs: Iterable[StreamRun], name: str, query: str | None) -> i
         runs: in the order in which they attached.
         query: name or id of one query; None: all of them.
     """
-    newest = {run.query: run for run in _of_stream(runs, name, query)}
+    newest = {run.query: run for run in of_stream(runs, name, query)}
     return least_us(run.complete_until_us for run in newest.values())
 
 
 def why_not(runs: Iterable[StreamRun], name: str, query: str | None) -> str | None:
     """Say that no query will bring a time; None: one runs, or none has begun yet."""
-    mine = _of_stream(runs, name, query)
+    mine = of_stream(runs, name, query)
     if not mine or not all(run.ended for run in mine):
         return None
     return "its queries have ended, and go on from their checkpoints when they are started again"
 
 
-def _of_stream(runs: Iterable[StreamRun], name: str, query: str | None) -> list[StreamRun]:
+def of_stream(runs: Iterable[StreamRun], name: str, query: str | None) -> list[StreamRun]:
+    """Return the runs of a stream in a query, by its name or id; None: in all queries."""
     return [run for run in runs if run.stream.name == name and query in (None, run.query_name, run.query_id)]
 
 

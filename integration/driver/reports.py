@@ -138,7 +138,7 @@ class Reports:
             warn_unwritten(run.stream.name, failed, over=True)
 
     def end(self, run: StreamRun, failure: str | None = None) -> None:
-        """End a run whose reader is gone, or failed for the given reason."""
+        """End a run whose reader is gone; `failure` says why its query failed, None if it did not fail."""
         self.leave_last(run)
         run.ended, run.failure = True, failure
         self._runs.cooperation.end(run)

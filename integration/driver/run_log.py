@@ -61,7 +61,7 @@ def log_effect(stream: Stream, effect: Effect) -> None:
 
 @dataclass
 class RowsLog:
-    """Warnings about the rows of a batch, each at most once in a run, except that a batch was not measured."""
+    """Warnings about the rows of a batch: each once in a run, but each time for a batch that was not measured."""
 
     looked_at_watermark: bool = False
     _times: bool = False

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.sessions import called
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark
 
 from .cooperation import Cooperation, check_group
@@ -60,7 +61,7 @@ class Runs:
             return ()
         self.queries.find()
         reading = [query for query in self.queries if query.active and stream.stream_id in query.streams()]
-        return tuple(query.query_id if query.name is None else query.name for query in reading)
+        return tuple(map(called, reading))
 
     def __iter__(self) -> Iterator[StreamRun]:
         return iter(tuple(self._runs.values()))

@@ -179,7 +179,7 @@ class LowWatermarkService:
             self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, beside=self._beside
         )
         self._runs = self._desks.runs
-        self._audits = Audits(self._queries, self._runs.clock)
+        self._audits = Audits(self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
         self._loop = Loop("lowmark-loop", self._look_for_ends)
         self._answers = answers = Answers(

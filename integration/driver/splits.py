@@ -25,11 +25,10 @@ class Splits:
     stream: Stream
     watermarks: SplitWatermarks  # only read here
     has_backlog: bool = field(default=False, init=False)  # whether the source is known to have unread rows
-    # Of a source of ours: its planner, from the first batch on that showed planner and heartbeat together; the largest
-    # event time of each split, by name; what its enumerator, planner and readers count.
-    planner: KnownPlanner | None = field(default=None, init=False)
-    observed_us: dict[str, int] = field(default_factory=dict, init=False)
-    source_metrics: Mapping[str, float] = field(default_factory=dict, init=False)
+    # The next three are of a source of ours.
+    planner: KnownPlanner | None = field(default=None, init=False)  # since a batch showed planner and heartbeat
+    observed_us: dict[str, int] = field(default_factory=dict, init=False)  # the largest event time of each split
+    source_metrics: Mapping[str, float] = field(default_factory=dict, init=False)  # of enumerator, planner and readers
 
     def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
         """Yield the events that a batch tells of its splits before its rows count."""

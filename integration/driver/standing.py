@@ -12,6 +12,7 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.status import behind
 
+from . import passing
 from .audited import AuditedRun, Audits
 from .known_planner import KnownPlanner
 from .runs import Runs
@@ -90,8 +91,7 @@ class Standing:
     # -- how
 
     def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
-        runs = [run for run in (*self._runs, *self._audits) if run.stream.name == name]
-        return [run for run in runs if query in (None, run.query_name, run.query_id)]
+        return passing.of_stream((*self._runs, *self._audits), name, query)
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
         return self._in_full(run, self._planner(run, now_us), now_us, limit)
@@ -110,19 +110,18 @@ class Standing:
                 f"{why} Batches with rows that were not measured, and so moved no watermark: "
                 f"{run.unmeasured_batches:,}. Hint: the driver's log has the cause."
             )
-        plan = None if planner is None else planner.newest
-        if plan is not None and plan.missing is not None and not run.watermarks.splits:
-            why = f"no split is known yet: {plan.missing}"
-        if plan is not None and plan.trouble is not None:
-            why = f"{why} Waiting for the source: {plan.trouble}"
-        batch = None if planner is None else planner.being_read
-        if planner is not None and batch is not None and now_us - planner.planned_us >= _LONG_US:
-            rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
-            why = (
-                f"{why} A batch has been read since {format_time_us(planner.planned_us)} "
-                f"(rows: {rows:,}; splits: {splits:,}). "
-                "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
-            )
+        if planner is not None and (plan := planner.newest) is not None:
+            if plan.missing is not None and not run.watermarks.splits:
+                why = f"no split is known yet: {plan.missing}"
+            if plan.trouble is not None:
+                why = f"{why} Waiting for the source: {plan.trouble}"
+            if planner.being_read is not None and now_us - planner.planned_us >= _LONG_US:
+                rows, splits = sum(plan.rows.values()), sum(rows > 0 for rows in plan.rows.values())
+                why = (
+                    f"{why} A batch has been read since {format_time_us(planner.planned_us)} "
+                    f"(rows: {rows:,}; splits: {splits:,}). "
+                    "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
+                )
         return self._cause_first(run, replace(status, why=why), now_us)
 
     def _cause_first(self, run: StreamRun, status: StreamStatus, now_us: int) -> StreamStatus:
@@ -178,7 +177,7 @@ class Standing:
         planner = self._heard(stream, now_us)
         at_us = now_us if planner is None else planner.planned_us
         kind = StreamRun if stream.stream_id in self._runs.streams else AuditedRun
-        return kind.attach(stream, token=stream.stream_id, resumes=None, state=None, now_us=at_us)
+        return kind.attach(stream, token=stream.stream_id, now_us=at_us)
 
     def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
         spent_us = run.watermarks.spent_us(run.seen_at_us if run.ended else now_us)

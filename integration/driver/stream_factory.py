@@ -1,7 +1,8 @@
 """Makes streams: the measured rows of a DataFrame, and the properties that the service must know.
 
-`wrapped` rows are the user's own, measured by `observe`, or in Python if Python finds their times. Rows that a source
-of ours `read`s are measured by its reader, unless the user prepares the rows first.
+`wrapped` rows are the user's own, measured by `observe`, or in Python if Spark cannot observe splits or the strategy
+has code in Python. Rows that a source of ours `read`s are measured by its reader, unless the user prepares the rows
+first.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def read(
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
     late.check(df, name)
     dropped = late.branch(df, name, time, strategy)
-    SplitKey.of(name, [split_column], _types(df))
+    SplitKey.of(name, [split_column], dict(df.dtypes))
     wrap.check_session(spark, name=name)
     measure: Measure
     if measured:
@@ -188,10 +189,6 @@ def _new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _types(df: DataFrame) -> dict[str, str]:
-    return {f.name: f.dataType.simpleString() for f in df.schema.fields}
-
-
 def _of_rows(
     df: DataFrame,
     plan: InputPlan,
@@ -205,7 +202,7 @@ def _of_rows(
     detail: bool,
 ) -> tuple[DataFrame, Stream]:
     """Return the user's own rows, measured, and their stream."""
-    key = SplitKey.of(name, [split] if isinstance(split, str) else split, _types(df))
+    key = SplitKey.of(name, [split] if isinstance(split, str) else split, dict(df.dtypes))
     wrap.check_session(df.sparkSession, name=name)
     kafka = set(key.columns) <= plan.kafka_columns & {"topic", "partition"} and "partition" in key.columns
     declared = {} if splits is None else key.declared(name, splits)

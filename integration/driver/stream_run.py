@@ -123,9 +123,9 @@ class StreamRun:
         stream: Stream,
         *,
         token: str,
-        resumes: str | None,
-        state: str | None,
         now_us: int,
+        resumes: str | None = None,
+        state: str | None = None,
         restored_low_us: int | None = None,
     ) -> Self:
         """Start a run, from state and low watermark of a checkpoint if it has them. Raises `CorruptSnapshot`."""

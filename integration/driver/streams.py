@@ -25,7 +25,7 @@ class Streams(dict[str, Stream]):
         return tuple(sorted(stream.name for stream in self.values()))
 
     def release(self, name: str) -> None:
-        """Forget the stream with this name, if there is one, and close its measurement."""
+        """Forget the stream with this name, and close its measurement; without such a stream, do nothing."""
         if (stream := self.named(name)) is not None:
             del self[stream.stream_id]
             self._released[stream.stream_id] = name

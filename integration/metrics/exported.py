@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.watermark import SplitState, SplitStatus, WrongClock
+from lowmark.watermark.state import LEFT_OUT
 
 T = TypeVar("T")
 
@@ -221,7 +222,7 @@ SPLIT_GAUGES: tuple[Of[SplitStatus], ...] = (
     Of(
         "lowmark_split_live",
         "1 while the low watermark waits for the split (pending, active, paused), 0 otherwise (idle, finished).",
-        lambda s: s.state not in (SplitState.IDLE, SplitState.FINISHED),
+        lambda s: s.state not in LEFT_OUT,
     ),
     Of(
         "lowmark_split_lagging",

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.spark.versions import PASSES_LIMITS
+from lowmark.watermark.printable import first_line
 
 from .logical_plan import items
 from .sessions import HearOfEnding
@@ -48,8 +49,7 @@ def let_it_end(spark: SparkSession, query: JavaObject, streams: Sequence[str], t
     try:
         _keep_going(spark, execution)
     except Exception as failed:  # noqa: BLE001  # py4j and the JVM have no common base class
-        first_line, _, _ = str(failed).strip().partition("\n")
-        tell(streams, f"{type(failed).__name__}: {first_line}")
+        tell(streams, f"{type(failed).__name__}: {first_line(failed)}")
     else:
         tell(streams, None)
 

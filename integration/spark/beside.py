@@ -34,7 +34,6 @@ class Beside:
     starting: Starting
     stopped: Starting  # the first records that the old query would read
     watermark_us: int | None  # the old query has emitted the windows until here; None: it has emitted none
-    after_batch: int | None  # the newest batch of the old query whose rows are not needed; None: all are needed
 
     @property
     def read_again(self) -> int:
@@ -46,7 +45,7 @@ class Beside:
     def filter(self) -> str | None:
         """A condition in Spark SQL that leaves out the old query's windows from the new query's; None: not needed.
 
-        >>> Beside({}, {}, 1_763_800_000_000_000, 3).filter
+        >>> Beside({}, {}, 1_763_800_000_000_000).filter
         'window.end > timestamp_millis(1763800000000)'
         """
         return None if self.watermark_us is None else f"window.end > timestamp_millis({self.watermark_us // 1_000})"
@@ -69,7 +68,8 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     stopped = kafka_starting_offsets(checkpoint)
     done = batches(store, "commits")[0]
     newest = planned_entry(store, done, COPY)
-    entries = {batch: planned_entry(store, batch, COPY) for batch in batches(store, "offsets") if batch <= done}
+    entries = {batch: planned_entry(store, batch, COPY) for batch in batches(store, "offsets") if batch < done}
+    entries[done] = newest
     if any(BatchOffset.find(offset) for _, offset in newest.sources):
         raise CheckpointUnreadable(
             store.root,
@@ -84,7 +84,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
         )
     watermark_ms = newest.watermark_ms
     if watermark_ms is None:
-        return Beside(_initial(store, newest, stopped), stopped, None, None)
+        return Beside(_initial(store, newest, stopped), stopped, None)
     if (where := ahead_of_clock(watermark_ms * 1_000, now_us=time.time_ns() // 1_000)) is not None:
         raise CheckpointUnreadable(
             store.root,
@@ -99,7 +99,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     ]
     if passed:
         starting = _positions(offset for _, offset in entries[passed[-1]].sources)
-        return Beside(_with_new(starting, stopped), stopped, watermark_ms * 1_000, passed[-1])
+        return Beside(_with_new(starting, stopped), stopped, watermark_ms * 1_000)
     if 0 not in entries:
         raise CheckpointUnreadable(
             store.root,
@@ -107,7 +107,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
             f'start with .option("startingTimestamp", "{max(0, open_us // 1_000)}") if event times are never later '
             "than the records' own, or adopt the checkpoint.",
         )
-    return Beside(_initial(store, newest, stopped), stopped, watermark_ms * 1_000, None)
+    return Beside(_initial(store, newest, stopped), stopped, watermark_ms * 1_000)
 
 
 def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:

@@ -17,7 +17,6 @@ closes are emitted by the next batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,18 +97,8 @@ def complete_until(low_us: int | None, in_force_us: int | None, *, with_state: b
     return min(low_us, in_force_us) if in_force_us else None
 
 
-def least_us(times_us: Iterable[int | None]) -> int | None:
-    """Return the time until which several sinks are all complete; None if one sink's time is not known.
-
-    >>> least_us([20, 10]), least_us([20, None]), least_us([])
-    (10, None, None)
-    """
-    known = list(times_us)
-    return None if None in known else min((us for us in known if us is not None), default=None)
-
-
 def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | None = None) -> list[Completion]:
-    """Return what `completion` does, for each of the query's streams, by name."""
+    """Return the `Completion` of each of the query's streams, sorted by name."""
     return of_files(_files_of(os.fspath(checkpoint), spark))
 
 
@@ -122,7 +111,7 @@ def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
 
 
 def of_files(files: CheckpointFiles) -> list[Completion]:
-    """Return what `completions` does, of a checkpoint that is open."""
+    """Return the same as `completions`, from a checkpoint that is open."""
     # The commits first: a committed batch is planned, and its state is there.
     committed = batches(files, "commits")
     planned = all_planned(files)

@@ -162,12 +162,11 @@ class ConnectSession:
         # it for an error and ends, so another command goes before.
         self.spark.streams.active  # noqa: B018
         self.spark.streams.addListener(listener)
-        return listener in self.spark.streams._sqlb._listener_bus
+        return self._hears(listener)
 
-    @property
-    def _listens(self) -> bool:
-        """Whether the listener is on the session's bus, which drops its listeners when the connection breaks."""
-        return self._listener in self.spark.streams._sqlb._listener_bus
+    def _hears(self, listener: _Listener | None) -> bool:
+        """Whether a listener is on the session's bus, which drops its listeners when the connection breaks."""
+        return listener in self.spark.streams._sqlb._listener_bus
 
     def _listen_again(self) -> None:
         """Listen again after a break, and take the batches that were over meanwhile."""
@@ -176,7 +175,7 @@ class ConnectSession:
         if self._program_is_over():
             self._leave()
             return
-        if self._listener is None or self._listens:
+        if self._listener is None or self._hears(self._listener):
             return
         try:
             with self._relay.asking():
@@ -234,7 +233,7 @@ class ConnectSession:
         self._leave()
 
     def _leave(self) -> None:
-        if self.ended or not self._listens:
+        if self.ended or not self._hears(self._listener):
             return
         # On a thread, because Spark's client tries for minutes to reach a server that is gone.
         leaving = Worker("lowmark-leave", self._remove_listener)

@@ -87,7 +87,7 @@ def _kafka_columns(plan: Sequence[Node]) -> frozenset[str]:
 
 
 def stream_sources(plan: Sequence[Node]) -> tuple[dict[int, list[int]], int]:
-    r"""Return what `logical_plan.stream_sources` does, and the number of sources, heartbeats included.
+    r"""Return the same as `logical_plan.stream_sources`, and the number of sources, heartbeats included.
 
     The plan is that of a running query's batch. A source is a leaf with a text of its own, however often it is used.
 

@@ -24,6 +24,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.told import SIGN_SECONDS, Told
 from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.printable import first_line
 
 from .progress import Progress
 from .sessions import Answer, Enqueue
@@ -117,7 +118,7 @@ class Relay:
         try:
             yield
         except Exception as failed:
-            self._error = _first_line(failed)
+            self._error = first_line(failed)
             raise
         self._asked_since = self._error = None
 
@@ -178,7 +179,7 @@ class Relay:
             with self.asking():  # here and not in the service's loop, which no server may hold
                 query.look()
         except Exception as failed:  # noqa: BLE001  # gRPC and Spark have no common base class of errors
-            log.warning("the plan of query %s cannot be read: %s", progress.id, _first_line(failed))
+            log.warning("the plan of query %s cannot be read: %s", progress.id, first_line(failed))
         query.take(progress)
         for _, end in progress.heartbeats():
             if (known := self._readers.get(end.token or "")) is not None:
@@ -260,7 +261,7 @@ class Relay:
                     self._tell(reader.stream_id, token, reader.answered)
             except Exception as failed:  # noqa: BLE001  # gRPC, Spark and the server's Python have no common base class
                 if not self._warned:
-                    why = _first_line(failed)
+                    why = first_line(failed)
                     log.warning("the server takes no answers, so the watermark of its queries holds: %s", why)
                 self._warned = True
                 return
@@ -288,7 +289,3 @@ class Relay:
                 self._tell(self._readers.pop(token).stream_id, token, None)
         except Exception as failed:  # noqa: BLE001  # as above; the server removes old answers some day
             log.debug("could not remove an answer on the server's host: %s", failed)
-
-
-def _first_line(failed: Exception) -> str:
-    return next(iter(str(failed).strip().splitlines()), "")

@@ -113,6 +113,11 @@ class Query(Protocol):
         """A sentence on what keeps a query from its service; None: nothing does."""
 
 
+def called(query: Query) -> str:
+    """Return the name of a query, else its id."""
+    return query.name or query.query_id
+
+
 Enqueue = Callable[[str, QueryEvent], None]
 """Takes an event with its kind, "started", "progress", "idle" or "terminated", and returns at once."""
 Answer = Callable[["HeartbeatRequest"], "HeartbeatReply"]

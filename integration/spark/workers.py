@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import WorkersUnfit
+from lowmark.watermark.printable import first_line
 
 if TYPE_CHECKING:
     from lowmark.sources import Source
@@ -61,7 +62,7 @@ _checking = threading.Lock()
 
 
 def needed(source: Source[Any, Any] | None = None) -> dict[str, str]:
-    """Return the modules that workers import for a wrapped or read stream -> the name of the code that imports them."""
+    """Return the modules that workers import for a wrapped or a read stream, each with the name of its importer."""
     if source is None:
         return dict(_ALWAYS)
     own = {**_ALWAYS, **_TO_READ}
@@ -194,7 +195,7 @@ def _executors(context: SparkContext) -> int:
 def _cause(failed: Any) -> str:
     said = str(failed.java_exception.getMessage())
     telling = _telling_line(said, "Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named")
-    return (telling or said.splitlines()[0])[:300]
+    return (telling or first_line(said))[:300]
 
 
 def _telling_line(text: str, *signs: str) -> str | None:

@@ -8,12 +8,14 @@ of another partition, and moves to cells of its own.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lowmark.watermark import SplitId, WatermarkStrategy
+from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
@@ -40,7 +42,7 @@ class BatchTrack:
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     late: dict[tuple[SplitId, int], int] | None = None  # see `late.py`; None: not counted
-    partitions: dict[int, int] = field(default_factory=dict)  # of each task's attempt; empty if cells tell them apart
+    partitions: dict[int, int] = field(default_factory=dict)  # by attempt of a task; empty if cells tell them apart
 
     def absorb(self, other: BatchTrack) -> None:
         """Merge another track into this track, in any order. A track twice changes nothing without `partitions`."""
@@ -108,22 +110,17 @@ class TrackedMeasure(ABC):
         metrics: Mapping[str, Any],  # noqa: ARG002
         strategy: WatermarkStrategy,
     ) -> Measured | None:
-        track = self._take(query_id, batch_id)
-        return None if track is None else self._measured(track, strategy, batch_id)
-
-    @abstractmethod
-    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:
-        """Return the measurements of a batch with a track."""
-
-    def _take(self, query_id: str, batch_id: int) -> BatchTrack | None:
-        """Return the track of a batch, None without one, and drop the tracks of older batches, which are not needed."""
-        self.forget(query_id, batch_id - 1)
+        self.forget(query_id, batch_id - 1)  # older batches are not asked for any more
         track = self.tracks.value.get((query_id, batch_id))
         if track is None:
             return None
         copy = BatchTrack()  # because late tasks may still add
         copy.absorb(track)
-        return copy
+        return self._measured(copy, strategy, batch_id)
+
+    @abstractmethod
+    def _measured(self, track: BatchTrack, strategy: WatermarkStrategy, batch_id: int) -> Measured:
+        """Return the measurements of a batch with a track."""
 
     def forget(self, query_id: str, batch_id: int) -> None:
         tracks = self.tracks.value
@@ -134,6 +131,11 @@ class TrackedMeasure(ABC):
     def close(self) -> None:
         self.tracks.accum_param = _Dropped()  # queries may outlive the service that takes tracks
         self.tracks.value.clear()
+
+
+def future_limit_us(guard_us: int | None) -> int | None:
+    """Return the largest event time that moves a watermark, by the clock of this task; None: no guard."""
+    return None if guard_us is None else min(MOST_US, time.time_ns() // 1_000 + guard_us)
 
 
 def add_to_batch(tracks: Accumulator[Tracks], track: BatchTrack) -> None:

@@ -95,7 +95,7 @@ class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Asks for the status of one stream, or of all of them."""
 
     stream: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # of splits of each stream, by need; None: all
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None  # splits of each stream, the neediest first; None: all
     ended: bool = False  # include ended queries that the service remembers, each with its newest run
 
 
@@ -120,7 +120,7 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A split of one query, by its name or id, after a `MarkRequest`."""
+    """A split of one query after a `MarkRequest`; `query` is the name of the query, else its id."""
 
     query: str
     split: str
@@ -163,7 +163,7 @@ class SetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One query, by its name or id, after a `SetRequest`."""
+    """One query after a `SetRequest`; `query` is its name, else its id."""
 
     query: str
     in_force: list[str]  # what differs from the code now, a sentence each
@@ -196,7 +196,7 @@ class Server:
 
     Args:
         address: ``unix:/path/of/socket``.
-        handlers: the methods that it has, as `handler` makes them.
+        handlers: the handlers of its methods, made by `handler`.
     """
 
     def __init__(self, address: str, *handlers: tuple[str, grpc.RpcMethodHandler[Any, Any]]) -> None:

@@ -5,8 +5,8 @@ Spark before 4.2 has no aggregate that keeps the exact maximum of each key cheap
 columns. When a task ends, its result goes into the stream's accumulator (`accumulated.py`). The result is as exact, and
 costs the way from the JVM to Python and back: about a microsecond of a core's time per row, more for wide rows.
 
-A timestamp assigner and a generator have to see every row (`user_functions.py`); what rows are there is measured in the
-same way, by whole batches.
+A timestamp assigner and a generator have to see every row (`user_functions.py`); the rows are measured in the same way,
+by whole batches.
 
 Executors import this module, and for it need pyarrow and numpy but no other compiled package: the module names a split
 by the values of its columns, as JSON, and the driver makes ids from the names.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -31,7 +30,7 @@ from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, map_in_arrow
+from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us, map_in_arrow
 from .late import of_this_batch
 from .measure import Measured
 from .python_values import rows_of, split_values
@@ -94,8 +93,7 @@ class _Reduction:
 
     def __init__(self, job: BatchMap, *, cell: int) -> None:
         self._job, self._cell = job, cell
-        guard_us = job.strategy.future_guard_us
-        self._future_limit_us = None if guard_us is None else min(MOST_US, time.time_ns() // 1_000 + guard_us)
+        self._future_limit_us = future_limit_us(job.strategy.future_guard_us)
         self._generators = Generators(job.strategy)
         self._counts = BatchCounts()
         self._groups: list[pa.Table] = []
@@ -108,21 +106,23 @@ class _Reduction:
         """Measure a batch, and return it with its event times assigned."""
         import pyarrow as pa
 
-        job, assigner = self._job, self._job.strategy.timestamp_assigner
+        job, strategy = self._job, self._job.strategy
         at = batch.schema.get_field_index(job.event_time)
-        if not job.strategy.runs_python:
-            self._measure(batch, batch.column(at).cast(pa.int64()))
+        micros: Any = None if at < 0 else batch.column(at).cast(pa.int64())
+        if not strategy.runs_python:
+            self._measure(batch, micros)
             return batch
-        rows = rows_of(batch)
-        times_us: list[int | None] = [None] * len(rows) if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
-        if assigner is not None:
+        rows, made = rows_of(batch), batch
+        times_us: list[int | None] = [None] * len(rows) if at < 0 else micros.to_pylist()
+        if (assigner := strategy.timestamp_assigner) is not None:
             times_us = [assigned_us(job.stream, assigner, *each) for each in zip(rows, times_us, strict=True)]
-        micros = pa.array(times_us, type=pa.int64())
+            micros = pa.array(times_us, type=pa.int64())
+            times = micros.cast(pa.timestamp("us", tz="UTC"))
+            made = batch.append_column(job.event_time, times) if at < 0 else batch.set_column(at, job.event_time, times)
         self._measure(batch, micros)
-        if job.strategy.generator is not None:
+        if strategy.generator is not None and strategy.emits:
             self._generate(batch, rows, times_us)
-        times = micros.cast(pa.timestamp("us", tz="UTC"))
-        return batch.append_column(job.event_time, times) if at < 0 else batch.set_column(at, job.event_time, times)
+        return made
 
     def track(self, *, attempt: int) -> BatchTrack:
         """Return the measurements, with splits named by their values."""

@@ -5,7 +5,6 @@ The result arrives with the task's end, in an accumulator that the service reads
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +15,10 @@ import numpy.typing as npt
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import LowmarkError, SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
+from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitMark
 
-from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch
+from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us
 from .late import of_this_batch
 from .measure import Measure, Measured, added_up
 from .split_key import SplitKey
@@ -65,8 +65,7 @@ class _SlotRecording:
         self._sent: list[tuple[int, int, bytes]] = []
         self._counted: list[Mapping[str, float]] = []  # by each reader; its threads add to the list
         self._lateness: dict[int, SliceLateness] = {}
-        guard_us = recorder.future_guard_us
-        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._future_limit_us = future_limit_us(recorder.future_guard_us)
         self._late_us = of_this_batch()
         if self._late_us is not None:
             self._track.late = {}
@@ -103,7 +102,7 @@ class _SlotRecording:
             tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
 
     def _count_lateness(self, split: int, times_us: npt.NDArray[np.int64]) -> None:
-        latest_us = (1 << 62) if self._future_limit_us is None else self._future_limit_us
+        latest_us = MOST_US if self._future_limit_us is None else self._future_limit_us
         self._lateness.setdefault(split, SliceLateness()).add(times_us[(times_us >= 0) & (times_us <= latest_us)])
 
     def send(self, event: SourceEvent) -> None:

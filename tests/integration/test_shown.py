@@ -60,7 +60,7 @@ class Shared:
         self.desks = desks_of(queries, lambda _: None, cast("CoordinatorClient", self.client), job)
         self.desks.runs.clock = cast("Any", self.clock)
         self.desks.runs.cooperation._now_us = self.clock.now_us
-        self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
+        self.standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
 
     def run(self, **settings: Any) -> StreamRun:
         self.world.now_us = self.clock.us
@@ -165,7 +165,7 @@ def begun(query: Query) -> tuple[Desks, Standing]:
     queries: Any = Queries([query])
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
-    return desks, Standing(desks.runs, Audits(queries, desks.runs.clock))
+    return desks, Standing(desks.runs, Audits(desks.runs.clock))
 
 
 def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason() -> None:
@@ -262,7 +262,7 @@ def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_bat
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
-    [seen] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
+    [seen] = Standing(desks.runs, Audits(desks.runs.clock)).run_statuses()
 
     assert seen.query is None
 
@@ -319,7 +319,7 @@ def test_a_batch_that_was_read_in_part_is_warned_of_once(
 
 def test_an_audited_query_that_fails_says_why() -> None:
     queries: Any = Queries([])
-    audits = Audits(queries, desks_of(queries, notify=lambda _: None).runs.clock)
+    audits = Audits(desks_of(queries, notify=lambda _: None).runs.clock)
     run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
     run.tie("q", "r", "nightly")
     audits.streams.add(run.stream)

@@ -132,7 +132,7 @@ class Driver:
     def __post_init__(self) -> None:
         queries: Any = NoQueries()
         self.desks = desks_of(queries, notify=lambda _: None)
-        self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
+        self.standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
         self.rng = np.random.default_rng(SEED)
         self.ids = self.rng.integers(0, 2**63, self.splits, dtype=np.uint64)
         self.names = {split: f"device-{n:07}" for n, split in enumerate(self.ids.tolist())}

@@ -21,11 +21,11 @@ from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import WatermarkStrategy
 
-from .open_rows import OpenRows
+from .open_rows import OpenRows, starts_of
+from .profile import Flags
 from .rules import HeartbeatRule, NativeRule
 
 Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _SECOND_US = 1_000_000
 # Times within this limit do not overflow: the years -71,000 to 75,000.
@@ -269,8 +269,8 @@ class Replay:
 def _largest(batch_of: Numbers, times_us: Micros, count: int) -> list[int | None]:
     """The largest time of each batch as Spark keeps it, in whole milliseconds; None for a batch without a time."""
     largest: list[int | None] = [None] * count
-    starts = _starts(batch_of)
-    tops_us = np.maximum.reduceat(times_us, starts) // MILLISECOND_US * MILLISECOND_US if len(starts) else starts
+    starts = starts_of(batch_of)
+    tops_us = np.maximum.reduceat(times_us, starts) // MILLISECOND_US * MILLISECOND_US
     for batch, top_us in zip(batch_of[starts].tolist(), tops_us.tolist(), strict=True):
         largest[batch] = top_us
     return largest
@@ -287,15 +287,10 @@ def _tops(
         return made
     order = np.argsort(key, kind="stable")
     key = key[order]
-    starts = _starts(key)
+    starts = starts_of(key)
     key, tops_us = key[starts], np.maximum.reduceat(times_us[order], starts)
-    batches, firsts = key // width, _starts(key // width)
+    batches, firsts = key // width, starts_of(key // width)
     numbers_of, tops_of = (np.split(column, firsts[1:]) for column in (key % width, tops_us))
     for batch, numbers, tops_us in zip(batches[firsts].tolist(), numbers_of, tops_of, strict=True):
         made[batch] = numbers, tops_us
     return made
-
-
-def _starts(ordered: Numbers) -> Numbers:
-    """Where each value of an ordered column begins. ``np.unique`` would sort the column again."""
-    return np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)) if len(ordered) else np.zeros(0, np.int64)

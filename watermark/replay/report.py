@@ -27,6 +27,11 @@ class SplitReport:
     behind_us: int | None  # how far it was behind the furthest split in the end; None without a good row
     most_behind_us: int | None  # how far it was behind at most, once it had a row
 
+    @property
+    def longest_silence_us(self) -> int:
+        """The longest time without a row, the time after its newest row included."""
+        return max(self.profile.silence.length_us, self.empty_for_us or 0)
+
     def to_json(self) -> dict[str, Any]:
         profile = self.profile
         disorder = {f"p{100 * share:g}": profile.disorder.quantile_us(share) for share in QUANTILES}

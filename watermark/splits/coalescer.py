@@ -15,7 +15,7 @@ Rows. Each split has a row, 0 to n - 1 without holes, the same in every column. 
 the minimum has the largest number in the column of watermarks, the identity of the minimum. That number is never
 read back, because a separate column says whether a row takes part.
 
-One file, because the columns, the heap and the counts by state must agree after every call.
+One file, because the columns, the known minimum and the counts by state must agree after every call.
 """
 
 from __future__ import annotations

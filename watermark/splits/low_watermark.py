@@ -1,4 +1,4 @@
-"""The low watermark of one stream: what follows from the reports and the states of its splits, and what is told of it.
+"""The low watermark of one stream, from the reports and the states of its splits.
 
 The low watermark is the minimum over the splits that take part (``coalescer.py``), and never goes back. It is looked
 at once for each event, after all changes of the event.

@@ -31,7 +31,7 @@ Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 class SplitReports:
     """Keeps what was reported of each split. Without ``bounds`` the splits share one bound."""
 
-    def __init__(self, out_of_orderness_us: int, bounds: AdaptiveBounds | None = None) -> None:
+    def __init__(self, out_of_orderness_us: int, bounds: AdaptiveBounds | None) -> None:
         self.tally = Tally(out_of_orderness_us)
         self.bounds = bounds
         self.backlog_rows: dict[SplitId, int] = {}
@@ -145,11 +145,12 @@ class SplitReports:
         tally.saw_rows(top_us, made.newest_us)
         return cohort.report(event, now_us)
 
-    def gather(self, event: BatchReported, steady_us: Callable[[SplitId], int | None]) -> Cohort | None:
+    def gather(self, event: BatchReported, steady_us: Callable[[SplitId, int], int | None]) -> Cohort | None:
         """Make a cohort of the splits if they report together a second time.
 
         Args:
-            steady_us: gives the watermark of a split that only reports can change now; None for every other split.
+            steady_us: gives the watermark of a split, timed from its last report, that only reports can change now;
+                None for every other split.
         """
         column, last = event.watermarks_us, self._last_column
         self._last_column = column if isinstance(column, SplitColumn) else None
@@ -159,7 +160,8 @@ class SplitReports:
             return None
         own_us, heard_us = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
         for row, split in enumerate(column):
-            at_us, heard_at_us = steady_us(split), self._heard_us.get(split)
+            heard_at_us = self._heard_us.get(split)
+            at_us = None if heard_at_us is None else steady_us(split, heard_at_us)
             if at_us is None or heard_at_us is None:
                 return None
             own_us[row], heard_us[row] = at_us, heard_at_us

@@ -92,12 +92,10 @@ class SplitStates:
         states = self.lineage.states
         return {state: us + states[state] * passed_us for state, us in self._spent_us.items()}
 
-    def steady_us(self, split: SplitId) -> int | None:
-        """The watermark of an active split that is timed from its last report; None for every other split."""
-        heard_us = self._reports.heard_us(split)
-        if self.lineage.state(split) is not SplitState.ACTIVE or heard_us is None:
-            return None
-        return self.lineage.watermark_us(split) if self.timers.idle.counts_from(split, heard_us) else None
+    def steady_us(self, split: SplitId, heard_us: int) -> int | None:
+        """The watermark of an active split that is timed from ``heard_us``; None for every other split."""
+        steady = self.lineage.state(split) is SplitState.ACTIVE and self.timers.idle.counts_from(split, heard_us)
+        return self.lineage.watermark_us(split) if steady else None
 
     def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
         """The effects of an event's changes: changes of state, then late returns, both sorted by split."""

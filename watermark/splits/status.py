@@ -260,7 +260,7 @@ class Hold:
 
 
 def hold_reasons(hold: Hold) -> tuple[str, str]:
-    """Say why the low watermark stands, and what would move it: one sentence each.
+    """Return two sentences: the reason why the low watermark stands, and the event that would move it.
 
     >>> why, what_next = hold_reasons(Hold(SplitState.ACTIVE, "orders/7", watermark_us=0, low_us=0, live=3))
     >>> why

@@ -11,7 +11,7 @@ Three types share the work, in the order of rule 3; `SplitWatermarks` hands each
 
     SplitReports  (``split_reports.py``)   what was reported: times, counts and backlogs of the splits
     SplitStates   (``split_states.py``)    who is waited for: the states of the splits, with their ``timers.py``
-    LowWatermark  (``low_watermark.py``)   what follows: the low watermark, and what is told
+    LowWatermark  (``low_watermark.py``)   what follows: the low watermark, its holder and its history
 
 Two clocks are used, and must not be mixed up. ``now_us`` is the moment at which an event is handled; a grace set by the
 user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the

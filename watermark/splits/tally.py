@@ -154,7 +154,10 @@ class Tally:
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
     def saw_rows(self, top_us: int | None, newest_us: int | None) -> None:
-        """Note the largest watermark of a batch, and its largest event time, which has no future guard in Spark."""
+        """Note the largest watermark of a batch, and its largest event time.
+
+        Spark has no future guard, so native Spark's watermark follows that time, too.
+        """
         self._judges_us = self.native_us
         if top_us is not None:
             self._saw_native(top_us)

@@ -62,7 +62,7 @@ class SplitTracker:
         self._counts[cell] = (rows + mark.rows, *faults)
         _add(self._marks, (split, cell), mark)
 
-    def mark_future(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
+    def mark_future(self, split: SplitId, mark: SplitMark, cell: int) -> None:
         """Measure rows of one split beyond the future guard at once; ``count`` counts these rows."""
         _add(self._future, (split, cell), mark)
 

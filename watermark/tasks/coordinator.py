@@ -185,8 +185,8 @@ class LowWatermarkCoordinator:
     def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
         """The status for people. O(n log n); with a limit O(n), without most tasks.
 
-        With a limit there are so many tasks of each source and members of each group, the neediest first; else all,
-        sorted.
+        ``limit`` is the number of tasks of each source and of members of each group, the neediest first; None: all of
+        them, sorted.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"status of the coordinator: expected a limit of 0 or more, got {limit}")

@@ -75,7 +75,7 @@ class Leases:
             raise StaleRun(str(task), token, "was replaced by a newer one")
 
     def is_over(self, task: TaskId, token: str) -> bool:
-        """Whether this run was replaced, has left, or expired, as far as it is remembered."""
+        """Whether this run was replaced, has left, or expired. Old runs are forgotten."""
         return (task, token) in self._retired
 
     def check_registration(self, task: TaskId, token: str) -> bool:
@@ -92,7 +92,7 @@ class Leases:
         self._begin(task, token)
 
     def renew(self, task: TaskId, token: str, now_us: int) -> None:
-        """Renew the lease of a task, after ``check``. O(1)."""
+        """Check a message as ``check`` does, and renew the lease of its task. O(1)."""
         self.check(task, token)
         self._listen(now_us)
         self._leases[task].heard_us = self.listened_us
@@ -168,7 +168,7 @@ class Leases:
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
 
     def _look(self, task: TaskId, lease: _Lease) -> None:
-        """Plan a look at the end of a lease. A renewal leaves the planned look as it is, so it is O(1)."""
+        """Plan a look at the end of a lease. A renewal is O(1), because the planned look stays."""
         lease.look_us = lease.heard_us + self._lease_us
         self._looks.add((lease.look_us, task.parts))
 

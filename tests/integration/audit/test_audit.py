@@ -558,7 +558,7 @@ def test_advice_names_the_silent_the_stray_and_the_late(tmp_path: Path) -> None:
         if split == 2:
             times_us[77] += 10**15
         ok = EventTimes(times_us, np.ones(count, np.bool_), 0, 0)
-        audit.add(split, written_us[:count], ok, written_us=written_us[:count], appended=True)
+        audit.add(split, written_us[:count], ok, written_us=written_us[:count])
         cut.end(split)
     found: AuditReport = audit.report(what="it", order="", event_time="", complete=True, notes=())
     code = found.advice.code()

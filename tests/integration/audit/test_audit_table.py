@@ -59,7 +59,7 @@ def expected(*, timed: bool) -> AuditReport:
     for split in range(3):
         times = EventTimes(times_of(split), np.ones(ROWS, np.bool_), 0, 0)
         keys = written_us if timed else np.arange(ROWS) + 1_000
-        audit.add(split, keys, times, written_us=written_us if timed else None, appended=timed)
+        audit.add(split, keys, times, written_us=written_us if timed else None)
         cut.end(split)
     return audit.report(what="", order="", event_time="", complete=True, notes=())
 

@@ -181,7 +181,7 @@ def shared(*tasks: TaskId, group: str | None = None) -> StatusAnswer:
             reply = ReplyLowWatermark(task.job_id, task.source_id, task.task_id, now_us, low_us, f"{n}", None)
             coordinator.handle(reply, now_us)
     coordinator.handle(TaskDeregistered(tasks[1], "1"), now_us)
-    return StatusAnswer("0.2.0", 7, 12, None, coordinator.status(now_us))
+    return StatusAnswer("0.2.0", 7, 12, "/journal", coordinator.status(now_us))
 
 
 @pytest.mark.parametrize("group", [None, "european-settlement-streams-of-two"])

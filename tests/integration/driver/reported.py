@@ -57,9 +57,8 @@ class NoQueries(list[object]):
 class GivenMeasure(RecordedMeasure):
     """Measures the watermarks that a test puts into the track of a batch."""
 
-    def report(self, query_id: str, batch_id: int, *args: Any) -> Measured | None:
-        track, measured = self._take(query_id, batch_id), super().report(query_id, batch_id, *args)
-        return measured and replace(measured, watermarks_us=track.watermarks_us if track else {}, latest_us={})
+    def _measured(self, track: BatchTrack, *args: Any) -> Measured:
+        return replace(super()._measured(track, *args), watermarks_us=track.watermarks_us, latest_us={})
 
 
 def _done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> None:

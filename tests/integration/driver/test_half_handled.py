@@ -255,7 +255,7 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     low_us = fed.run.low_watermark_us
     fed.report(3, a=90, b=90)
     reply = answer_of(desks, HeartbeatRequest("s", "t"))
-    standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
+    standing = Standing(desks.runs, Audits(desks.runs.clock))
 
     assert reply.refusal is not None
     assert "the report of batch 3 failed twice (Planted: in the middle)" in reply.refusal

@@ -401,7 +401,7 @@ def test_a_batch_that_was_committed_and_never_heard_of_holds_where_its_splits_ha
     again = Driver(checkpoint, **of_stream)
     with caplog.at_level(logging.WARNING, "lowmark"):
         again.ask()
-    standing = Standing(again.desks.runs, Audits(cast("Any", again), again.desks.runs.clock))
+    standing = Standing(again.desks.runs, Audits(again.desks.runs.clock))
     [status] = standing.run_statuses()
     said = "The report of batch 1 was lost when its query was killed"
 

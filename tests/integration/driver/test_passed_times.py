@@ -13,9 +13,9 @@ from lowmark.integration.driver import passing
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.passing import Passing, Wait
 from lowmark.integration.driver.standing import Standing
-from lowmark.integration.spark.completion import least_us
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.sources.worker import Worker
+from lowmark.watermark.moment import least_us
 
 from tests.integration.driver.reported import answer_of, desks_of, report_of
 from tests.integration.driver.test_runs import Queries, Query, begun, stream, terminated
@@ -55,7 +55,7 @@ class Spark:
     def __init__(self) -> None:
         self.queries = cast("Any", Queries())
         self.desks = desks_of(self.queries, notify=lambda _: None)
-        self.standing = Standing(self.desks.runs, Audits(self.queries, self.desks.runs.clock))
+        self.standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
         self.desks.runs.add(stream())
 
     def begin(self, *queries: OfStream) -> None:

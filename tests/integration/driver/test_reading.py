@@ -298,7 +298,7 @@ class Wire:
         spark: Any = _InSpark(self.tracks)
         self.desks = desks_of(spark, notify=lambda notice: None)
         self.desks.runs.add(stream_of(self.tracks))
-        self.standing = Standing(self.desks.runs, Audits(spark, self.desks.runs.clock))
+        self.standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
         self.server = Server(
             address,
             handler(HEARTBEAT, partial(answer_of, self.desks)),
@@ -437,7 +437,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     no_queries: Any = NoQueries()
     desks = desks_of(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
-    standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
+    standing = Standing(desks.runs, Audits(desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     assert answers.status(StatusRequest(ended=True)).streams == []
     said = "the batch that was planned before the restart is being read since 2026-01-01 12:00:00.000 UTC, 2 slices."
@@ -464,7 +464,7 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
     no_queries: Any = NoQueries()
     desks = desks_of(no_queries, notify=lambda notice: None)
     desks.runs.add(stream_of({}))
-    standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
+    standing = Standing(desks.runs, Audits(desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     for token, query in [("t1", "q"), ("t2", "q"), ("t3", "other"), ("t4", "q")]:
         answer_of(desks, HeartbeatRequest("s", token, first=True))

@@ -164,7 +164,7 @@ def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     desks.runs.keep(run := begun(stream()))
-    standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
+    standing = Standing(desks.runs, Audits(desks.runs.clock))
     assert "not measured" not in standing.explain("orders", None)
 
     told = progress(0, {"a": {"0": 1}})
@@ -426,7 +426,7 @@ def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_it
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(stream())
     answer_of(desks, HeartbeatRequest("s", "a token", first=True))
-    [status] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
+    [status] = Standing(desks.runs, Audits(desks.runs.clock)).run_statuses()
 
     assert "a token" not in json.dumps(run_json(status))
 

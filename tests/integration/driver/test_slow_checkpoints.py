@@ -152,7 +152,7 @@ class Service:
         self.queries = Queries([Query("slow", self.slow), Query("fast", Slow())])
         self.loop = Loop("loop of a test")
         self.desks = Desks(cast("Any", self.queries), lambda _: None, beside=self._beside)
-        standing = Standing(self.desks.runs, Audits(cast("Any", self.queries), self.desks.runs.clock))
+        standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
         self.answers = Answers(self._call, self.desks, standing, "app", threading.Event())
         for name, more in (("slow", of_slow), ("fast", {})):
             of: Stream = replace(stream(), name=name, stream_id=name, **more)

@@ -243,7 +243,7 @@ def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
 
 
 def test_partitions_that_one_task_coalesces_add_up() -> None:
-    """Spark's `coalesce(1)` computes all partitions in one task, so all have the number of the task."""
+    """Spark's `coalesce(1)` computes all partitions in one task, so all partitions have the number of that task."""
 
     def tracks(attempt: int) -> list[BatchTrack]:
         return [

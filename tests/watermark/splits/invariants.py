@@ -1,4 +1,4 @@
-"""What is true of a coalescer after every call."""
+"""Checks that hold for a coalescer after every call."""
 
 from __future__ import annotations
 
