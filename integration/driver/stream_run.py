@@ -323,15 +323,14 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
-        self.unmeasured_batches += self._rows_log.look(
-            self.stream, self.watermarks, progress, sources, measured, now_us
-        )
+        unmeasured = self._rows_log.look(self.stream, self.watermarks, progress, sources, measured, now_us)
+        self.unmeasured_batches += unmeasured
+        if unmeasured or (measured is not None and measured.counts.rows > 0):
+            self.rows_at_us = now_us
         if measured is not None:
             self.splits.pass_on(measured)  # last, because a repeated call would count twice
             if measured.late_rows is not None:
                 self._late_rows = added_up((self._late_rows or {}, measured.late_rows))
-            if measured.counts.rows > 0:
-                self.rows_at_us = now_us
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
         self.gaps = gaps
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
+from lowmark.integration.verdict import verdict
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 
@@ -58,6 +60,14 @@ def begun(of: Stream, state: str | None = None) -> StreamRun:
 
 def report(run: StreamRun, batch_id: int, *ends: Offset | None) -> None:
     run.report(progress(batch_id, *ends), len(ends), planned_at_us=0, now_us=batch_id + 1)
+
+
+def unmeasured(run: StreamRun, batch_id: int, *, sink: str, now_us: int) -> None:
+    """Report a batch of one row without a measurement."""
+    told = progress(batch_id, {"a": {"0": batch_id + 1}})
+    source = msgspec.structs.replace(told.sources[0], num_input_rows=1)
+    told = msgspec.structs.replace(told, sources=[source, *told.sources[1:]], sink={"description": sink})
+    run.report(told, 1, planned_at_us=0, now_us=now_us)
 
 
 def known(run: StreamRun) -> set[str]:
@@ -167,13 +177,25 @@ def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation
     standing = Standing(desks.runs, Audits(desks.runs.clock))
     assert "not measured" not in standing.explain("orders", None)
 
-    told = progress(0, {"a": {"0": 1}})
-    source = msgspec.structs.replace(told.sources[0], num_input_rows=1)
-    told = msgspec.structs.replace(told, sources=[source, *told.sources[1:]], sink={"description": sink})
-    run.report(told, 1, planned_at_us=0, now_us=1)
+    unmeasured(run, 0, sink=sink, now_us=1)
 
     assert cause in caplog.text
     assert "not measured, and so moved no watermark: 1." in standing.explain("orders", None)
+
+
+def test_a_stream_whose_batches_are_not_measured_is_stuck_because_rows_are_delivered_meanwhile() -> None:
+    queries: Any = NoQueries()
+    minute_us = 60_000_000
+    desks = desks_of(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.runs.keep(run := begun(stream()))
+
+    for minute in range(7):
+        unmeasured(run, minute, sink="MemorySink", now_us=minute * minute_us)
+
+    (status,) = Standing(desks.runs, Audits(desks.runs.clock)).run_statuses()
+    told = run_json(replace(status, now_us=6 * minute_us))
+    assert verdict(told, datetime.now(timezone.utc)) == "stuck"
 
 
 @pytest.mark.parametrize(("kind", "told"), [(StreamRun, 1), (AuditedRun, 0)])
