@@ -11,7 +11,7 @@ from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
-from lowmark.sources.spark.versions import NEWEST_TRIED
+from lowmark.sources.spark.versions import TRIED
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
@@ -25,11 +25,12 @@ log = logging.getLogger("lowmark")
 _READ_IN_PART = (
     "a foreachBatch function must read the whole batch it is given, in every branch; take, limit and isEmpty read a "
     "part. A thread of its own must run pyspark.inheritable_thread_target(spark)(function), because Spark names the "
-    "batch to no other thread."
+    "batch to no other thread. If the function does all that, use a version of Spark that lowmark was tried with, "
+    f"{TRIED}."
 )
 _NO_MEASUREMENT = (
     "Spark's progress event of the batch has no measurement, although the sink reads all rows. Use a version of Spark "
-    f"that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}, or report the error with the event."
+    f"that lowmark was tried with, {TRIED}, or report the error with the event."
 )
 
 TOLD_AFTER_US = 60_000_000

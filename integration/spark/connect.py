@@ -29,6 +29,7 @@ from . import plan_text
 from .client_checkpoint import GOT, ClientCheckpoint
 from .connect_query import ClientEvent, ConnectQuery
 from .faults import WATERMARK_POLICY
+from .progress import RAN
 from .relay import END_SECONDS, Relay
 from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query
 from .workers import on_the_server
@@ -200,7 +201,7 @@ class ConnectSession:
             return
         newest = query.newest()
         for progress in recent:
-            if "addBatch" in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
+            if RAN in progress.durationMs and (newest is None or progress.batchId > newest.batch_id):
                 # At once, because the listener may have told of a later batch already.
                 self._relay.take("progress", ClientEvent(QueryProgressEvent(progress)), query)
 

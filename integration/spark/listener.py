@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lowmark.integration.errors import SessionUnfit
-from lowmark.sources.spark.versions import NEWEST_TRIED
+from lowmark.sources.spark.versions import TRIED
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -64,7 +64,7 @@ def listen(spark: SparkSession, events: QueryEvents) -> JavaObject:
         raise SessionUnfit(
             "LowWatermarkService needs Spark's class PythonStreamingQueryListenerWrapper",
             f"Spark {spark.version} without it",
-            f"use a version of Spark that lowmark was tried with, 4.0 to {'.'.join(map(str, NEWEST_TRIED))}.",
+            f"use a version of Spark that lowmark was tried with, {TRIED}.",
         ) from missing
     spark._jsparkSession.streams().addListener(listener)
     return listener

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.sources.spark.versions import NEWEST_TRIED
+from lowmark.sources.spark.versions import TRIED
 from lowmark.watermark.moment import us_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
+RAN = "addBatch"
+"""Spark's name of the time in which a batch ran, in `durationMs`. An event without it tells of no batch."""
 _PART_CHARS = 7_000  # fits into 8 KiB together with the line ends that py4j escapes
 _FOREACH_BATCH = "ForeachBatchSink"  # Spark's name of the sink in a progress event
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
@@ -44,9 +46,10 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     """One batch of one query.
 
     A field without a default is in every progress event, and the low watermark or what is told of it needs that field.
-    Spark leaves `eventTime` out of a query without a watermark, and `observedMetrics` where nothing was observed. So a
-    Spark that renames `observedMetrics` raises no error here: batches count as not measured, the watermark holds, and
-    the log of the run names the cause.
+    The others have a default because Spark leaves some of them out, `eventTime` of a query without a watermark and
+    `observedMetrics` where nothing was observed. So a Spark that renames one of them raises no error here.
+    `tests/integration/spark/version_app.py` looks for each of them on every version. Without `observedMetrics` batches
+    count as not measured, the watermark holds, and the log of the run names the cause.
 
     >>> text = '{"id": "q", "runId": "r", "batchId": 3, "numInputRows": 2, "sources": [], "stateOperators": []}'
     >>> Progress.from_json(text).batch_id
@@ -123,7 +126,7 @@ def _unreadable(wrong: str) -> UnreadableReport:
 
     return UnreadableReport(
         f"a batch's progress, as Spark {pyspark.__version__} writes it",
-        f"Spark's JSON cannot be read: {wrong}. lowmark was tried with Spark 4.0 to {'.'.join(map(str, NEWEST_TRIED))}",
+        f"Spark's JSON cannot be read: {wrong}. lowmark was tried with Spark {TRIED}",
     )
 
 

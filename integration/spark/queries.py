@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from . import late, logical_plan
 from .checkpoint import FarewellFiles
 from .faults import WATERMARK_POLICY, fault_of
-from .progress import Progress
+from .progress import RAN, Progress
 from .sessions import Answer, Enqueue, HearOfEnding, Query, Session
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class RunningQuery:
 
 def _ran(progress: JavaObject) -> bool:
     """Whether the event tells of a batch. Spark's sign of life for an idle query has the number of the next batch."""
-    return bool(progress.durationMs().containsKey("addBatch"))
+    return bool(progress.durationMs().containsKey(RAN))
 
 
 class Queries:

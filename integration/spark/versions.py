@@ -103,7 +103,7 @@ def check_arrow(df: DataFrame, name: str) -> None:
     for column in df.schema.fields:
         try:
             arrow_schema(type(df.schema)([column]))
-        except (PySparkException, TypeError) as cannot:
+        except PySparkException as cannot:
             kind, version = column.dataType.simpleString(), df.sparkSession.version
             raise WrapRefused(
                 name,

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.watermark.errors import shown
@@ -41,15 +42,18 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDat
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
+# By the version, because a newer Spark that has moved a module must fail here and not pass for 4.1. Executors may be
+# unable to import `lowmark.sources.spark.versions`.
+_SINCE_4_2 = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
     from .driver_rpc import Client, HeartbeatReply
     from .told import ToldClient
 else:
-    try:
+    if _SINCE_4_2:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:  # before 4.2; executors may be unable to import `lowmark.sources.spark.versions`
+    else:
         SupportsTriggerAvailableNow = object
 
 FORMAT = "lowmark_heartbeat"
@@ -61,7 +65,6 @@ _ARROW = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, _KINDS, 
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
 _RETRY_US = 1_000_000
 _SILENT = "client_silent_since"
-_IS_ASKED_FOR_LIMITS = hasattr(_SimpleStreamReaderWrapper, "getDefaultReadLimit")  # since Spark 4.2
 
 
 def _is_whole(value: object) -> bool:
@@ -136,7 +139,7 @@ class HeartbeatSource(DataSource):
         self.__dict__.update(state)
         # Spark before 4.2 asks a reader nothing before it compares the checkpoint's sources with the query's, and hides
         # an error from the making of the reader behind another. So this process looks when it is given the source.
-        if not _IS_ASKED_FOR_LIMITS and _is_planner():
+        if not _SINCE_4_2 and _is_planner():
             self.simpleStreamReader(StructType()).look()
 
     @classmethod

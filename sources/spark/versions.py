@@ -27,6 +27,7 @@ __all__ = [
     "NEWEST_TRIED",
     "PASSES_LIMITS",
     "SUPPORTED",
+    "TRIED",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxRows",
@@ -41,6 +42,8 @@ SUPPORTED = ">=4.0,<5"
 NEWEST_TRIED = (4, 3)
 """The newest version that every test has run on. A newer one below 5 is taken, with a warning."""
 _OLDEST, _NEXT = (4, 0), (5, 0)
+TRIED = " to ".join(f"{major}.{minor}" for major, minor in (_OLDEST, NEWEST_TRIED))
+"""The versions that every test has run on, for errors: "4.0 to 4.3"."""
 
 
 class UnsupportedSpark(LowmarkError, ImportError):
@@ -71,15 +74,21 @@ def check_version(version: str, what: str = "pyspark") -> None:
 
 check_version(pyspark.__version__)  # before the next imports, because older versions lack these modules
 
+PASSES_LIMITS = major_minor(pyspark.__version__) >= (4, 2)
+"""Spark passes start and limit to `latestOffset`, and tells readers of AvailableNow.
+
+By the version, because a newer Spark that has moved the module below must fail there and not pass for 4.1.
+"""
+
 if not TYPE_CHECKING:
-    try:
+    if PASSES_LIMITS:
         from pyspark.sql.streaming.datasource import (
             ReadAllAvailable,
             ReadLimit,
             ReadMaxRows,
             SupportsTriggerAvailableNow,
         )
-    except ImportError:
+    else:
         from dataclasses import dataclass
 
         class ReadLimit:
@@ -96,10 +105,6 @@ if not TYPE_CHECKING:
 
         class SupportsTriggerAvailableNow:
             """Stands in for pyspark's, and is never called."""
-
-
-PASSES_LIMITS = ReadLimit.__module__.startswith("pyspark")
-"""Spark passes start and limit to `latestOffset`, and tells readers of AvailableNow."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from lowmark.integration.driver.listeners import Listeners
-from lowmark.integration.errors import SessionUnfit
-from lowmark.integration.spark.listener import QueryEvents, listen
 from lowmark.watermark import LowWatermarkListener, NotifyNewLowWatermark
 
 from tests.servers.local import wait_until
@@ -55,14 +50,3 @@ def test_an_error_of_the_thread_that_calls_listeners_does_not_end_the_calls(monk
     listeners.notify(risen(2))
     listeners.stop()
     assert hears.lows == [2]
-
-
-def test_a_spark_without_the_listener_is_refused_with_the_versions_that_have_it() -> None:
-    # py4j returns an object that cannot be called for a class that is not there.
-    package: Any = SimpleNamespace(PythonStreamingQueryListenerWrapper=object())
-    for name in ("streaming", "sql", "spark", "apache", "org"):
-        package = SimpleNamespace(**{name: package})
-    context = SimpleNamespace(_gateway=SimpleNamespace(_callback_server=object()))
-    spark: Any = SimpleNamespace(version="4.9", sparkContext=context, _jvm=package)
-    with pytest.raises(SessionUnfit, match=r"PythonStreamingQueryListenerWrapper, got Spark .* without it\. Hint: use"):
-        listen(spark, QueryEvents(lambda _kind, _event: None, lambda _: None))

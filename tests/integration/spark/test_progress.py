@@ -1,17 +1,20 @@
-"""Progress as it comes out of the JVM."""
+"""Progress as it comes out of the JVM, and what is refused."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.spark import progress
 from lowmark.integration.spark.progress import Progress, java_text
 from pyspark.errors import StreamingQueryException
 
+from tests.integration.driver.reported import SOURCE, report_of, report_text
 from tests.integration.feed import Feed
 
 if TYPE_CHECKING:
@@ -77,3 +80,52 @@ def test_progress_is_what_sparks_json_says(spark: SparkSession, feed: Feed, chec
 
     assert Progress.from_java(last) == Progress.from_json(last.json())
     assert Progress.from_java(last).num_input_rows == 1
+
+
+# -- what cannot be read
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "q"}', '{"id": 7, "runId": "r", "batchId": 3}', "[" * 100_000])
+def test_what_is_no_progress_event_is_refused(text: str) -> None:
+    with pytest.raises(
+        UnreadableReport, match=r"a batch's progress, as Spark .* writes it: Spark's JSON cannot be read"
+    ):
+        Progress.from_json(text)
+
+
+REPORT = json.loads(report_text(3, [{}], stateOperators=[{"numRowsDroppedByWatermark": 0}]))
+NEEDED = [
+    *[(name, REPORT) for name in ("id", "runId", "batchId", "numInputRows", "sources", "stateOperators")],
+    *[(name, REPORT["sources"][0]) for name in SOURCE],
+    ("numRowsDroppedByWatermark", REPORT["stateOperators"][0]),
+]
+
+
+@pytest.mark.parametrize(("name", "of"), NEEDED, ids=[name for name, _ in NEEDED])
+def test_a_report_without_a_field_that_is_needed_is_refused_by_name(
+    name: str, of: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Progress.from_json(json.dumps(REPORT))
+    monkeypatch.setitem(of, f"{name}Renamed", of[name])
+    monkeypatch.delitem(of, name)
+
+    with pytest.raises(UnreadableReport, match=rf"Spark 4\..* missing required field `{name}`.* tried with Spark 4"):
+        Progress.from_json(json.dumps(REPORT))
+
+
+def test_a_report_with_a_heartbeat_says_which_watermark_spark_used() -> None:
+    heartbeat = {
+        "endOffset": {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "split": "split", "state": ""}
+    }
+
+    assert report_of(3, [{}], eventTime={}).watermark_us is None, "a query without a watermark may be audited"
+    with pytest.raises(UnreadableReport, match=r"missing required field `watermark` - at `\$.eventTime`"):
+        report_of(3, [heartbeat], eventTime={"watermarkMs": "0"}).heartbeats()
+
+
+@pytest.mark.parametrize("watermark", ["", "yesterday", "2026-01-01T00:00:00"])
+def test_a_watermark_that_is_no_time_in_utc_is_refused(watermark: str) -> None:
+    progress = report_of(3, [], eventTime={"watermark": watermark})
+
+    with pytest.raises(UnreadableReport, match="batch 3: expected a time in UTC"):
+        _ = progress.watermark_us

@@ -18,11 +18,13 @@ import pyspark
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.integration.spark.progress import RAN
 from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.feed import Feed, Row, lose_commit, run, start, windows
 from tests.integration.log import Log, LogSource
@@ -56,19 +58,31 @@ def wrapped(service: LowWatermarkService, feed: Feed, **options: Any) -> DataFra
     )  # fmt: skip
 
 
+def lacks(query: StreamingQuery) -> list[str]:
+    """Return the fields that the last progress event lacks, of those that a `Progress` does without."""
+    event = json.loads(query._jsq.lastProgress().json())
+    given = {
+        "name": event, "timestamp": event, "eventTime": event, "watermark": event.get("eventTime", {}),
+        "observedMetrics": event, "durationMs": event, RAN: event.get("durationMs", {}),
+        "triggerExecution": event.get("durationMs", {}), "description": event.get("sink", {}),
+    }  # fmt: skip
+    return [name for name, within in given.items() if name not in within]
+
+
 def restarted(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """A query that stops between two batches, and continues from its checkpoint under another service."""
     feed = Feed(spark, folder / "restarted")
     checkpoint = str(folder / "restarted-cp")
     with LowWatermarkService(spark) as service:
         before = run(windows(wrapped(service, feed), "split"), feed, SKEWED, checkpoint)
+        lacked = lacks(before.query)
         before.query.stop()
     with LowWatermarkService(spark) as service:
         after = run(windows(wrapped(service, feed), "split"), feed, END, checkpoint)
         counts = service.status(feed.folder.name).counts
         after.query.stop()
-    emitted = sorted(before.rows + after.rows)
-    return {"rows": emitted, "dropped": before.dropped + after.dropped, "low": after.low, "measured": counts.rows}
+    emitted, dropped = sorted(before.rows + after.rows), before.dropped + after.dropped
+    return {"rows": emitted, "dropped": dropped, "low": after.low, "measured": counts.rows, "lacks": lacked}
 
 
 def available_now(spark: SparkSession, folder: Path) -> dict[str, Any]:

@@ -11,19 +11,17 @@ import pytest
 from lowmark.integration.coordinator import messages
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat, UnreadableReport
+from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat
 from lowmark.integration.spark.beside import reach_back
 from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.offset_log import OffsetEntry
-from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, WatermarkStrategy
 from lowmark.watermark.tasks.cap import CapKind
 
 from tests.integration.cli.test_cli import call
-from tests.integration.driver.reported import SOURCE, report_of, report_text
 
 OFFSET = HeartbeatOffset("orders", 5_000, "run", 3, "state").to_json()
 KAFKA = '{"orders":{"0":12}}'
@@ -170,55 +168,6 @@ def test_an_offset_nested_without_end_is_no_kafka(folder: Path) -> None:
 def test_a_source_of_version_2_that_is_numbered_as_none_is_refused(id_: str) -> None:
     with pytest.raises(UnknownFormat, match=r"numbers a source '.*', expected 0 to 9,999"):
         OffsetEntry.parse(f"v2\n{{}}\n{id_}:1").placed(1)
-
-
-# -- a progress event
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "q"}', '{"id": 7, "runId": "r", "batchId": 3}', "[" * 100_000])
-def test_what_is_no_progress_event_is_refused(text: str) -> None:
-    with pytest.raises(
-        UnreadableReport, match=r"a batch's progress, as Spark .* writes it: Spark's JSON cannot be read"
-    ):
-        Progress.from_json(text)
-
-
-REPORT = json.loads(report_text(3, [{}], stateOperators=[{"numRowsDroppedByWatermark": 0}]))
-NEEDED = [
-    *[(name, REPORT) for name in ("id", "runId", "batchId", "numInputRows", "sources", "stateOperators")],
-    *[(name, REPORT["sources"][0]) for name in SOURCE],
-    ("numRowsDroppedByWatermark", REPORT["stateOperators"][0]),
-]
-
-
-@pytest.mark.parametrize(("name", "of"), NEEDED, ids=[name for name, _ in NEEDED])
-def test_a_report_without_a_field_that_is_needed_is_refused_by_name(
-    name: str, of: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Progress.from_json(json.dumps(REPORT))
-    monkeypatch.setitem(of, f"{name}Renamed", of[name])
-    monkeypatch.delitem(of, name)
-
-    with pytest.raises(UnreadableReport, match=rf"Spark 4\..* missing required field `{name}`.* tried with Spark 4"):
-        Progress.from_json(json.dumps(REPORT))
-
-
-def test_a_report_with_a_heartbeat_says_which_watermark_spark_used() -> None:
-    heartbeat = {
-        "endOffset": {"epoch": 1, "low_us": None, "lowmark": "orders", "token": "t", "split": "split", "state": ""}
-    }
-
-    assert report_of(3, [{}], eventTime={}).watermark_us is None, "a query without a watermark may be audited"
-    with pytest.raises(UnreadableReport, match=r"missing required field `watermark` - at `\$.eventTime`"):
-        report_of(3, [heartbeat], eventTime={"watermarkMs": "0"}).heartbeats()
-
-
-@pytest.mark.parametrize("watermark", ["", "yesterday", "2026-01-01T00:00:00"])
-def test_a_watermark_that_is_no_time_in_utc_is_refused(watermark: str) -> None:
-    progress = report_of(3, [], eventTime={"watermark": watermark})
-
-    with pytest.raises(UnreadableReport, match="batch 3: expected a time in UTC"):
-        _ = progress.watermark_us
 
 
 @pytest.mark.parametrize("partition", ["2\u00b2", "\u0662", "-1", "", "9" * 5_000])
