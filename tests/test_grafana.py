@@ -226,7 +226,7 @@ def test_the_dashboard_shows_what_a_person_asks_at_night() -> None:
         "lowmark_split_watermark_timestamp_seconds",
         "lowmark_splits{",
         "lowmark_rows_total",
-        "lowmark_late_rows_total",
+        "lowmark_dropped_rows_total",
         "lowmark_future_rows_total",
         "lowmark_split_backlog_rows",
     ):
@@ -350,7 +350,7 @@ TOO_EAGER = {
     "LowmarkSplitLagging": [("for: 10m", "for: 1m")],
     "LowmarkRowsDropped": [
         ("]) > 0", "]) >= 0"),
-        ("last_over_time(lowmark_late_rows_total[6h] offset 10m)", "vector(1)"),
+        ("last_over_time(lowmark_dropped_rows_total[6h] offset 10m)", "vector(1)"),
     ],
     "LowmarkRowsSkipped": [("]) > 0", "]) >= 0"), ('metric="data_losses"', 'metric=~".*"')],
     "LowmarkFutureTimestamps": [("]) > 0", "]) >= 0")],

@@ -41,7 +41,7 @@ def test_the_list_says_of_every_kind_what_a_user_would_miss() -> None:
     assert any(line.startswith("lowmark.adopt(checkpoint, streams") for line in chapters["Arguments"])
     assert "lowmark check NAME --connect --patience --json --debug; exit codes 0 1 2" in chapters["Commands"]
     assert any("startingOffsets" in line for line in chapters["Keys of --json"])
-    assert "lowmark_late_rows_total{stream, query} counter" in chapters["Metrics"]
+    assert "lowmark_dropped_rows_total{stream, query} counter" in chapters["Metrics"]
     assert any("low_us" in line for line in chapters["Checkpoint"])
 
 
@@ -69,4 +69,4 @@ def test_a_command_and_a_metric_that_come_are_seen(monkeypatch: pytest.MonkeyPat
     changed = difference("public.txt", public.listed())
     assert "-    lowmark demo --seed" in changed
     assert "+    lowmark_new_things{} gauge" in changed
-    assert "-    lowmark_late_rows_total{stream, query} counter" in changed
+    assert "-    lowmark_dropped_rows_total{stream, query} counter" in changed

@@ -87,7 +87,7 @@ class Marking:
         self.stream, self._time, self._width_us, self._delay_us = stream, time, width_us, delay_us
         self.metric = f"{_METRIC}{uuid.uuid4()}:{stream}"  # another one for each marking
         self._layout, self._act = layout, act
-        self.late_rows: dict[str, int] = {}  # that came to a marked partition, by the partition's name
+        self.rows_after_mark: dict[str, int] = {}  # that came to a marked partition, by the partition's name
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._query: Query | None = None
@@ -189,10 +189,11 @@ class Marking:
         self._save()
         for number, count in sorted(late.items()):
             name = self.name(number)
-            self.late_rows[name] = self.late_rows.get(name, 0) + count
+            self.rows_after_mark[name] = self.rows_after_mark.get(name, 0) + count
             log.warning(
                 'stream "%s": %s%d rows in batch %d came to partition %s after it was marked done (%d so far)',
-                self.stream, "" if self._counts else "at least ", count, progress.batch_id, name, self.late_rows[name],
+                self.stream, "" if self._counts else "at least ", count, progress.batch_id, name,
+                self.rows_after_mark[name],
             )  # fmt: skip
 
     def name(self, number: int) -> str:

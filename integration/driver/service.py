@@ -50,7 +50,7 @@ from .answers import Answers
 from .audited import Audits
 from .desks import Desks
 from .done_partition import DonePartition
-from .late_rows import LateRows
+from .late_output import LateOutput
 from .listeners import Listeners
 from .marking import Marking
 from .passing import Wait
@@ -268,7 +268,7 @@ class LowWatermarkService:
             splits=splits,
             max_splits=max_splits,
             detail=detail,
-            late=LateRows(late, watermark, late_to, late_until),
+            late=LateOutput(late, watermark, late_to, late_until),
         )
         return self._build(df, stream, event_time)
 
@@ -360,7 +360,7 @@ class LowWatermarkService:
             split_column=split_column,
             options=options,
             max_splits=max_splits,
-            late=LateRows(late, watermark, late_to, late_until),
+            late=LateOutput(late, watermark, late_to, late_until),
             address=self.address,
         )
         return self._build(df, stream, time)
@@ -644,14 +644,14 @@ class LowWatermarkService:
         _stop(self._call(add, f'mark partitions of stream "{name}"'))
         return observed
 
-    def late_rows(self, name: str) -> dict[str, int]:
+    def rows_after_mark(self, name: str) -> dict[str, int]:
         """Return the rows that came to a partition after it was marked, by its name; empty without a `mark_done`."""
 
         def look() -> dict[str, int]:
             made = self._runs.markings.get(name)
-            return {} if made is None else dict(made.late_rows)
+            return {} if made is None else dict(made.rows_after_mark)
 
-        return self._call(look, f'count late rows of stream "{name}"')
+        return self._call(look, f'count rows after their mark in stream "{name}"')
 
     def mark_idle(self, name: str, split: str, *, until: str | dt.timedelta | dt.datetime | None = None) -> None:
         """Leave a split out of the minimum by hand, in every running query on a stream.

@@ -12,7 +12,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
 from lowmark.watermark.splits.stream import SplitWatermarks
 
-from .late_rows import LateRows
+from .late_output import LateOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ class Stream:
     reads: bool = False  # its source is one of ours, with a planner
     claims: bool = False  # its planner's claims about splits are event times
     shows_names: bool = True  # only its rows tell the names of its splits
-    late: LateRows = field(default_factory=LateRows)
+    late: LateOutput = field(default_factory=LateOutput)
     dropped: DataFrame | None = None  # writes the rows that Spark drops, and yields none; None: nobody asks for them
 
     @property

@@ -35,7 +35,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
 from . import wrap
-from .late_rows import LateRows
+from .late_output import LateOutput
 from .stream import Stream, metric_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def wrapped(
     splits: Iterable[object] | None,
     max_splits: int,
     detail: bool,
-    late: LateRows,
+    late: LateOutput,
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
@@ -116,7 +116,7 @@ def read(
     split_column: str,
     options: PlanOptions,
     max_splits: int,
-    late: LateRows,
+    late: LateOutput,
     address: str,
 ) -> tuple[DataFrame, Stream, str]:
     """Return the measured rows, their stream, and the column with their event time.

@@ -226,12 +226,8 @@ class StreamRun:
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """The status of the stream in this query; `limit` bounds the splits, those that need attention first."""
-        status = self.watermarks.status(now_us, self.stream.name_of, limit=limit)
+        status = self.watermarks.status(now_us, self.stream.name_of, limit=limit, late_rows=self._late_rows)
         status = replace(status, set_by_hand=self.set_by_hand)
-        if (late := self._late_rows) is not None:  # which `SplitWatermarks` does not count
-            rows = {name: late.get(split, 0) for name, split in self.named_splits().items()}
-            splits = {name: replace(split, late_rows=rows.get(name, 0)) for name, split in status.splits.items()}
-            status = replace(status, splits=splits)
         if not self.shares:
             return status
         return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))

@@ -23,7 +23,8 @@ class Of(Generic[T]):
     """One metric of a run, a split, a wrong clock or an alignment group; no series where the value is None.
 
     Attributes:
-        is_moment: whether the value is a moment on the service's clock; an event time is none.
+        is_moment: whether the value is a moment on the service's clock, which is corrected to the wall clock. False for
+            an event time, which comes from a row.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Of(Generic[T]):
 COUNTERS: tuple[Of[RunStatus], ...] = (
     Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
     Of(
-        "lowmark_late_rows",
+        "lowmark_dropped_rows",
         "Rows that Spark's stateful operators dropped as late. Counted by Spark after partial aggregation: one may "
         "stand for several input rows.",
         lambda r: r.status.counts.dropped_rows,
@@ -237,8 +238,8 @@ SPLIT_GAUGES: tuple[Of[SplitStatus], ...] = (
     ),
     Of(
         "lowmark_split_late_rows",
-        "Rows of a split at or below the watermark by which Spark drops rows in their batch, since the query began. "
-        "Absent where they are not counted: see docs/wrap.md.",
+        "Rows of a split at or below the watermark by which Spark drops rows in their batch, since the query began; an "
+        "operator drops only those whose window is over. Absent where they are not counted: see docs/wrap.md.",
         lambda s: s.late_rows,
     ),
     Of(

@@ -30,7 +30,7 @@ _COPIED = (
 )  # fmt: skip
 _copied = itemgetter(*_COPIED)
 SPLIT_FIELDS = ("name", "shown", *_COPIED, "why", "passed_over", "native_late_rows")
-"""A split's list, in the order of `_row` and of `take` in `splits.js`; `shown` is None if it equals the name."""
+"""A split's list, in the order of `_row` and of `FIELDS` in `splits.js`; `shown` is None if it equals the name."""
 
 _GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
@@ -233,7 +233,8 @@ def _id(stream: Mapping[str, Any]) -> str:
 
 def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
     shown, why = _shown(name), _shown(split["why"], most=2_000)
-    return [name, None if shown == name else shown, *_copied(split), why, name in passed, split["native_late_rows"]]
+    native_late_rows = split.get("native_late_rows", 0)  # a field with a default: an earlier service may lack it
+    return [name, None if shown == name else shown, *_copied(split), why, name in passed, native_late_rows]
 
 
 def _shown(text: str, most: int = _SHOWN_MOST) -> str:

@@ -24,12 +24,14 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows of one batch. Every mapping is by split id and leaves out splits without rows.
+    """The rows of one batch. Every mapping but `counted` is by split id and leaves out splits without rows.
 
     Attributes:
         watermarks_us: watermark of each split, with the bound subtracted.
-        first_us: smallest event time of each split; may be empty.
+        first_us: smallest event time of each split, not the first to arrive; may be empty.
         rows: rows of each split; None if the transport does not count rows by split.
+        counts: counts over all splits.
+        names: names of splits that the rows showed.
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: events from readers to their enumerator, by task: (subtask, serializer's version, event).
         newest_us: largest event time, including rows beyond the future guard; None without one.

@@ -1,4 +1,7 @@
-"""On a bad day every view of a stream shows its cause first, and all views show the same cause. No Spark here."""
+"""What status, `explain` and `lowmark check` say of a failed query, a coordinator that is away, and impossible times.
+
+No Spark here; `tests/live/test_bad_day.py` compares all views of one cause.
+"""
 
 from __future__ import annotations
 

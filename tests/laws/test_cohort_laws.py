@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -66,19 +66,21 @@ watermarks = st.one_of(usual, usual, usual, usual, usual, odd)
 rows_of_all = st.tuples(*(st.integers(0, 9) for _ in SPLITS[:3])).map(
     lambda values: dict(zip(SPLITS[:3], values, strict=True))
 )
-batches = st.builds(
-    BatchReported,
-    st.integers(0, 0),
-    st.sampled_from((0, 0, 3)),  # age of the plan
-    watermarks,
-    first_us=st.one_of(st.just({}), usual, st.dictionaries(split, watermark_us, max_size=2)),
-    rows=st.one_of(st.just({}), rows_of_all, by_split),
-    backlog_rows=st.one_of(st.just({}), by_split),
-    in_force_us=st.one_of(st.none(), watermark_us),
-    counts=st.builds(BatchCounts, rows=st.integers(0, 9), future_rows=st.integers(0, 2)),
-    newest_us=st.one_of(st.none(), watermark_us),
-    future_rows=st.one_of(st.just({}), by_split),
-)
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "batch_id": st.integers(0, 0),
+    "planned_at_us": st.sampled_from((0, 0, 3)),  # age of the plan
+    "watermarks_us": watermarks,
+    "first_us": st.one_of(st.just({}), usual, st.dictionaries(split, watermark_us, max_size=2)),
+    "rows": st.one_of(st.just({}), rows_of_all, by_split),
+    "backlog_rows": st.one_of(st.just({}), by_split),
+    "in_force_us": st.one_of(st.none(), watermark_us),
+    "counts": st.builds(BatchCounts, rows=st.integers(0, 9), future_rows=st.integers(0, 2)),
+    "newest_us": st.one_of(st.none(), watermark_us),
+    "judged_by_us": st.one_of(st.none(), st.none(), watermark_us),
+    "future_rows": st.one_of(st.just({}), by_split),
+}
+NOT_DRAWN = {"lateness", "times"}  # only adaptive bounds read them, and with these no splits form a cohort
+batches = st.builds(BatchReported, **DRAWN)
 # Promises of the whole cohort, of a part, and of splits outside: idle, new and finished.
 promises = st.one_of(usual, usual, st.dictionaries(split, watermark_us, max_size=4), odd)
 plans = st.builds(BatchPlanned, st.sampled_from((0, 0, 3)), promises, st.one_of(st.just({}), by_split))
@@ -152,6 +154,10 @@ def test_columns_and_mappings_tell_the_same(
         assert mapped.epoch == columnar.epoch
         assert mapped.snapshot() == columnar.snapshot()
         assert mapped._reports.cohort is None
+
+
+def test_the_worlds_have_every_field_of_a_report() -> None:
+    assert {field.name for field in fields(BatchReported)} == DRAWN.keys() | NOT_DRAWN
 
 
 def test_a_cohort_counts_a_report_below_the_split_s_own_watermark() -> None:

@@ -44,7 +44,7 @@ class SplitStatus:
         bound_us: its own bound with ``for_adaptive_out_of_orderness``, else None.
         beyond_bound: number of rows, or of batches of a wrapped stream, that came later than its bound at that time.
         late_rows: number of its rows at or below the watermark by which Spark drops rows in their batch; None: not
-            counted. Where rows are counted, the count is exact.
+            counted. Exact, except where a `foreachBatch` function runs several actions (docs/limits.md).
     """
 
     state: SplitState
@@ -60,7 +60,7 @@ class SplitStatus:
     native_late_rows: int = 0
     bound_us: int | None = None
     beyond_bound: int = 0
-    late_rows: int | None = None  # None from `view.py`: a caller that knows the number fills it in
+    late_rows: int | None = None
 
 
 class Cause(str, Enum):

@@ -205,7 +205,12 @@ class SplitWatermarks:
         return self._low.epoch
 
     def status(
-        self, now_us: int, name_of: Callable[[SplitId], str] | None = None, *, limit: int | None = None
+        self,
+        now_us: int,
+        name_of: Callable[[SplitId], str] | None = None,
+        *,
+        limit: int | None = None,
+        late_rows: Mapping[SplitId, int] | None = None,
     ) -> StreamStatus:
         """The status for people. O(n log n), some 20 us a split; with a limit about 1 us a split.
 
@@ -213,11 +218,12 @@ class SplitWatermarks:
             name_of: gives the name of a split; by default its id. Two splits of one name are told apart by their ids,
                 if both are in the status.
             limit: the number of splits, those that need attention first; None: all splits, sorted by id.
+            late_rows: what `SplitStatus.late_rows` shows, which no event brings; None: not counted.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"status of stream {self._source_id}: expected a limit of 0 or more, got {limit}")
         view = View(self._source_id, self._strategy, self._reports, self._states, self._low)
-        return view.status(now_us, str if name_of is None else name_of, limit)
+        return view.status(now_us, str if name_of is None else name_of, limit, late_rows)
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
         """How long splits have been in each state, added up over all splits, microseconds, up to now.

@@ -4,6 +4,8 @@
 import { count, many, parsed, span, time } from "./format.js";
 import { profile, stretch, strips } from "./paint.js";
 
+// A split's list, as SPLIT_FIELDS (picture.py).
+const FIELDS = ["name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports", "pending_since", "why", "passed_over", "native_late_rows"];
 const STATES = ["pending", "active", "paused", "idle", "finished"];
 const RANK = new Map([["pending", 0], ["active", 1], ["paused", 1], ["idle", 2], ["finished", 3]]);
 const PAGE = 50;
@@ -58,7 +60,6 @@ export class Splits {
     return { button, word };
   }
 
-  // What came: lists in the order of SPLIT_FIELDS (picture.py).
   take({ whole, splits, gone }) {
     if (whole) {
       this.all = new Map();
@@ -68,9 +69,9 @@ export class Splits {
     }
     for (const name of gone) this.all.delete(name);
     for (const list of splits) {
-      const [name, shown, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports, pending_since, why, passed_over, native_late_rows] = list;
-      this.all.set(name, { name, label: shown ?? name, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports,
-        pending_since, why, passed_over, native_late_rows, rank: RANK.get(state), least: watermark_us ?? -Infinity });
+      const split = Object.fromEntries(FIELDS.map((field, at) => [field, list[at]]));
+      const { name, shown, state, watermark_us } = split;
+      this.all.set(name, { ...split, label: shown ?? name, rank: RANK.get(state), least: watermark_us ?? -Infinity });
     }
   }
 

@@ -367,7 +367,7 @@ class TestKept:
         assert kept.value("lowmark_low_watermark_timestamp_seconds") == stream["low_watermark_us"] / 1e6
         assert stream["counts"]["rows"] == figures["lowmark"]["rows_in"] == kept.value("lowmark_rows_total")
         assert stream["counts"]["future_rows"] == 1 == kept.value("lowmark_future_rows_total")
-        assert stream["counts"]["dropped_rows"] == 0 == kept.value("lowmark_late_rows_total")
+        assert stream["counts"]["dropped_rows"] == 0 == kept.value("lowmark_dropped_rows_total")
         assert kept.value("lowmark_unmeasured_batches_total") == 0
         assert kept.value("lowmark_query_running") == 1
         assert kept.value("lowmark_backlog_rows") == 0

@@ -246,7 +246,7 @@ def test_mark_done_again_is_refused_while_its_query_runs_and_goes_on_when_it_has
     query.stop()
     assert all(mark.has_rows for mark in marks.marks)
     service.release("orders")
-    assert service.late_rows("orders") == {}
+    assert service.rows_after_mark("orders") == {}
 
 
 @contextmanager
@@ -317,7 +317,7 @@ def test_late_rows_of_a_marked_partition_are_counted_and_named(
     marks.await_names(0)
     with caplog.at_level(logging.WARNING, "lowmark"):
         put(feed, query, ("fast", 1, hour(0.2)), ("fast", 1, hour(0.3)), ("slow", 1, hour(1.7)))
-    assert service.late_rows("orders") == {name(0): 2}
+    assert service.rows_after_mark("orders") == {name(0): 2}
     assert re.search(rf": 2 rows in batch \d came to partition {name(0)} after it was marked done", caplog.text)
     assert marks.names == [name(0)]
 

@@ -22,6 +22,7 @@ from lowmark.integration.errors import MetricsUnavailable
 from lowmark.integration.metrics import collector as metrics
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
+from lowmark.integration.metrics.exported import SPLIT_COUNTERS, SPLIT_GAUGES
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import Alignment, CoordinatorLink, ReportGaps, RunStatus
 from lowmark.watermark import WatermarkStrategy
@@ -64,6 +65,7 @@ class FakeRun:
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
     behind_us: int = 0
+    late_rows: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
         self.watermarks = SplitWatermarks(self.strategy, job_id="j", source_id=self.stream, task_id=self.token)
@@ -86,7 +88,7 @@ class FakeRun:
         self.now_us += SECOND_US
 
     def status(self, limit: int | None = None) -> RunStatus:
-        status = self.watermarks.status(self.now_us, limit=limit)
+        status = self.watermarks.status(self.now_us, limit=limit, late_rows=self.late_rows)  # type: ignore[arg-type]
         return RunStatus(
             token=self.token,
             query=self.query,
@@ -262,7 +264,7 @@ def test_counters_are_what_the_stream_counted() -> None:
     }
     assert {name: seen[name] for name in seen if name.endswith("_total")} == {
         "lowmark_rows_total": 2,
-        "lowmark_late_rows_total": 4,
+        "lowmark_dropped_rows_total": 4,
         "lowmark_late_reports_total": 1,
         "lowmark_future_rows_total": 6,
         "lowmark_null_time_rows_total": 8,
@@ -423,6 +425,18 @@ def test_what_is_known_of_each_split() -> None:
     assert seen.one("lowmark_backlog_rows") == 7
 
 
+def test_each_metric_of_a_split_is_shown_where_its_number_is_known() -> None:
+    run = FakeRun("t1", strategy=WatermarkStrategy.for_adaptive_out_of_orderness(), late_rows={"b": 3})
+    run.report({"a": 30 * SECOND_US, "b": 10 * SECOND_US}, backlog_rows={"a": 0, "b": 7})
+    seen = scraper(run)
+    shown = {name.removesuffix("_total") for name, at in seen.samples() if dict(at).get("split") == "b"}
+    assert shown >= {metric.name for metric in (*SPLIT_GAUGES, *SPLIT_COUNTERS)}
+    assert [seen.one("lowmark_split_late_rows", split=split) for split in "ab"] == [0, 3]
+    bound_us = run.status().status.splits["b"].bound_us
+    assert bound_us is not None
+    assert seen.one("lowmark_split_bound_seconds", split="b") == bound_us / SECOND_US
+
+
 def test_rows_that_nobody_counts_by_split_are_absent_not_0() -> None:
     run = FakeRun("t1")
     run.watermarks.handle(BatchReported(0, run.now_us, {"a": 1}, counts=BatchCounts(rows=7)), run.now_us)
@@ -571,7 +585,7 @@ def test_an_ended_query_keeps_its_counters_and_loses_what_is_now() -> None:
             if name.startswith("lowmark_report_gap_")
             or (name.endswith("_total") and not name.startswith("lowmark_split_"))
         } | {"lowmark_query_running", "lowmark_query_failed", "lowmark_query_refused"}
-        assert seen.one("lowmark_late_rows_total") == 2
+        assert seen.one("lowmark_dropped_rows_total") == 2
         assert seen.one("lowmark_query_running") == 0
 
 
@@ -832,7 +846,7 @@ def test_a_running_query_is_what_its_progress_says_and_its_end_is_seen(
     assert seen.one("lowmark_low_watermark_timestamp_seconds") == ZERO.timestamp() + 30 - 10 - 0.001
     assert seen.one("lowmark_rows_total") == 5
     assert seen.one("lowmark_null_time_rows_total") == 1
-    assert seen.one("lowmark_late_rows_total") == ran.dropped
+    assert seen.one("lowmark_dropped_rows_total") == ran.dropped
     assert seen.one("lowmark_split_rows_total", split="fast") == 2
     assert [dict(at)["split"] for at in seen.of("lowmark_holder_info")] == ["slow"]
     assert seen.one("lowmark_query_running", query=ran.query.id) == 1

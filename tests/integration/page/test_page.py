@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from lowmark.integration.process import sockets
 from lowmark.integration.run_status import run_json
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
 from lowmark.integration.verdict import VERDICTS, verdict
-from lowmark.watermark import explain
+from lowmark.watermark import SplitStatus, explain
 from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.cli.test_cli import call
@@ -128,10 +128,27 @@ def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
     assert changed["splits"][0][WATERMARK] == 12 * SECOND_US
 
 
+def test_a_service_of_an_earlier_version_lacks_the_fields_with_a_default_and_is_shown() -> None:
+    with_default = {each.name for each in fields(SplitStatus) if each.default is not MISSING}
+
+    def earlier(request: StatusRequest) -> dict[str, StatusReply | str]:
+        answer = reply([two_splits()], request)
+        for stream in answer.streams:
+            stream["splits"] = {
+                name: {key: value for key, value in split.items() if key not in with_default}
+                for name, split in stream["splits"].items()
+            }
+        return {ADDRESS: answer}
+
+    assert with_default
+    shown = Picture(earlier, Clock()).since(None, None)
+    assert sorted(row[NAME] for row in shown["splits"]) == ["a", "b"]
+
+
 def test_the_browser_takes_a_split_s_list_in_the_order_in_which_it_is_sent() -> None:
     script = (ROOT / "integration" / "page" / "static" / "splits.js").read_text(encoding="utf-8")
-    [taken] = re.findall(r"const \[([a-z_, ]+)\] = list;", script)
-    assert tuple(taken.split(", ")) == SPLIT_FIELDS
+    [taken] = re.findall(r"^const FIELDS = (\[.+\]);$", script, re.MULTILINE)
+    assert tuple(json.loads(taken)) == SPLIT_FIELDS
 
 
 def test_a_browser_that_missed_looks_gets_all_that_changed_since() -> None:

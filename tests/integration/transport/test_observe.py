@@ -91,7 +91,7 @@ def test_too_many_splits_are_noticed_by_theta() -> None:
         measure(sketch_lg=2).decode(metric(latest=sketch), PLAIN, batch_id=0)
 
 
-def test_wholeeconds_survive_as_seconds_in_a_double() -> None:
+def test_microseconds_survive_as_seconds_in_a_double() -> None:
     rng = np.random.default_rng(7)
     for limit in (10**15, 4 * 10**15):  # until the year 2096
         times = rng.integers(-(10**14), limit, 200_000)

@@ -313,6 +313,16 @@ def test_names_are_for_display_only() -> None:
     assert (list(status.splits), status.holder) == (["orders", "orders (2)", "clicks"], "orders")
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_late_rows_are_those_of_the_split_and_not_of_another_with_its_name(limit: int | None) -> None:
+    watermarks = watermarks_of()
+    watermarks.handle(batch(0, 0, {1: 60, 2: 50}), at(0))
+    status = watermarks.status(at(1), lambda _: "orders", limit=limit, late_rows={1: 4, 2: 7})
+
+    late = {name: split.late_rows for name, split in status.splits.items()}
+    assert late == ({"orders": 4, "orders (2)": 7} if limit is None else {"orders": 7})
+
+
 @pytest.mark.parametrize(
     ("hold", "why", "what_next"),
     [

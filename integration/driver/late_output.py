@@ -38,7 +38,7 @@ _UNTIL_HINT = "pass an expression over the columns of the rows, such as late_unt
 
 
 @dataclass(frozen=True, slots=True)
-class LateRows:
+class LateOutput:
     """The arguments of `LowWatermarkService.wrap` about the late rows of a stream."""
 
     late: str | None = None
