@@ -54,6 +54,14 @@ def entry_of(position: int) -> str:
     return f"{position >> SEQUENCE_BITS}-{position & (1 << SEQUENCE_BITS) - 1}"
 
 
+def deleted(stream: str, entries: str) -> RuntimeError:
+    """Return the error of a stream that may have lost entries."""
+    return RuntimeError(
+        f"stream {stream!r}: {entries} were deleted, perhaps before they were read. "
+        "Hint: keep the last read entry, or begin with a new checkpoint."
+    )
+
+
 class RedisStreams(SimpleSource[SourceSplit]):
     """Reads the entries of Redis Streams.
 
@@ -93,7 +101,10 @@ class RedisStreams(SimpleSource[SourceSplit]):
             "look up the ends of streams",
             lambda client: self.each(client, names, lambda pipe, name: pipe.xrevrange(name, count=1)),
         )
-        ends = {name: position_of(found[0][0]) + 1 if found else 0 for name, found in lasts.items()}
+        for name, found in lasts.items():
+            if not found:  # it had an entry when it was discovered
+                raise deleted(name, "all entries")
+        ends = {name: position_of(found[0][0]) + 1 for name, found in lasts.items()}
         return {split.split_id: SplitEnd(max(split.start, ends[split.split_id])) for split in splits}
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -155,10 +166,7 @@ class RedisStreams(SimpleSource[SourceSplit]):
         """
         around = entry_of(max(0, split.start - 1)), entry_of(split.start)
         if not self.ask(f"read {split.split_id}", lambda client: client.xrange(split.split_id, *around, count=1)):
-            raise RuntimeError(
-                f"stream {split.split_id!r}: entries up to {around[1]} were deleted, perhaps before they were read. "
-                "Hint: keep entries for longer, or begin with a new checkpoint."
-            )
+            raise deleted(split.split_id, f"entries up to {around[1]}")
 
     def ask(self, action: str, question: Callable[[Any], AnswerT]) -> AnswerT:
         """Ask Redis again until it answers; the errors that waiting does not cure are raised at once."""

@@ -246,7 +246,7 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
         """
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """Take back splits of a failed reader. Never called, because a reader is a row of a plan and cannot fail."""
+        """Take back splits of a failed reader. Never called, because a reader is a task, and Spark repeats tasks."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> StateT:
@@ -275,8 +275,12 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
 class SplitPlanner(ABC, Generic[SplitT]):
     """Says how far splits can be read now: a role that a micro-batch needs and FLIP-27 lacks.
 
-    A planner runs on the driver, before every batch. It must keep no state beside connections, because after a restart
-    another planner answers the same questions. Blocking calls are fine.
+    A planner runs on the driver, before every batch, on one thread beside those of the enumerator. It may remember
+    answers to save questions, but nothing that another planner could not ask for, because after a restart another one
+    answers the same questions; `cut` writes what a restart needs into the splits.
+
+    A call may block, and all splits wait for it: leave a split out of `latest` that gives no answer within seconds. An
+    error of a method ends the query with `PlanningFailed`, so ask again before you raise one (`kit.Patience`).
     """
 
     @abstractmethod
@@ -284,8 +288,10 @@ class SplitPlanner(ABC, Generic[SplitT]):
         """Say where each split ends now.
 
         Returns:
-            split id -> its end. A missing split cannot be read at present and is asked about again. A split
-            with a `stop` ends there at the latest, and is `finished` there.
+            split id -> its end. A missing split cannot be read at present and is asked about again; it holds the
+            watermark meanwhile. A split with a `stop` ends there at the latest, and is `finished` there. A split that
+            is gone for good ends where it starts, `SplitEnd(split.start, rows=0, finished=True)`, once its loss was
+            counted or raised. The id of a finished split is not read again: a split that is made anew has another id.
         """
 
     def after_rows(self, split: SplitT, rows: int, end: SplitEnd) -> int:
@@ -306,9 +312,10 @@ class SplitPlanner(ABC, Generic[SplitT]):
         The whole split is searched, including rows before its start.
 
         Returns:
-            split id -> the position of its first row at or after `time_us` (microseconds since the epoch); None if
-            there is no such row yet. None instead of a mapping: this source cannot search by time, and slices follow
-            observed times.
+            split id -> the position of its first row at or after `time_us` (microseconds since the epoch, between
+            `EARLIEST_US` and `-EARLIEST_US`, the years 1684 to 2255); None if there is no such row yet. A missing split
+            is unknown at present: a fair share of it is read, and nothing is claimed. None instead of a mapping: this
+            source cannot search by time, and slices follow observed times.
         """
         del splits, time_us
         return None

@@ -16,6 +16,7 @@ import lowmark
 import pytest
 import typer
 from lowmark.integration.cli.main import app
+from lowmark.sources.spark.options import FORMATS
 from lowmark.watermark import WatermarkStrategy
 
 from tests import hashes
@@ -72,6 +73,15 @@ def test_a_link_to_nowhere_fails(tmp_path: Path) -> None:
     done = build(tmp_path, docs)
     assert done.returncode != 0
     assert "nowhere.md" in done.stderr
+
+
+def test_every_source_is_on_the_pages_that_list_sources() -> None:
+    readme, read = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/read.md"))
+    for name in FORMATS:
+        package = f"lowmark.sources.{name.removeprefix('lowmark_')}"
+        assert f"`{name}`" in read or f'"{name}"' in read
+        assert f"`{package}." in read
+        assert f"`{package}." in readme or f"`{name}`" in readme, package
 
 
 def test_every_page_is_in_the_menu() -> None:

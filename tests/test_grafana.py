@@ -19,6 +19,7 @@ import pytest
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import RunStatus
+from lowmark.sources.spark.options import FORMATS
 
 from tests.servers.local import ROOT
 
@@ -32,7 +33,7 @@ Json = dict[str, Any]
 SUFFIXES = {"counter": ("_total",), "info": ("_info",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 BUILT_IN = {"__rate_interval", "__range", "__all"}
 PANELS = {"stat", "table", "timeseries"}
-SOURCES = ("kafka", "kinesis", "pravega", "files", "generator")
+SOURCES = [name.removeprefix("lowmark_") for name in FORMATS]
 COLUMNS = 24
 SCHEMA_OF_GRAFANA_10 = 38
 

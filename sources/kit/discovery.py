@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Generic
@@ -149,8 +149,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         known: the state to go on from.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
             completed; runs on a worker thread. The next look finds splits that appear meanwhile.
-        on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
-        stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
+        stamp_of: split -> a number that is larger for a younger split, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
         remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
         root: what the ids are relative to, for the state.
@@ -172,7 +171,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         assign: Callable[[str, int], int] | None = None,
         known: DiscoveredSplits[SplitT] | None = None,
         prepare: Callable[[Sequence[SplitT], bool], Sequence[SplitT]] | None = None,
-        on_removed: Callable[[frozenset[str]], None] | None = None,
         stamp_of: Callable[[SplitT], int] | None = None,
         keep: int | None = None,
         remember: int | None = None,
@@ -189,7 +187,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._spread = EvenSpread()
         self._assign = self._spread.owner if assign is None else assign
         self._period_seconds, self._bounded = None if bounded else period_seconds, bounded
-        self._on_removed, self._stamp_of, self._keep = on_removed, stamp_of, keep
+        self._stamp_of, self._keep = stamp_of, keep
         self._max_failures, self._source, self._root = max_failures, source, root
         self._discovered = state.discovered
         if stamp_of is not None and len(state.stamps) != len(state.assigned):
@@ -208,7 +206,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._older: set[str] | None = None if state.oldest_stamp is not None else set()
         self._pending = {split.split_id: split for split in state.pending}
         self._preparing = False
-        self._gone: set[str] = set()
         self._discoveries = 1 if bounded and state.discovered else 0
         self._failures = 0
         self._snapshot: DiscoveredSplits[SplitT] | None = None
@@ -262,7 +259,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         if len(counted) < len(found):
             twice = min(name for name, count in counted.items() if count > 1)
             raise DiscoveryFailed(self._source, "discover splits", 1, f"split {twice!r} is listed twice")
-        self._report_removed(counted)
         if self._preparing:
             return  # a look counts when its splits are prepared; the next look finds them, too
         new = self._new(found)
@@ -354,12 +350,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         if never or self._period_seconds is None or self._failures >= self._max_failures:
             cause = "nothing was returned" if error is None else described(error)
             raise DiscoveryFailed(self._source, action, self._failures, cause) from error
-
-    def _report_removed(self, listed: Collection[str]) -> None:
-        gone = {name for ids in (self._assigned, self._pending) for name in ids if name not in listed}
-        fresh, self._gone = frozenset(gone - self._gone), gone
-        if fresh and self._on_removed is not None:
-            self._on_removed(fresh)
 
     # -- assignment
 

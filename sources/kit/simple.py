@@ -45,7 +45,10 @@ _BATCH_ROWS = 65_536
 
 
 class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
-    """A base for connectors whose splits can be read by position, with no connection kept between two ranges.
+    """A base for connectors whose splits can be read by position.
+
+    The object is pickled to executors. It has no moment at which it closes connections, so they must end with the
+    object: no threads or event loops of its own.
 
     Attributes:
         split_type: the dataclass of its splits; set it for a type other than `SourceSplit`.
@@ -76,7 +79,7 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     def discover(self) -> Sequence[SplitT]:
         """List the present splits, each with the `start` for its first row.
 
-        Runs on the driver, while another thread may call `latest` and `find_time`.
+        Runs on the driver on one of two threads, while another thread may call `latest` and `find_time`.
         """
 
     @abstractmethod

@@ -21,7 +21,11 @@ LONGEST_GAP_SECONDS = 10.0
 
 
 class SourceUnavailable(SuppressRestarts, RuntimeError):
-    """The system of a source did not answer in time; catch this one for all connectors."""
+    """The system of a source did not answer in time: the base of each connector's error.
+
+    A query that ends with it shows its text in Spark's error; only direct calls, such as `check_source`, raise the
+    class itself.
+    """
 
     place: str  # address of the system
     action: str  # what was asked

@@ -20,7 +20,9 @@ class PlanOptions:
     by_time: bool = True  # whether to take every split up to one event time, if the source can search by time
     future_guard_us: int | None = None  # rows further ahead of the clock than this come from bad clocks
     rate: RateLimiterStrategy | None = None
-    start_seconds: float = 60.0  # how long the search for the first splits may take
+    # How long the search for the first splits may take: longer than a connector tries (`give_up_after`), because its
+    # error has the cause.
+    start_seconds: float = 90.0
     failover: FailoverPolicy | None = None  # None: the coordinator's default
     # How long one action of the enumerator may take, how long a source's own reader may bring nothing, and how long a
     # run that ends waits for a split that does not answer.

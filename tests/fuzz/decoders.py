@@ -321,6 +321,18 @@ FILE_OPTIONS = {
     "recursive": "true",
     "discoverEvery": "1 hour",
 }
+PRAVEGA_OPTIONS = {
+    "controller": "tcp://h:9090",
+    "scope": "shop",
+    "streams": "orders, returns",
+    "start": "tail",
+    "eventTime": "$.order.at",
+    "eventTimeUnit": "ms",
+    "discoverEvery": "1 minute",
+    "fetchers": "3",
+    "columns": "event,offset",
+    "validateHostName": "false",
+}
 GENERATOR_OPTIONS = {"script": json.dumps(SCRIPT.to_plain()), "seed": "7", "ticksPerBatch": "2", "bounded": "true"}
 
 
@@ -448,6 +460,11 @@ DECODERS: dict[str, Decoder] = {
         read_kinesis_options,
         changed_options(KINESIS_OPTIONS, {"streamPattern": "o.*", "threads": "3"}),
         KINESIS_OPTIONS,
+    ),
+    "options of lowmark_pravega": Decoder(
+        lambda options: FormatOptions.read("lowmark_pravega", options),
+        changed_options(PRAVEGA_OPTIONS, {"streamPattern": "o.*", "stop": "tail", "readerGroup": "g"}),
+        PRAVEGA_OPTIONS,
     ),
     "options of lowmark_files": Decoder(
         lambda options: FormatOptions.read("lowmark_files", options), changed_options(FILE_OPTIONS), FILE_OPTIONS

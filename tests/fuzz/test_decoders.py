@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from lowmark.sources.spark.options import FORMATS
 
 from .decoders import DECODERS
 from .run import fuzz
 
 INPUTS = 200
 SEED = 1
+
+
+def test_the_options_of_every_format_are_decoded() -> None:
+    assert {name for name in DECODERS if name.startswith("options of ")} == {f"options of {name}" for name in FORMATS}
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -98,6 +98,9 @@ def test_entries_that_were_trimmed_before_they_were_read_are_no_silent_loss(serv
     server.client.xtrim("orders:a", maxlen=3, approximate=False)
     with pytest.raises(RuntimeError, match=r"stream 'orders:a': entries up to .* were deleted, perhaps before they"):
         list(read_slices(source, [rest]))
+    server.client.delete("orders:a")
+    with pytest.raises(RuntimeError, match="stream 'orders:a': all entries were deleted, perhaps before they"):
+        source.latest([rest])
 
 
 def test_a_server_that_is_away_is_waited_for_and_then_named(server: RedisServer) -> None:
