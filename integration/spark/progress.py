@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
 
     A field without a default is in every progress event, and the low watermark or what is told of it needs that field.
     The others have a default because Spark leaves some of them out, `eventTime` of a query without a watermark and
-    `observedMetrics` where nothing was observed. So a Spark that renames one of them raises no error here.
+    `observedMetrics` where nothing was observed. A Spark that renames such a field raises no error here.
     `tests/integration/spark/version_app.py` looks for each of them on every version. Without `observedMetrics` batches
     count as not measured, the watermark holds, and the log of the run names the cause.
 

@@ -47,8 +47,8 @@ _BATCH_ROWS = 65_536
 class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     """A base for connectors whose splits can be read by position.
 
-    The object is pickled to executors. It has no moment at which it closes connections, so they must end with the
-    object: no threads or event loops of its own.
+    The object is pickled to executors. Nobody calls it to close connections, so its connections must end with the
+    object, without threads or event loops of their own.
 
     Attributes:
         split_type: the dataclass of its splits; set it for a type other than `SourceSplit`.
