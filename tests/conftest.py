@@ -21,7 +21,7 @@ from tests.servers.kafka import Broker, kafka_broker
 from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
 from tests.servers.local import jars, require_binary, require_jars, require_java
 from tests.servers.pravega import Pravega, pravega_server
-from tests.sparks import WITHOUT_CHECKSUMS
+from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -122,8 +122,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        # Hundreds of queries share the session: with Spark's default of 100, it compiles the code of a query anew.
-        "spark.sql.codegen.cache.maxEntries": "5000",
+        **WITHOUT_CODEGEN,
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
         # With more partitions than Spark's default of 64, Spark creates every consumer anew in every batch.

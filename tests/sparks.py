@@ -40,6 +40,12 @@ WITHOUT_CHECKSUMS = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocal
 
 With checksums, Hadoop starts `chmod` for each file and for the file of its checksum, a hundred processes in a test.
 """
+WITHOUT_CODEGEN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of that session: Spark interprets its plans, because compiling takes an eighth of the processor time.
+
+A query of a test reads a few rows. Sessions of their own compile as by default: those of other versions
+(`version_app`), of Spark Connect, of examples, kills and benchmarks.
+"""
 CHECKSUMS = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
 """Settings of queries of that session that keep checksums beside the files of their checkpoints, as by default."""
 IN_ROCKSDB_HERE = {**IN_ROCKSDB, **CHECKSUMS}
