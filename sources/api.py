@@ -280,7 +280,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
     answers the same questions; `cut` writes what a restart needs into the splits.
 
     A call may block, and all splits wait for it: leave a split out of `latest` that gives no answer within seconds. An
-    error of a method ends the query with `PlanningFailed`, so ask again before you raise one (`kit.Patience`).
+    error of a method ends the query with `PlanningFailed`, so ask again before you raise one (`Patience`).
     """
 
     @abstractmethod
