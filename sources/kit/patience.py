@@ -14,6 +14,8 @@ log = logging.getLogger("lowmark")
 SAY_AFTER_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
+# A shorter rest of the time is no pause: added to a clock in float seconds, it may leave the clock where it is.
+_LEAST_PAUSE_SECONDS = 1e-6
 
 
 class Patience:
@@ -78,7 +80,7 @@ class Patience:
         `cause` says, without secrets, why there is no answer.
         """
         spent = self.spent_seconds
-        if spent >= self._seconds:
+        if self._seconds - spent < _LEAST_PAUSE_SECONDS:
             return False
         if spent >= self._say_after_seconds and not self._said:
             self._said = True

@@ -45,6 +45,15 @@ def test_pauses_double_up_to_the_longest_and_never_exceed_the_time_that_is_left(
     assert (asked.spent_seconds, asked.left_seconds) == (4.0, 0.0)
 
 
+@pytest.mark.timeout(20)
+def test_a_rest_of_the_time_that_rounding_swallows_does_not_keep_it_asking_for_ever() -> None:
+    random.seed(seed := 11)
+    for began in (random.uniform(0.0, 100.0) for _ in range(200)):
+        clock = Clock()
+        clock.now = began
+        assert attempts(patience(clock, 2.0, jitter=True)) < 100, f"seed {seed}, began at {began!r}"
+
+
 def test_a_question_that_waits_is_told_once_without_a_login(caplog: pytest.LogCaptureFixture) -> None:
     attempts(patience(Clock(), 5.0), "no leader")
     assert not caplog.messages, "a short silence is nobody's business"
