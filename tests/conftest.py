@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.servers import class_archive
 from tests.servers.chromium import chromium
 from tests.servers.kafka import Broker, kafka_broker
 from tests.servers.kinesis import KINESIS_ACCESS, Kinesis, kinesis_server
-from tests.servers.local import jars, require_binary, require_jars, require_java
+from tests.servers.local import jars, require_binary, require_jars, require_java, wait_until
 from tests.servers.pravega import Pravega, pravega_server
 from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
 
@@ -89,6 +90,24 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
     # The lean home makes Spark's Python processes start faster; the tests start hundreds of them.
     os.environ["SPARK_HOME"] = str(class_archive.home())
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_thread_of_a_test_works_on_and_on() -> Iterator[None]:
+    """Fail at the end if a test left a thread that never rests: it takes processor time from all later tests."""
+    yield
+    looked, used = time.monotonic(), time.process_time()
+
+    def rests() -> bool:
+        nonlocal looked, used
+        before, used_before = looked, used
+        if time.monotonic() < before + 1.0:
+            return False
+        looked, used = time.monotonic(), time.process_time()
+        return used - used_before < (looked - before) / 10
+
+    names = sorted(thread.name for thread in threading.enumerate())
+    wait_until(rests, f"no thread that a test left works on and on; it is one of {names}", seconds=20)
 
 
 @pytest.fixture(scope="session")

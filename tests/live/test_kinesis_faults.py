@@ -35,7 +35,7 @@ from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.servers.http_proxy import Proxy, proxied
 from tests.servers.kinesis import KINESIS_ACCESS, Kinesis
-from tests.servers.local import wait_until
+from tests.servers.local import no_thread_stays, wait_until
 from tests.worlds.kinesis_reading import Reading, Writer, source_of
 
 pytestmark = [pytest.mark.live]
@@ -393,7 +393,7 @@ def test_a_planner_that_is_throttled_for_a_minute_says_so_all_the_while_and_then
             planner.latest(splits)
             clock.now += 0.2
 
-    with closing(planner):
+    with no_thread_stays("lowmark-kinesis"), closing(planner):
         while clock.now < 55:  # a look may take four seconds, two per shard
             assert planner.latest(splits) == {}, "nothing is known, so nothing is planned"
             answers += 1
