@@ -222,8 +222,8 @@ class SplitWatermarks:
         """
         if limit is not None and limit < 0:
             raise ValueError(f"status of stream {self._source_id}: expected a limit of 0 or more, got {limit}")
-        view = View(self._source_id, self._strategy, self._reports, self._states, self._low)
-        return view.status(now_us, str if name_of is None else name_of, limit, late_rows)
+        view = View(self._source_id, self._strategy, self._reports, self._states, self._low, late_rows)
+        return view.status(now_us, str if name_of is None else name_of, limit)
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
         """How long splits have been in each state, added up over all splits, microseconds, up to now.

@@ -22,21 +22,16 @@ _CLOCKS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The parts of `SplitWatermarks`."""
+    """The parts of `SplitWatermarks`, and the late rows of each split; None: not counted."""
 
     name: str
     strategy: WatermarkStrategy
     reports: SplitReports
     states: SplitStates
     low: LowWatermark
+    late_rows: Mapping[SplitId, int] | None
 
-    def status(
-        self,
-        now_us: int,
-        name_of: Callable[[SplitId], str],
-        limit: int | None,
-        late_rows: Mapping[SplitId, int] | None,
-    ) -> StreamStatus:
+    def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
         """The status with all splits, sorted by id, O(n log n); or with ``limit`` splits, holder and neediest, O(n)."""
         coalescer, states, tally = self.low.coalescer, self.states, self.reports.tally
         holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
@@ -58,7 +53,7 @@ class View:
             since=utc(self.low.moved_at_us),
             next=what_next,
             left_out=tuple((names[split], states.records[split].why) for split in idle),
-            splits={names[split]: self._split(split, late_rows) for split in shown},
+            splits={names[split]: self._split(split) for split in shown},
             states={state.value: count for state, count in states.lineage.states.items()},
             counts=tally.counts,
             regressions=coalescer.regressions,
@@ -105,7 +100,7 @@ class View:
         idle = (split for split, state, _ in self.states.lineage.standings() if state is SplitState.IDLE)
         return sorted(idle, key=lambda split: (split not in self.states.by_hand, split_order(split)))[:limit]
 
-    def _split(self, split: SplitId, late_rows: Mapping[SplitId, int] | None) -> SplitStatus:
+    def _split(self, split: SplitId) -> SplitStatus:
         reports, lineage, record = self.reports, self.states.lineage, self.states.records[split]
         state, backlog_rows = lineage.state(split), reports.backlog_rows.get(split)
         tally, heard_us = reports.counted(split), reports.heard_us(split)
@@ -125,7 +120,7 @@ class View:
             native_late_rows=tally.native_late_rows,
             bound_us=None if reports.bounds is None else reports.bounds.bound_us(split),
             beyond_bound=0 if reports.bounds is None else reports.bounds.beyond(split),
-            late_rows=None if late_rows is None else late_rows.get(split, 0),
+            late_rows=None if self.late_rows is None else self.late_rows.get(split, 0),
         )
 
     def _hold(self, holder: SplitId | None, names: Mapping[SplitId, str], now_us: int) -> Hold:

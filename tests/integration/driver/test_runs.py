@@ -70,6 +70,15 @@ def unmeasured(run: StreamRun, batch_id: int, *, sink: str, now_us: int) -> None
     run.report(told, 1, planned_at_us=0, now_us=now_us)
 
 
+def standing_of(run: StreamRun) -> Standing:
+    """What a service with this run alone shows."""
+    queries: Any = NoQueries()
+    desks = desks_of(queries, notify=lambda _: None)
+    desks.runs.add(run.stream)
+    desks.runs.keep(run)
+    return Standing(desks.runs, Audits(desks.runs.clock))
+
+
 def known(run: StreamRun) -> set[str]:
     return set(run.status(9).splits)
 
@@ -170,11 +179,7 @@ def test_of_a_source_whose_beginning_is_not_known_nothing_is_counted() -> None:
 def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation(
     sink: str, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queries: Any = NoQueries()
-    desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
-    desks.runs.keep(run := begun(stream()))
-    standing = Standing(desks.runs, Audits(desks.runs.clock))
+    standing = standing_of(run := begun(stream()))
     assert "not measured" not in standing.explain("orders", None)
 
     unmeasured(run, 0, sink=sink, now_us=1)
@@ -184,16 +189,13 @@ def test_a_batch_that_was_not_measured_names_its_cause_and_is_in_the_explanation
 
 
 def test_a_stream_whose_batches_are_not_measured_is_stuck_because_rows_are_delivered_meanwhile() -> None:
-    queries: Any = NoQueries()
     minute_us = 60_000_000
-    desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
-    desks.runs.keep(run := begun(stream()))
+    standing = standing_of(run := begun(stream()))
 
     for minute in range(7):
         unmeasured(run, minute, sink="MemorySink", now_us=minute * minute_us)
 
-    (status,) = Standing(desks.runs, Audits(desks.runs.clock)).run_statuses()
+    (status,) = standing.run_statuses()
     told = run_json(replace(status, now_us=6 * minute_us))
     assert verdict(told, datetime.now(timezone.utc)) == "stuck"
 

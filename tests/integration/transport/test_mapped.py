@@ -77,7 +77,7 @@ def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
 
 
 def test_partitions_that_one_task_coalesces_add_up() -> None:
-    """Spark's `coalesce(1)` computes all partitions in one task, so all partitions have the number of that task."""
+    """One task of Spark's `coalesce(1)` computes several partitions, under one task number."""
 
     def tracks(attempt: int) -> list[BatchTrack]:
         return [
