@@ -77,7 +77,7 @@ def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
 
 
 def test_partitions_that_one_task_coalesces_add_up() -> None:
-    """One task of Spark's `coalesce(1)` computes several partitions, under one task number."""
+    """Spark computes the partitions of `coalesce(1)` in a single task, under a single task number."""
 
     def tracks(attempt: int) -> list[BatchTrack]:
         return [
