@@ -104,10 +104,15 @@ class PravegaGroup:
         return sorted(str(name) for name in self._ask("look up the readers of", self._group.getOnlineReaders))
 
     def release(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Let Pravega truncate events before these StreamCuts, by the stream's retention policy."""
+        """Let Pravega truncate events before these StreamCuts, by the stream's retention policy.
+
+        A stream that a batch has found is not released until the group has that stream, too.
+        """
         if self._group is None:
             self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
-        self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(self._java_cuts(cuts)))
+        streams = self._ask("look up the streams of", lambda: _streams_of(self._group))
+        has = self._java_cuts({stream: cut for stream, cut in cuts.items() if stream in streams})
+        self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(has))
 
     def close(self) -> None:
         """Leave the group; its other readers take over the segments of this process's reader."""
@@ -136,7 +141,7 @@ class PravegaGroup:
         if self._group is not None:
             self._group.close()
         self._group = group = self._ask("make", made)
-        streams = {str(name).rpartition("/")[2] for name in group.getStreamNames()}
+        streams = _streams_of(group)
         if not streams <= set(self._streams):
             raise PravegaGroupTaken(
                 self._client.settings.scope, self._name, ", ".join(sorted(streams)), ", ".join(self._streams)
@@ -162,6 +167,10 @@ class PravegaGroup:
             raise PravegaStreamMissing(scope, self._streams[0], controller, f"{action} reader group {self._name}")
 
         return self._client.ask(f"{action} reader group {self._name}", call, missing=missing)
+
+
+def _streams_of(group: Any) -> set[str]:
+    return {str(name).rpartition("/")[2] for name in group.getStreamNames()}
 
 
 class GroupReset(LowmarkError):

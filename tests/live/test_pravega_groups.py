@@ -16,6 +16,7 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaSource, PravegaSplit
 from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega.errors import PravegaUnavailable
 from lowmark.sources.pravega.group import PravegaGroup
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.reading.slices import read_slices
@@ -229,6 +230,25 @@ def test_a_stream_that_is_added_to_a_query_is_kept_and_released_at_once(
     assert [str(each).rpartition("/")[2] for each in subscribers] == [name]
     assert "is not released" not in caplog.text
     planner.close()
+
+
+def test_a_stream_that_a_batch_has_found_is_released_when_the_group_has_it(pravega: Pravega) -> None:
+    """A batch may end with splits of a stream that was found after the plan had asked for the ends."""
+    one, other = pravega.create_stream(1), pravega.create_stream(1)
+    start, end = ({stream: StreamCut(stream, {0: byte}) for stream in (one, other)} for byte in (0, 60))
+    for stream in (one, other):
+        pravega.write(stream, (("k", b"%04d" % n) for n in range(5)))
+    group = PravegaGroup(pravega.client, f"g{uuid.uuid4().hex[:8]}", [one, other])
+    group.subscribe({one: start[one]})
+    group.release(end)
+    with pytest.raises(PravegaUnavailable, match="StreamCut not valid"):  # Pravega refuses to go back
+        group.release({one: start[one]})
+    group.release({other: end[other]})
+    group.subscribe(end)
+    group.release(end)
+    with pytest.raises(PravegaUnavailable, match="StreamCut not valid"):
+        group.release({other: start[other]})
+    group.close()
 
 
 @pytest.mark.torture
