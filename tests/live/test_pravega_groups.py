@@ -201,8 +201,10 @@ def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
     planner.committed(at)
     assert [{each: dict(cut.positions) for each, cut in cuts.items()} for cuts in released] == [standing(pravega, at)]
     planner.close()
+    planner = plan_of(pravega.source(other, subscriber=name))
     with pytest.raises(Exception, match=rf"{name} reads {stream}; expected a group of {other} alone"):
-        next_batch(plan_of(pravega.source(other, subscriber=name)), at=BatchOffset("orders"))
+        next_batch(planner, at=BatchOffset("orders"))
+    planner.close()
 
 
 @pytest.mark.parametrize("option", ["subscriber", "reader_group"])
