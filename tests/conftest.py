@@ -37,7 +37,7 @@ SERVERS = {
     "prometheus_binary",
 }  # fixtures that need a server
 
-SECONDS = {"slow": 60, "spark": 8, "live": 4}
+SECONDS = {"slow": 10, "spark": 8, "live": 4}
 """Approximate seconds of a test, by its first mark in this order; tests without these marks take almost no time."""
 
 # The JVM's warnings and errors go to a file in the session's temporary folder, not between pytest's lines.

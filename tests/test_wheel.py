@@ -48,6 +48,9 @@ def install(bin_: Path, *what: str) -> None:
     subprocess.run([*pip, "install", "--quiet", "--no-index", *what], check=True, stdin=subprocess.DEVNULL)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Wheel and source distribution."""
@@ -125,7 +128,6 @@ def test_pip_makes_the_same_wheel_of_the_source_distribution(packages: tuple[Pat
     assert (tmp_path / packages[0].name).read_bytes() == packages[0].read_bytes()
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_the_demo_runs_from_the_wheel_in_an_empty_environment(bin_: Path) -> None:
     require_java()

@@ -21,6 +21,7 @@ def test_no_world_breaks_a_promise(first: int) -> None:
     assert 0 not in met.values(), f"seeds from {first} met too little to prove anything: {met}"
 
 
+@pytest.mark.slow
 def test_a_world_of_a_thousand_readers_keeps_the_promises() -> None:
     simulation = Simulation(3, readers=1_000)
     simulation.run()

@@ -98,6 +98,7 @@ def test_the_real_coordinator_on_the_virtual_clock_publishes() -> None:
     assert shares.p99_ms > 0
 
 
+@pytest.mark.slow
 def test_the_command_runs_every_part_and_prints_it() -> None:
     result = smoke()
     text = table(result)

@@ -211,7 +211,10 @@ def test_a_small_file_that_unpacks_to_much_is_told_and_takes_no_memory(tmp_path:
     )
     bomb = tmp_path / "bomb.parquet"
     # Arrow's own schema would declare a dictionary of texts; without it the column is plain text.
-    parquet.write_table(pa.table({"at": timed(rows), "who": who}), bomb, compression="zstd", store_schema=False)
+    parquet.write_table(
+        pa.table({"at": timed(rows), "who": who}), bomb, compression="zstd", store_schema=False,
+        use_dictionary=repeated, write_statistics=repeated,
+    )  # fmt: skip
     assert bomb.stat().st_size < 100_000
     parquet.write_table(pa.table({"at": timed(10), "who": ["a"] * 10}), tmp_path / "good.parquet")
     pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()

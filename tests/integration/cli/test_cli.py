@@ -132,11 +132,14 @@ def test_no_java_or_an_old_one_is_one_line(
     assert capfd.readouterr() == ("", ""), "nor does the other program print"
 
 
-def test_a_broker_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lowmark.integration.demo.kafka_feed._ANSWER_SECONDS", 1.0)
     code, out, err = call("demo", "--source", "kafka", "--bootstrap", "127.0.0.1:1")
     assert (code, out) == (2, "")
     assert err == (
-        "lowmark: no Kafka broker answers at 127.0.0.1:1 within 10 seconds. "
+        "lowmark: no Kafka broker answers at 127.0.0.1:1 within 1 seconds. "
         "Hint: check host, port and the broker's advertised.listeners.\n"
     )
     assert capfd.readouterr() == ("", ""), "nor does Kafka's client in C print"

@@ -204,8 +204,9 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
 
 
 def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_file(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("lowmark.integration.driver.partitions._MOST_ONE_BY_ONE", 100)
     marked, is_marked = list[DonePartition](), threading.Event()
 
     def act(partition: DonePartition) -> None:
@@ -218,7 +219,7 @@ def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_fil
     assert is_marked.wait(20)
     marking.stop()
     first = marked[0]
-    assert (first.start, first.end) == (datetime_of(0), datetime_of(390_000 * HOUR_US))
+    assert (first.start, first.end) == (datetime_of(0), datetime_of(399_900 * HOUR_US))
     assert not first.has_rows
     success_files_in(cast("Any", None), "/table", HOUR_US)(first)  # needs no session, because it looks at no file
     assert f"partitions from {first.start} to {first.end} may have rows" in caplog.text

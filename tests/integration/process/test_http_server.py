@@ -153,8 +153,12 @@ BROKEN = [
 
 
 def test_no_request_of_a_client_is_a_line_on_stderr_or_in_the_log(
-    server: Server, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(http_server, "_CLIENT_SECONDS", 1.0)  # a client that speaks TLS sends no line, and waits
     caplog.set_level(logging.INFO)
     for sent in BROKEN:
         with clients(server.port, 1, sent) as [client]:
