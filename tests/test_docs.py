@@ -39,6 +39,7 @@ def build(folder: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_pages_build_strictly_and_need_no_internet(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr

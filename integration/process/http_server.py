@@ -19,6 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 # An answer takes milliseconds; Prometheus itself gives up after 10 seconds.
 _CLIENT_SECONDS = 15.0
+_POLL_SECONDS = 0.1
+"""How often the server looks whether it is stopped; `stop` waits for the next look."""
 _MOST_CLIENTS = 16
 _LINE_MOST_BYTES = 65_536
 _THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -73,7 +76,7 @@ class HttpServer:
             application = _only_for({*_THIS_MACHINE, host.lower()}, application)
         self._server.set_app(application)
         self.port: int = self._server.server_port
-        self._worker = Worker(name, self._server.serve_forever)
+        self._worker = Worker(name, partial(self._server.serve_forever, _POLL_SECONDS))
         self._worker.start()
 
     def stop(self) -> None:

@@ -598,6 +598,7 @@ def anything(random: Random, now_us: int, step: int) -> CoordinatorEvent:
     return random.choice(messages)
 
 
+@pytest.mark.slow
 def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowmark.watermark.tasks.coordinator.MOST_TASKS", 3)
     refused = set[str]()

@@ -212,7 +212,7 @@ def test_an_answer_that_is_not_of_hdfs_is_never_an_empty_folder(status: int, bod
         def log_message(self, *_: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Other) as server:
-        answering = Thread(target=server.serve_forever, daemon=True)
+        answering = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         answering.start()
         files = WebHdfsStore(f"webhdfs://127.0.0.1:{server.server_port}/cp")
         for ask in (files.names, files.read, files.age_seconds):

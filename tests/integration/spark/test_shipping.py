@@ -139,6 +139,7 @@ class ClientSession:
         return ShipSource(self.options_).schema()
 
 
+@pytest.mark.slow
 def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

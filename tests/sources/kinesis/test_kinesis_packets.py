@@ -159,6 +159,7 @@ def test_a_packet_that_is_changed_anywhere_is_a_packet_or_a_malformed_one() -> N
     assert rows > 0
 
 
+@pytest.mark.slow
 def test_a_hundred_packets_take_memory_in_proportion() -> None:
     """Once each row carried all columns of its packet, and a hundred ordinary packets did not fit into memory."""
     rows: list[tuple[str, bytes, str | None]] = [(f"k{n % 50}", b"x" * 60, None) for n in range(500)]
