@@ -25,6 +25,8 @@ from tests.installed import site_packages
 from tests.packages import build, repacked
 from tests.servers.local import ROOT, require_java
 
+pytestmark = pytest.mark.slow
+
 
 def make_environment(folder: Path, package: Path, lent: Sequence[str]) -> Path:
     """Make an environment with a package and without this checkout; return its folder of programs.
@@ -46,9 +48,6 @@ def install(bin_: Path, *what: str) -> None:
     """Run `pip install` in an environment, without a registry."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(bin_ / "python")]
     subprocess.run([*pip, "install", "--quiet", "--no-index", *what], check=True, stdin=subprocess.DEVNULL)
-
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

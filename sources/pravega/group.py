@@ -111,8 +111,8 @@ class PravegaGroup:
         if self._group is None:
             self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
         streams = self._ask("look up the streams of", lambda: _streams_of(self._group))
-        has = self._java_cuts({stream: cut for stream, cut in cuts.items() if stream in streams})
-        self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(has))
+        held = self._java_cuts({stream: cut for stream, cut in cuts.items() if stream in streams})
+        self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(held))
 
     def close(self) -> None:
         """Leave the group; its other readers take over the segments of this process's reader."""

@@ -297,13 +297,13 @@ def _sources(draw: st.DrawFn) -> list[Steps]:
     return sources
 
 
+@pytest.mark.slow
 @given(
     sources=_sources(),
     drift_us=st.sampled_from([0, 1, 999, 1_000, 1_500, SECOND]),
     bound_us=st.sampled_from([0, 1, 500, 1_000, 2_300]),
 )
 @settings(max_examples=60, deadline=None)
-@pytest.mark.slow
 def test_a_cap_lets_through_what_has_its_watermark_and_nothing_else(
     sources: list[Steps], drift_us: int, bound_us: int
 ) -> None:

@@ -71,7 +71,7 @@ def unmeasured(run: StreamRun, batch_id: int, *, sink: str, now_us: int) -> None
 
 
 def standing_of(run: StreamRun) -> Standing:
-    """What a service with this run alone shows."""
+    """Return the standing of a service that has this run alone."""
     queries: Any = NoQueries()
     desks = desks_of(queries, notify=lambda _: None)
     desks.runs.add(run.stream)
