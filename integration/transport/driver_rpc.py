@@ -201,9 +201,8 @@ class Server:
 
     def __init__(self, address: str, *handlers: tuple[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
         self.address = address
-        self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="lowmark-rpc"), options=_OPTIONS
-        )
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="lowmark-rpc")
+        self._server = grpc.server(self._threads, options=_OPTIONS)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, dict(handlers))])
         self._server.add_insecure_port(target(address))
         self._server.start()
@@ -211,6 +210,7 @@ class Server:
     def stop(self) -> None:
         """Refuse new requests, and return when the running requests have ended."""
         self._server.stop(grace=1.0).wait()
+        self._threads.shutdown(wait=False)  # gRPC leaves the threads to whoever made them
 
 
 def handler(

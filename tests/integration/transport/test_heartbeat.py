@@ -27,6 +27,7 @@ from lowmark.integration.transport.driver_rpc import (
 from lowmark.integration.transport.heartbeat import COLUMNS, HeartbeatOffset, HeartbeatReader
 
 from tests.integration.feed import ZERO, us
+from tests.servers.local import no_thread_stays
 
 
 @dataclass
@@ -177,6 +178,14 @@ def test_an_offset_without_the_field_of_the_split_columns_is_refused() -> None:
     del whole["split"]
     with pytest.raises(UnreadableHeartbeat, match="split"):
         HeartbeatOffset.find(whole)
+
+
+def test_a_server_that_is_stopped_leaves_no_thread(reader: HeartbeatReader, address: str) -> None:
+    with no_thread_stays("lowmark-rpc"):
+        _, server = serve(address, at(5, 8))
+        reader.read(reader.initialOffset())
+        server.stop()
+    del server  # gRPC ends the threads of a server that nobody holds any more, so the test holds this one
 
 
 def test_a_refusal_ends_the_query(reader: HeartbeatReader, address: str, clock: list[int]) -> None:
