@@ -138,6 +138,8 @@ class ClassicSession:
             self.spark._jsparkSession.streams().removeListener(self._listener)
         except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
             log.debug("could not remove the listener: %s", gone)
+        # The JVM's listener holds the service and the service holds the JVM's listener, which no collector sees whole.
+        self._listener = None
 
 
 def _same(one: Any, other: Any) -> bool:

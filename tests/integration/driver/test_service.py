@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 import urllib.request
+import weakref
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,21 @@ def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
         monkeypatch.setattr(CoordinatorClient, "reach", interrupted)
         with pytest.raises(KeyboardInterrupt):
             LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
+
+
+def test_a_stopped_service_is_given_back_to_the_collectors(spark: SparkSession) -> None:
+    """A notebook that stops one and makes another had kept the state of each until the JVM ended."""
+    services = [LowWatermarkService(spark)]
+    stopped = weakref.ref(services[0])
+    services.pop().stop()
+
+    def collected() -> bool:
+        gc.collect()
+        assert spark._jvm is not None
+        spark._jvm.System.gc()
+        return stopped() is None
+
+    wait_until(collected, "Python and the JVM let the service go", seconds=60)
 
 
 def test_a_session_that_cannot_be_listened_to_leaves_no_thread(
