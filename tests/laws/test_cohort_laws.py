@@ -373,7 +373,5 @@ def test_a_split_was_heard_when_the_newest_of_its_batches_was_planned() -> None:
     cohort.report(BatchReported(1, 7, column({3: 11, 0: 21})), 8)
     assert [cohort.heard_us(split) for split in (3, 0)] == [7, 9]
 
-    claim = cohort.sort_out({0: 30, 3: 30})
-    assert claim is not None
-    cohort.claim(claim, 8)
+    cohort.claim(cohort.sort_out({0: 30, 3: 30}), 8)
     assert [cohort.heard_us(split) for split in (3, 0)] == [8, 9]

@@ -94,14 +94,11 @@ class Cohort:
         self._first_us = self._column(event.first_us) if event.first_us else None
         return rose
 
-    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Claim | None:
-        """Divide the claims of a plan into the cohort's and others; None if a value does not fit 64 bits."""
+    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Claim:
+        """Divide the claims of a plan into the cohort's and others."""
         if isinstance(watermarks_us, SplitColumn) and self._same(watermarks_us):
             return Claim(slice(None), watermarks_us.values_of)
-        try:
-            values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
-        except OverflowError:
-            return None
+        values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
         rows = np.fromiter((self._row_of.get(split, -1) for split in watermarks_us), np.intp, len(watermarks_us))
         known = rows >= 0
         if known.all():

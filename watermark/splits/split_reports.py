@@ -81,26 +81,18 @@ class SplitReports:
         self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
 
     def learn(self, event: BatchReported) -> None:
-        """Learn from a batch how late the rows of its splits are. A repeated batch teaches nothing.
-
-        Raises `InvalidWatermark`; then nothing was changed.
-        """
-        if self.bounds is not None:
-            check_range(event.watermarks_us)
-            if self.tally.fresh(event.batch_id):
-                self.bounds.learn(event)
+        """Learn from a batch how late the rows of its splits are. A repeated batch teaches nothing."""
+        if self.bounds is not None and self.tally.fresh(event.batch_id):
+            self.bounds.learn(event)
 
     def bounded(self, event: Batch, watermark_us: Callable[[SplitId], int | None]) -> Batch:
         """Take each split's own bound off the watermarks of an event, which were made with the least bound.
 
         Args:
             watermark_us: gives the present watermark of a split; None: the split has none, or is unknown.
-
-        Raises `InvalidWatermark`; then nothing was changed.
         """
         if self.bounds is None:
             return event
-        check_range(event.watermarks_us)
         stood_at = ((split, watermark_us(split)) for split in event.watermarks_us)
         stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
         return replace(event, watermarks_us=self.bounds.bounded(event.watermarks_us, stands_at_us))
@@ -180,6 +172,8 @@ class SplitReports:
 
 def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
     """Raises `InvalidWatermark` if a watermark does not fit 64 bits."""
+    if isinstance(watermarks_us, SplitColumn):
+        return  # its numbers have 64 bits
     for split, watermark_us in watermarks_us.items():
         if not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
@@ -187,8 +181,6 @@ def check_range(watermarks_us: Mapping[SplitId, int]) -> None:
 
 def within_guard(event: BatchPlanned, strategy: WatermarkStrategy) -> BatchPlanned:
     """Drop the claims beyond the future guard, because rows beyond the guard move no watermark either.
-
-    Raises `InvalidWatermark` if a claim beyond the guard does not fit 64 bits.
 
     >>> strategy = WatermarkStrategy(future_guard_us=1_000_000)
     >>> within_guard(BatchPlanned(0, {"a": 5_000, "b": 9_000_000}, {}), strategy).watermarks_us
@@ -201,6 +193,5 @@ def within_guard(event: BatchPlanned, strategy: WatermarkStrategy) -> BatchPlann
     top_us = claimed.values_of.max() if isinstance(claimed, SplitColumn) else max(claimed.values())
     if top_us <= most_us:
         return event
-    check_range(claimed)
     kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
     return replace(event, watermarks_us=kept)

@@ -104,6 +104,8 @@ class SplitWatermarks:
             InvalidReshard: a split would be its own ancestor, or parents or children are empty. After any of these
                 errors nothing was changed.
         """
+        if isinstance(event, BatchReported | BatchPlanned):
+            check_range(event.watermarks_us)
         changes = Changes(now_us)
         self._states.spend(now_us)
         if self._low.moved_at_us is None:
@@ -353,11 +355,10 @@ class SplitWatermarks:
             self._states.discover(event.watermarks_us, frozenset(), event.planned_at_us, changes)
         event, why = self._reports.bounded(guarded, self._stands_at_us), "its next row is known"
         cohort = self._reports.cohort
-        claim = None if cohort is None else cohort.sort_out(event.watermarks_us)
-        if cohort is None or claim is None:
-            self._states.timers.time_each()
+        if cohort is None:
             self._deliver_each(event, why, changes)
         else:
+            claim = cohort.sort_out(event.watermarks_us)
             named = (*claim.others, *event.backlog_rows)
             self._states.discover(named, frozenset(), event.planned_at_us, changes)
             if cohort.claim(claim, event.planned_at_us):
@@ -371,7 +372,6 @@ class SplitWatermarks:
         self._note_backlogs(event, changes)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
-        check_range(event.watermarks_us)
         delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
         self._states.discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, changes)
         # A clock that is wrong is no silence; a split that is unknown would hold until its clock is right.
