@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +37,8 @@ class Cohort:
     """Active splits that delivered rows in each batch since the cohort began.
 
     Args:
-        column: the splits, in the order in which they are reported, with their present watermarks.
+        column: the splits, in the order in which they are reported, each once, with their present watermarks.
         heard_us: for each split, in this order, when the newest batch with rows or a claim of the split was planned.
-
-    Raises:
-        ValueError: a split is in the column twice.
     """
 
     def __init__(self, column: SplitColumn, heard_us: Column) -> None:
@@ -49,8 +47,6 @@ class Cohort:
         self.last_report_us: int | None = None
         self._ids: list[int] = column.splits.tolist()
         self._row_of: dict[SplitId, int] = {split: row for row, split in enumerate(self._ids)}
-        if len(self._row_of) < len(self._ids):
-            raise ValueError(f"{len(self._ids) - len(self._row_of)} splits are in the column twice")
         self.watermarks_us = column.values_of
         self._rows = np.zeros(len(self._ids), np.int64)
         self._late_reports = np.zeros(len(self._ids), np.int64)
@@ -73,10 +69,8 @@ class Cohort:
 
     def takes(self, event: BatchReported) -> bool:
         """Whether the batch has rows of exactly the splits of the cohort, and watermarks in the order of the cohort."""
-        column = event.watermarks_us
         return (
-            isinstance(column, SplitColumn)
-            and np.array_equal(column.splits, self.splits)
+            self._same(event.watermarks_us)
             and event.future_rows.keys() <= self._row_of.keys()
             and (self._same(event.rows) or event.rows.keys() <= self._row_of.keys())
             and (not event.first_us or self._same(event.first_us) or event.first_us.keys() == self._row_of.keys())
@@ -96,7 +90,7 @@ class Cohort:
 
     def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Claim:
         """Divide the claims of a plan into the cohort's and others."""
-        if isinstance(watermarks_us, SplitColumn) and self._same(watermarks_us):
+        if self._same(watermarks_us):
             return Claim(slice(None), watermarks_us.values_of)
         values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
         rows = np.fromiter((self._row_of.get(split, -1) for split in watermarks_us), np.intp, len(watermarks_us))
@@ -156,11 +150,12 @@ class Cohort:
     def __iter__(self) -> Iterator[SplitId]:
         return iter(self._ids)
 
-    def _same(self, column: Mapping[SplitId, int]) -> bool:
+    def _same(self, column: Mapping[SplitId, int]) -> TypeGuard[SplitColumn]:
+        """Whether this is a column of the splits of the cohort, in their order."""
         return isinstance(column, SplitColumn) and np.array_equal(column.splits, self.splits)
 
     def _column(self, values: Mapping[SplitId, int], missing: int = 0) -> Column:
-        if isinstance(values, SplitColumn) and self._same(values):
+        if self._same(values):
             return values.values_of
         if not values:
             return np.full(len(self._ids), missing, np.int64)
