@@ -41,7 +41,7 @@ class Rows:
 
     def __init__(self, seed: int, rows: int) -> None:
         self.chance, self.rows = np.random.default_rng(seed), rows
-        self.bounds, self.batch = AdaptiveBounds(PARAMS), 0
+        self.bounds, self.batch = AdaptiveBounds(PARAMS, {}, {}), 0
 
     def run(self, batches: int, mean_us: float) -> float:
         """Run some batches; return the share of rows that were later than the bound before their batch."""
@@ -60,7 +60,7 @@ class Worst:
 
     def __init__(self, seed: int, rows: int) -> None:
         self.chance, self.rows = np.random.default_rng(seed), rows
-        self.bounds, self.batch, self.top_us = AdaptiveBounds(PARAMS), 0, 0
+        self.bounds, self.batch, self.top_us = AdaptiveBounds(PARAMS, {}, {}), 0, 0
 
     def run(self, batches: int, mean_us: float) -> tuple[float, float]:
         """Run some batches; return the shares of late batches and of late rows."""
@@ -128,7 +128,7 @@ def test_before_enough_was_seen_the_bound_is_the_largest() -> None:
 
 @pytest.mark.parametrize("late_us", [0, 1, 999, 1_000, 1_500, 15_999, 1_000_000, 31_234_567])
 def test_a_bound_is_the_edge_of_its_bucket_in_whole_milliseconds(late_us: int) -> None:
-    bounds = AdaptiveBounds(PARAMS)
+    bounds = AdaptiveBounds(PARAMS, {}, {})
     bucket = int(buckets_of(np.array([late_us]))[0])
     edge_us = int(upper_edges(np.array([bucket]))[0])
     for batch in range(3):
@@ -138,7 +138,7 @@ def test_a_bound_is_the_edge_of_its_bucket_in_whole_milliseconds(late_us: int) -
 
 
 def test_rows_are_late_against_the_largest_time_of_all_batches_before() -> None:
-    bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 600 * SECOND_US))
+    bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 600 * SECOND_US), {}, {})
     for batch in range(40):
         at_us = (100 if batch == 0 else 90) * SECOND_US
         bounds.learn(BatchReported(batch, batch, {"a": at_us}, {"a": at_us}, {"a": 10}))
@@ -178,7 +178,7 @@ def test_restarts_take_nothing_from_that(*, by_rows: bool) -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_a_batch_that_is_late_as_a_whole_weighs_as_many_rows_as_it_has(*, told: bool) -> None:
     """The batch is in order, so only earlier batches show its lateness; without row times, all its rows are late."""
-    bounds, rows = AdaptiveBounds(PARAMS), 200
+    bounds, rows = AdaptiveBounds(PARAMS, {}, {}), 200
     for batch in range(60):
         at_us = 0 if batch % 20 == 19 else batch * SECOND_US
         times: dict[SplitId, Mapping[int, int]] = {"a": {at_us: rows}} if told else {}
@@ -204,7 +204,7 @@ def test_rows_are_told_to_be_as_late_as_they_are_or_a_sixteenth_of_the_way_to_th
 
 
 def test_a_split_takes_a_few_kilobytes_whatever_it_shows() -> None:
-    bounds = AdaptiveBounds(WatermarkStrategy.for_adaptive_out_of_orderness().adaptive)  # type: ignore[arg-type]
+    bounds = AdaptiveBounds(WatermarkStrategy.for_adaptive_out_of_orderness().adaptive, {}, {})  # type: ignore[arg-type]
     chance, splits = np.random.default_rng(1), range(500)
     tracemalloc.start()
     for batch in range(3):

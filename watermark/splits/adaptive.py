@@ -74,7 +74,7 @@ class AdaptiveBounds:
     Args:
         kept_rows: about how many rows each of these bounds was found from; missing: not known.
 
-    >>> bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 60_000_000))
+    >>> bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 60_000_000), {}, {})
     >>> for batch in range(30):        # ten rows a batch, one of them 3 to 4 seconds late
     ...     bounds.learn(BatchReported(batch, 0, {"a": batch}, lateness={"a": {0: 9, 300: 1}}))
     >>> bounds.bound_us("a") < 4_000_000, bounds.bound_us("b")
@@ -84,8 +84,8 @@ class AdaptiveBounds:
     def __init__(
         self,
         params: AdaptiveBound,
-        kept_us: Mapping[SplitId, int] | None = None,
-        kept_rows: Mapping[SplitId, int] | None = None,
+        kept_us: Mapping[SplitId, int],
+        kept_rows: Mapping[SplitId, int],
     ) -> None:
         self._params = params
         self._late_share = 1.0 - params.coverage
@@ -98,8 +98,8 @@ class AdaptiveBounds:
         whole_us = -(-edges_us // MILLISECOND_US) * MILLISECOND_US
         self._bounds_us = np.clip(whole_us, params.at_least_us, params.at_most_us)  # of each column
         self._splits: dict[SplitId, _Split] = {}
-        for split, bound_us in ({} if kept_us is None else kept_us).items():
-            self._splits[split] = self._restored(bound_us, 0 if kept_rows is None else kept_rows.get(split, 0))
+        for split, bound_us in kept_us.items():
+            self._splits[split] = self._restored(bound_us, kept_rows.get(split, 0))
 
     def bound_us(self, split: SplitId | None) -> int:
         """How late a row of a split may be: a multiple of 1,000 us within the limits. None: a split without rows."""

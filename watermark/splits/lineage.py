@@ -36,14 +36,14 @@ class Lineage:
     watermark. They change splits that may be children through this class.
     """
 
-    def __init__(self, coalescer: Coalescer, ancestry: Ancestry | None = None) -> None:
+    def __init__(self, coalescer: Coalescer, ancestry: Ancestry) -> None:
         self._coalescer = coalescer
         self._parents: dict[SplitId, set[SplitId]] = {}  # of silent children
         self._left_us: dict[SplitId, int] = {}  # what the removed parents of a silent child stood at, at least
         self._heirs: dict[SplitId, int] = {}  # silent children that stand at a value, and the value
         # Silent children and their parents, parents first; splits that spoke or were removed, until the next reshard.
         self._order: tuple[SplitId, ...] | None = None
-        for child, (parents, left_us) in ({} if ancestry is None else ancestry).items():
+        for child, (parents, left_us) in ancestry.items():
             self._parents[child] = set(parents)
             if left_us is not None:
                 self._left_us[child] = left_us
@@ -133,10 +133,8 @@ class Lineage:
             if split in self._heirs:
                 self._stand(split, None)
 
-    def remove(self, split: SplitId) -> bool:
-        """Forget a split, except the watermark that its silent children inherit. Returns whether it was known."""
-        if split not in self._coalescer:
-            return False
+    def remove(self, split: SplitId) -> None:
+        """Forget a known split, except the watermark that its silent children inherit."""
         if self._parents:
             at_us = self._stands_at().get(split, self.watermark_us(split))
             for child, parents in self._parents.items():
@@ -146,7 +144,7 @@ class Lineage:
             self._parents.pop(split, None)
             self._left_us.pop(split, None)
             self._heirs.pop(split, None)
-        return self._coalescer.remove(split)
+        self._coalescer.remove(split)
 
     def settle(self) -> None:
         """Give every silent child the watermark that it inherits now. O(c) for ``c`` silent children."""

@@ -169,7 +169,7 @@ def test_a_child_that_is_idle_is_not_waited_for() -> None:
     for split in ("p", "c"):
         coalescer.assign(split)
     coalescer.report("p", 50)
-    lineage = Lineage(coalescer)
+    lineage = Lineage(coalescer, {})
     lineage.reshard(("p",), ("c",))
     lineage.settle()
     seen = [(set(lineage.pending), lineage.states[SplitState.PENDING], lineage.states[SplitState.IDLE])]
