@@ -19,8 +19,6 @@ from .alignment import GroupStatus
 from .leases import Leases
 from .rounds import SourceRounds
 
-_EXCUSED = {True: "all its splits had ended", False: "nobody waits for it any more"}  # by whether they had ended
-
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
@@ -170,8 +168,8 @@ def _silence(rounds: SourceRounds, task_id: str) -> str:
 def _task_why(rounds: SourceRounds, task_id: str, *, complete: bool) -> str:
     answer = rounds.answers[task_id]
     if answer.excused:
-        ended = answer.left_out is LeftOut.FINISHED
-        return f"it has been away since {_since(rounds, task_id)}, and {_EXCUSED[ended]}"
+        why = "nobody waits for it any more" if answer.given_up else "all its splits had ended"
+        return f"it has been away since {_since(rounds, task_id)}, and {why}"
     if not answer.live:
         until = "until it is back"
         if answer.away_limit_us is not None:
