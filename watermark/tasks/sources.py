@@ -187,9 +187,8 @@ class Sources:
         if rounds.is_over:
             self._emptied_us.setdefault(key, self._leases.listened_us)
         kept = max(len(rounds.answers) - rounds.live, key in self._emptied_us)
-        self.kept += kept - self._kept_in.pop(key, 0)
-        if kept:
-            self._kept_in[key] = kept
+        self.kept += kept - self._kept_in.get(key, 0)
+        self._kept_in[key] = kept
 
     # -- restart
 
