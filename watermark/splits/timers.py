@@ -47,7 +47,8 @@ class Timers:
         self._by_time = clock is IdleClock.TIME
         # A grace set by the user limits time itself; the default grace limits silence.
         self.grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
-        self.grace = Idleness(self.grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
+        self.grace_clock = clock if strategy.grace_us is None else IdleClock.TIME
+        self.grace = Idleness(self.grace_us, self.grace_clock)
         """Measures the silence of each split with a grace."""
         self.last_sign_us: int | None = None
         """See `SplitWatermarks.heard_us`."""

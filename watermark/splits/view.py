@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lowmark.watermark.moment import utc
-from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
+from lowmark.watermark.state import SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .cause import cause_of, unusable_times
@@ -143,7 +143,7 @@ class View:
             idle_timeout_us=timers.idle.timeout_us,
             timeout_grows=self.strategy.progressive is not None,
             clock=self.strategy.silence_clock,
-            grace_clock=self.strategy.silence_clock if self.strategy.grace_us is None else IdleClock.TIME,
+            grace_clock=timers.grace_clock,
             grace_left_us=timers.grace_left_us(holder, now_us),
             all_idle=policy,
             inherited_us=lineage.inherited_us(holder),
