@@ -100,8 +100,6 @@ class SplitStates:
     def told(self, changes: Changes) -> list[SplitStateChanged | SplitReturnedLate]:
         """The effects of an event's changes: changes of state, then late returns, both sorted by split."""
         effects: list[SplitStateChanged | SplitReturnedLate] = []
-        if not changes.before and not changes.late:
-            return effects
         for split in sorted(changes.before, key=split_order):
             before, after = changes.before[split], self.lineage.state(split)
             if after is not before:
@@ -116,7 +114,7 @@ class SplitStates:
     # -- splits that report
 
     def discover(
-        self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, changes: Changes
+        self, splits: Iterable[SplitId], at_us: int, changes: Changes, known_empty: frozenset[SplitId] = frozenset()
     ) -> None:
         """Wait for splits that are new, from ``at_us`` on. Raises `InvalidSplitId`; then nothing was changed."""
         new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
@@ -139,7 +137,7 @@ class SplitStates:
         """
         self._check_ids([*event.parents, *event.children])
         self.lineage.check(event.parents, event.children)
-        self.discover(event.children, event.known_empty, changes.now_us, changes)
+        self.discover(event.children, changes.now_us, changes, event.known_empty)
         changes.material |= self.lineage.reshard(event.parents, event.children)
 
     def deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
@@ -199,7 +197,7 @@ class SplitStates:
             return
         self.timers.time_each()
         if isinstance(event, SplitsFinished):
-            self.discover(event.splits, frozenset(), changes.now_us, changes)
+            self.discover(event.splits, changes.now_us, changes)
         for split in dict.fromkeys(event.splits):
             if split in self._coalescer:
                 self._signal(split, event, changes)

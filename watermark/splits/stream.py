@@ -112,7 +112,7 @@ class SplitWatermarks:
             self._low.moved_at_us = now_us
         match event:
             case SplitsDiscovered(splits, known_empty):
-                self._states.discover(splits, known_empty, now_us, changes)
+                self._states.discover(splits, now_us, changes, known_empty)
             case SplitsResharded():
                 self._states.reshard(event, changes)
             case BatchReported():
@@ -337,7 +337,7 @@ class SplitWatermarks:
         """Report all splits of the cohort at once: only numbers change, because all of them are active."""
         column = event.watermarks_us
         assert isinstance(column, SplitColumn)
-        self._states.discover(event.backlog_rows, frozenset(), event.planned_at_us, changes)
+        self._states.discover(event.backlog_rows, event.planned_at_us, changes)
         self._read(event, delivered=True)
         changes.material |= self._reports.count_together(made, event, cohort, self._low.us, changes.now_us)
         self._low.coalescer.report_array(column.splits, column.values_of)
@@ -352,7 +352,7 @@ class SplitWatermarks:
         regressions = self._low.coalescer.regressions
         guarded = within_guard(event, self._strategy)  # the guard compares times before a bound is taken off
         if guarded is not event:
-            self._states.discover(event.watermarks_us, frozenset(), event.planned_at_us, changes)
+            self._states.discover(event.watermarks_us, event.planned_at_us, changes)
         event, why = self._reports.bounded(guarded, self._stands_at_us), "its next row is known"
         cohort = self._reports.cohort
         if cohort is None:
@@ -360,7 +360,7 @@ class SplitWatermarks:
         else:
             claim = cohort.sort_out(event.watermarks_us)
             named = (*claim.others, *event.backlog_rows)
-            self._states.discover(named, frozenset(), event.planned_at_us, changes)
+            self._states.discover(named, event.planned_at_us, changes)
             if cohort.claim(claim, event.planned_at_us):
                 self._low.coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 changes.material = True
@@ -373,7 +373,7 @@ class SplitWatermarks:
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
         delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
-        self._states.discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, changes)
+        self._states.discover((*delivered, *event.backlog_rows), event.planned_at_us, changes)
         # A clock that is wrong is no silence; a split that is unknown would hold until its clock is right.
         delivered += [split for split, rows in event.future_rows.items() if rows > 0 and split in self._low.coalescer]
         self._read(event, delivered=bool(delivered))
