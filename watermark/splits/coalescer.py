@@ -276,7 +276,7 @@ class Coalescer:
 
     def _minimum_us(self, now_us: int | None) -> int | None:
         """The minimum by its definition: a function of states and values, and of the time with ``ADVANCE``."""
-        if self._holding if self._plain else len(self._silent()) > self._passable():
+        if len(self._silent()) > self._passable():
             return None
         if self._lowest() is not None:
             return self._lowest_us
@@ -300,8 +300,8 @@ class Coalescer:
             choose = max if self._policy is AllIdle.MAX else min
             self._all_idle_us = choose((own_us for _, own_us in idle if own_us is not None), default=None)
             return None
-        counted_us = self._watermarks_us[: len(self._ids)] if self._plain else self._counted_us()
-        passed = 0 if self._plain else self._passable() - len(self._silent())
+        counted_us = self._counted_us()
+        passed = self._passable() - len(self._silent())
         if passed > 0:
             self._lowest_us = np.partition(counted_us, passed).item(passed)
         else:
