@@ -24,6 +24,15 @@ _ISO = re.compile(
 )
 
 
+def is_int64(value: object) -> bool:
+    """Whether a value that was read back is a whole number of 64 bits. True and False are none.
+
+    >>> is_int64(-5), is_int64(2**63), is_int64(True), is_int64(5.0)
+    (True, False, False, False)
+    """
+    return type(value) is int and value in INT64
+
+
 def us_of(at: datetime) -> int:
     """Microseconds of a datetime with a time zone, exactly.
 

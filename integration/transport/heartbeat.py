@@ -36,7 +36,7 @@ import pyspark
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.watermark.errors import shown
-from lowmark.watermark.moment import INT64, MILLISECOND_US, datetime_of
+from lowmark.watermark.moment import MILLISECOND_US, datetime_of, is_int64
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
@@ -66,16 +66,11 @@ _ARROW = pa.schema([pa.field(name, kind) for name, kind in zip(COLUMNS, _KINDS, 
 _RETRY_US = 1_000_000
 _SILENT = "client_silent_since"
 
-
-def _is_whole(value: object) -> bool:
-    return type(value) is int and value in INT64
-
-
 # The fields of an offset in a checkpoint, as `HeartbeatOffset` has them: name, what it holds, whether a value fits.
 _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
-    ("low_us", "microseconds in 64 bits, or null", lambda value: value is None or _is_whole(value)),
+    ("low_us", "microseconds in 64 bits, or null", lambda value: value is None or is_int64(value)),
     ("token", "a text, or null", lambda value: value is None or isinstance(value, str)),
-    ("epoch", "a whole number", _is_whole),
+    ("epoch", "a whole number", is_int64),
     ("state", "a text", lambda value: isinstance(value, str)),
     ("split", "a text, or null", lambda value: value is None or isinstance(value, str)),
 )

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.errors import CorruptSnapshot
-from lowmark.watermark.moment import INT64
+from lowmark.watermark.moment import is_int64
 from lowmark.watermark.packed import MOST_BYTES, pack, unpack
 from lowmark.watermark.state import SplitId, SplitState, split_order
 
@@ -128,21 +128,20 @@ def decode(data: bytes) -> StreamSnapshot:
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in ancestry_rows}
         bounds_us, lost = dict(bounds), None if lost is None else tuple(lost)
         bound_rows = {split: count for split, count in zip(bounds_us, rows, strict=True) if count}
-        _check(all(type(count) is int and 0 < count <= INT64[-1] for count in bound_rows.values()))
-        _check(young_since_us is None or (type(young_since_us) is int and young_since_us in INT64))
-        _check(lost is None or (len(lost) == 2 and all(type(part) is int and part in INT64 for part in lost)))
-        _check(all(type(split) in (str, int) and type(us) is int and us in INT64 for split, us in bounds_us.items()))
+        _check(all(is_int64(count) and count > 0 for count in bound_rows.values()))
+        _check(young_since_us is None or is_int64(young_since_us))
+        _check(lost is None or (len(lost) == 2 and all(map(is_int64, lost))))
+        _check(all(type(split) in (str, int) and is_int64(us) for split, us in bounds_us.items()))
         names = _named(ids, names)
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
             _check(all(type(split) in (str, int) for split in (child, *parents)))
             _check(parents or left_us is not None)  # parents that were removed have left something
-            _check(left_us is None or (type(left_us) is int and left_us in INT64))
+            _check(left_us is None or is_int64(left_us))
         by_hand = {split: Mark(*mark) for split, *mark in (marks[0] if marks else ())}
         for split, mark in by_hand.items():
             _check(splits[split][0] is SplitState.IDLE and isinstance(mark.by, str))
-            moments = (mark.since_us, mark.since_us if mark.until_us is None else mark.until_us)
-            _check(all(type(us) is int and us in INT64 for us in moments))
+            _check(is_int64(mark.since_us) and (mark.until_us is None or is_int64(mark.until_us)))
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         low_us = low_us if low_known else None
         kept = (splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows, by_hand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowmark.watermark.errors import InvalidMessage, shown
-from lowmark.watermark.moment import INT64
+from lowmark.watermark.moment import LEAST_US, MOST_US
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
@@ -36,7 +36,7 @@ def check_reply(reply: ReplyLowWatermark) -> None:
     least = {"silent_us": 0, "patience_us": 1}
     for field in ("current_low_watermark", "next_wanted_us", "complete_until_us", *least):
         if getattr(reply, field) is not None:
-            _number(reply, field, getattr(reply, field), least=least.get(field, INT64.start))
+            _number(reply, field, getattr(reply, field), least=least.get(field, LEAST_US))
     if reply.left_out is not None and not isinstance(reply.left_out, LeftOut):
         raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
 
@@ -84,11 +84,11 @@ def _name(message: object, field: str, got: object, *, least: int = 1) -> None:
         raise _invalid(message, field, got, "a text that is UTF-8: without halves of surrogate pairs")
 
 
-def _number(message: object, field: str, got: object, *, least: int = INT64.start, most: int = INT64.stop - 1) -> None:
+def _number(message: object, field: str, got: object, *, least: int = LEAST_US, most: int = MOST_US) -> None:
     if type(got) is not int or not least <= got <= most:
-        if most < INT64.stop - 1:
+        if most < MOST_US:
             raise _invalid(message, field, got, f"an integer of {least} to {most:,}")
-        what = "an integer of 64 bits" if least == INT64.start else f"an integer of {least} or more, in 64 bits"
+        what = "an integer of 64 bits" if least == LEAST_US else f"an integer of {least} or more, in 64 bits"
         raise _invalid(message, field, got, what)
 
 
