@@ -182,6 +182,8 @@ def names_of(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> di
     taken: set[str] = set()
     for split in sorted(splits, key=split_order):
         name = name_of(split)
-        names[split] = f"{name} ({split})" if name in taken else name
-        taken.add(names[split])
+        while name in taken:  # again where a split is named like another one with its id
+            name = f"{name} ({split})"
+        names[split] = name
+        taken.add(name)
     return names

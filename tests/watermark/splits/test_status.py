@@ -25,6 +25,7 @@ from lowmark.watermark.moment import utc
 from lowmark.watermark.replay.rules import NativeRule
 from lowmark.watermark.splits.events import (
     BatchCounts,
+    BatchReported,
     Polled,
     SplitColumn,
     SplitsDiscovered,
@@ -48,6 +49,16 @@ def test_a_stream_without_splits_says_so() -> None:
     assert (status.why, status.next) == ("no split is known yet.", "The first split that is discovered and speaks.")
     assert (status.low_watermark_us, status.holder, status.since, status.splits) == (None, None, None, {})
     assert status.states == {"pending": 0, "active": 0, "paused": 0, "idle": 0, "finished": 0}
+
+
+def test_no_split_hides_another_one_whatever_their_names_are() -> None:
+    of_splits = watermarks_of()
+    of_splits.handle(BatchReported(0, at(1), {1: 10, 2: 20, 3: 30}), at(1))
+    names = {1: "a (3)", 2: "a", 3: "a"}
+    status = of_splits.status(at(1), lambda split: names[split])  # type: ignore[index]
+
+    shown = {name: split.watermark_us for name, split in status.splits.items()}
+    assert shown == {"a (3)": 10, "a": 20, "a (3) (3)": 30}
 
 
 def test_what_is_counted_begins_anew_with_each_start_of_the_query_as_the_words_say() -> None:
