@@ -78,6 +78,7 @@ class Split:
     left_us: list[int] = field(default_factory=list)  # watermarks of removed parents
     waits: bool = False
     by_hand: tuple[int, int | None] | None = None  # since when and until when a person leaves it out
+    held_back: bool = False  # by alignment, also while it is left out
 
     def read_again(self, at_us: int) -> None:
         """End a time without reads, which does not count as silence."""
@@ -188,6 +189,12 @@ class Definition:
         split.state, split.silent_since_us, split.by_hand = split.live, now_us, None
         self.stir(now_us)
 
+    def take_back(self, split: Split, now_us: int) -> None:
+        """End a mark."""
+        self.wake(split, now_us)
+        if split.held_back:
+            split.state, split.stopped_at_us = PAUSED, now_us
+
     def mark(self, name: str, now_us: int, until_us: int | None) -> None:
         split = self.splits.get(name)
         if split is not None and split.state is not FINISHED and (until_us is None or until_us > now_us):
@@ -238,7 +245,7 @@ class Definition:
     def decide(self, now_us: int) -> None:
         for split in self.splits.values():
             if split.by_hand is not None and split.by_hand[1] is not None and split.by_hand[1] <= now_us:
-                self.wake(split, now_us)
+                self.take_back(split, now_us)
         if self.timeout_us is not None and self.read_until_us is not None:
             for split in self.splits.values():
                 timed = split.state in (PENDING, ACTIVE) and not split.waits and not (split.backlog_rows or 0) > 0
@@ -439,6 +446,8 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     @rule(name=splits)
     def pause(self, name: str) -> None:
         split = self.definition.splits.get(name)
+        if split is not None:
+            split.held_back = True
         if split is not None and split.state in (PENDING, ACTIVE):
             split.state = PAUSED
             split.stopped_at_us = self.now_us if split.stopped_at_us is None else split.stopped_at_us
@@ -447,6 +456,8 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     @rule(name=splits)
     def resume(self, name: str) -> None:
         split = self.definition.splits.get(name)
+        if split is not None:
+            split.held_back = False
         if split is not None and split.state is PAUSED:
             split.read_again(self.now_us)
             split.state = split.live
@@ -468,7 +479,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     def mark_active(self, name: str) -> None:
         split = self.definition.splits.get(name)
         if split is not None and split.by_hand is not None:
-            self.definition.wake(split, self.now_us)
+            self.definition.take_back(split, self.now_us)
         self.handle(SplitsMarkedActive((name,), "bert"))
 
     @rule(timeout_us=st.sampled_from((None, 3, TIMEOUT_US, 3 * TIMEOUT_US)))
@@ -491,7 +502,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
             split.pauses = []
             split.stopped_at_us = self.now_us if split.state is PAUSED else None
-            split.waits = False
+            split.waits, split.held_back = False, split.state is PAUSED
         for split in self.definition.splits.values():
             if split.state is PENDING and (split.parents or split.left_us):
                 self.definition.wait(split, self.now_us)

@@ -71,7 +71,7 @@ class SplitStates:
             if mark is not None and mark.since_us > now_us:  # by a clock that was ahead
                 self.by_hand[split] = replace(mark, since_us=now_us)
             why = f"{state.value} before the restart" if mark is None else str(mark)
-            self.records[split] = SplitRecord(now_us, why)
+            self.records[split] = SplitRecord(now_us, why, held_back=state is SplitState.PAUSED)
             self.timers.start(split, now_us)
             if state is SplitState.PAUSED:
                 self.timers.pause(split, now_us)
@@ -214,19 +214,27 @@ class SplitStates:
                 self.by_hand.pop(split, None)
                 self.timers.stop(split)
                 self._note(split, before, "every row of it was processed", changes)
-            case SplitsPaused() if self._coalescer.pause(split):
-                self.timers.pause(split, now_us)
-                self._note(split, before, "alignment holds it back", changes)
-            case SplitsResumed() if self._coalescer.resume(split):
-                self.records[split].pending_since_us = now_us
-                self.timers.limit_grace(split)
-                self.timers.sign_of_life(now_us)
-                self.timers.idle.resume(split, now_us)
-                self._note(split, before, "alignment lets it go on", changes)
+            case SplitsPaused():
+                self.records[split].held_back = True
+                self._pause(split, changes)
+            case SplitsResumed():
+                self.records[split].held_back = False
+                if self._coalescer.resume(split):
+                    self.records[split].pending_since_us = now_us
+                    self.timers.limit_grace(split)
+                    self.timers.sign_of_life(now_us)
+                    self.timers.idle.resume(split, now_us)
+                    self._note(split, before, "alignment lets it go on", changes)
             case SplitsRemoved():
                 self._remove(split, changes)
             case SplitsMarkedIdle() if before is not SplitState.FINISHED:
                 self._mark(split, event, changes)
+
+    def _pause(self, split: SplitId, changes: Changes) -> None:
+        before = self.lineage.state(split)
+        if self._coalescer.pause(split):
+            self.timers.pause(split, changes.now_us)
+            self._note(split, before, "alignment holds it back", changes)
 
     def _remove(self, split: SplitId, changes: Changes) -> None:
         self.lineage.remove(split)
@@ -250,11 +258,13 @@ class SplitStates:
         changes.material = True
 
     def _take_back(self, split: SplitId, why: str, changes: Changes) -> None:
-        """End a mark: the split takes part again, and is timed from now on."""
+        """End a mark: the split takes part again, and is timed from now on, unless alignment holds it back."""
         if self.by_hand.pop(split, None) is None:
             return
         changes.material = True
         self._rejoin(split, why, changes)
+        if self.records[split].held_back:  # alignment does not say so again
+            self._pause(split, changes)
         changes.returned(split, self.lineage.watermark_us(split), self._coalescer.low_us, None)
 
     # -- time

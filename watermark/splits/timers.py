@@ -30,6 +30,7 @@ class SplitRecord:
     why: str  # the reason for its state
     waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
     by_grace: bool = False  # whether its grace, and not its idle timeout, left it out the last time
+    held_back: bool = False  # whether alignment holds it back, also while it is left out
 
 
 class Timers:

@@ -13,6 +13,7 @@ from lowmark.watermark.splits.events import (
     SplitsMarkedActive,
     SplitsMarkedIdle,
     SplitsPaused,
+    SplitsResumed,
     SplitStateChanged,
     Tick,
 )
@@ -132,6 +133,29 @@ def test_a_mark_leaves_out_what_alignment_pauses_and_what_was_idle_before() -> N
     assert world.state() is IDLE
     world.take(SplitsMarkedIdle(("b",), "bert"), 4)
     assert world.coordinator.status(4).by_hand == (("b", "left out by hand by bert until it speaks"),)
+
+
+def test_alignment_holds_a_split_back_also_after_its_mark() -> None:
+    for ends in (Tick(), SplitsMarkedActive(("b",), "bert")):
+        world = World(WatermarkStrategy(idle_timeout_us=10 * S))
+        world.take(SplitsPaused(("b",)), 2)
+        world.take(SplitsMarkedIdle(("b",), "anna", 20 * S), 3)
+        changed, _ = world.take(ends, 20)
+        assert changed == SplitStateChanged("b", IDLE, PAUSED, "alignment holds it back")
+        for now_s in range(21, 60, 3):
+            world.report(now_s, a=90 * S)  # the rows of b wait unread
+        assert (world.state(), world.low_us, world.coordinator.holder) == (PAUSED, 60 * S, "b")
+        world.take(SplitsResumed(("b",)), 60)
+        assert world.state() is ACTIVE
+
+
+def test_a_split_that_alignment_released_during_its_mark_is_active_after_it() -> None:
+    world = World()
+    world.take(SplitsPaused(("b",)), 2)
+    world.take(SplitsMarkedIdle(("b",), "anna", 20 * S), 3)
+    world.take(SplitsResumed(("b",)), 4)
+    world.take(Tick(), 20)
+    assert world.state() is ACTIVE
 
 
 def test_a_mark_of_an_unknown_a_finished_or_a_late_kind_changes_nothing() -> None:
