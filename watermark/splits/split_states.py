@@ -54,7 +54,7 @@ class SplitStates:
         """The batch whose report was lost, and when the loss was known; None: the stream waits for no lost report."""
         self.timers = Timers(strategy, self.lineage, reports, saved)
         self.records = self.timers.records
-        self._strategy, self._coalescer, self._reports = strategy, coalescer, reports
+        self._coalescer, self._reports = coalescer, reports
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # in each state, by all splits together,
         self._spent_until_us: int | None = None  # up to this moment
@@ -271,7 +271,6 @@ class SplitStates:
 
     def set_idleness(self, strategy: WatermarkStrategy, changes: Changes) -> None:
         """Time the silence of splits by another idleness, if it is not the present one."""
-        self._strategy = strategy
         if not self.timers.set_idleness(strategy):
             return
         for split in self.records:
@@ -326,8 +325,8 @@ class SplitStates:
         self._note(split, SplitState.IDLE, why, changes)
 
     def _only_rows_bring_back(self, split: SplitId) -> bool:
-        by_grace = self._strategy.grace_us is not None and self.records[split].by_grace
-        return split in self.by_hand or (by_grace and self.lineage.watermark_us(split) is None)
+        by_grace = self.records[split].by_grace and self.lineage.watermark_us(split) is None
+        return split in self.by_hand or by_grace
 
     def _note(self, split: SplitId, before: SplitState, why: str, changes: Changes) -> None:
         if self.lineage.state(split) is not before:

@@ -29,7 +29,7 @@ class SplitRecord:
     pending_since_us: int
     why: str  # the reason for its state
     waits: bool = False  # whether it is a silent child whose parents may still deliver, so that it is not timed
-    by_grace: bool = False  # whether its grace, and not its idle timeout, left it out the last time
+    by_grace: bool = False  # whether a grace that the strategy sets left it out the last time, not its idle timeout
     held_back: bool = False  # whether alignment holds it back, also while it is left out
 
 
@@ -177,7 +177,7 @@ class Timers:
         for split in () if until_us is None else self.grace.quiet(until_us, {}):
             named[split] = f"new, and silent for more than its grace of {format_duration_us(self.grace_us)}"
             self.idle.forget(split)
-            self.records[split].by_grace = True
+            self.records[split].by_grace = self._strategy.grace_us is not None
         return named
 
     def _shown(self, timeout_us: int) -> str:
