@@ -212,10 +212,13 @@ class Cooperation:
 
 
 def check_group(stream: Stream, others: Iterable[Stream]) -> None:
-    """Refuse a stream whose group has other parameters in an earlier stream. Raises `DisagreeingGroup`."""
+    """Refuse a stream whose group has other parameters in an earlier stream. Raises `DisagreeingGroup`.
+
+    A stream takes the place of the one with its name, which does not count.
+    """
     wanted = stream.strategy.alignment
     for other in others:
-        present = other.strategy.alignment
+        present = None if other.name == stream.name else other.strategy.alignment
         if wanted is not None and present is not None and wanted.group == present.group and wanted != present:
             raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), other.name, _shown(present))
 

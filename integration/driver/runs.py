@@ -13,11 +13,10 @@ from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import called
 from lowmark.watermark import LowmarkError, NotifyNewLowWatermark
 
-from .cooperation import Cooperation, check_group
+from .cooperation import Cooperation
 from .known_planner import Planners
 from .marking import Marking
 from .passing import Passing
-from .stream import Stream
 from .stream_run import StreamRun
 from .streams import Streams
 
@@ -48,11 +47,6 @@ class Runs:
         self.could_not_begin: dict[str, str] = {}  # by the name of the stream, why; until a query begins
         self._notify = notify
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
-
-    def add(self, stream: Stream) -> None:
-        """Add a stream. Raises `DisagreeingGroup` if its alignment group has other parameters."""
-        check_group(stream, self.streams.values())
-        self.streams.add(stream)
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or else ids, of the queries that read a stream now."""

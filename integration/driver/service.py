@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -48,6 +47,7 @@ from lowmark.watermark.tasks.alignment import GroupStatus
 from . import by_hand, check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
+from .cooperation import check_group
 from .desks import Desks
 from .done_partition import DonePartition
 from .late_output import LateOutput
@@ -57,6 +57,7 @@ from .passing import Wait
 from .running import Running
 from .standing import Standing
 from .stream import Stream
+from .streams import Streams
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
@@ -406,7 +407,7 @@ class LowWatermarkService:
             df, name=name, event_time=event_time, split=split, splits=splits, max_splits=max_splits, detail=detail
         )
         observed = stream.measure.observe(df)
-        self._know(stream, df, self._audits.streams.add, f'audit stream "{name}"')
+        self._know(stream, df, self._audits.streams, f'audit stream "{name}"')
         return observed
 
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
@@ -419,20 +420,21 @@ class LowWatermarkService:
         return check.strategy_of(name, strategy, max_splits)
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
-        session = self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
+        session = self._know(stream, df, self._runs.streams, f'wrap stream "{stream.name}"')
         if stream.tells_late:
             self._queries.tell_late_of(stream.stream_id)
         address = session.heartbeat_address(stream.stream_id, stream.name, self.address)
         return wrap.build(df, stream, event_time=event_time, address=address)
 
-    def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> Session:
-        _stop(self._call(partial(self._desks.reports.end_marking, stream.name), action))
-
-        def instead() -> None:
+    def _know(self, stream: Stream, df: DataFrame, streams: Streams, action: str) -> Session:
+        def instead() -> Marking | None:
+            check_group(stream, self._runs.streams.values())  # first, so a refused stream takes nobody's place
+            marking = self._desks.reports.end_marking(stream.name)
             self._release(stream.name)  # the stream that had the name before
-            add(stream)
+            streams.add(stream)
+            return marking
 
-        self._call(instead, action)
+        _stop(self._call(instead, action))
         return self._call(lambda: self._queries.listen_to(session_of(df.sparkSession)), action)
 
     def release(self, name: str) -> None:

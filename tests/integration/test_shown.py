@@ -167,7 +167,7 @@ def test_a_wrapped_stream_of_a_group_goes_on_without_its_coordinator_and_says_wh
 def begun(query: Query) -> tuple[Desks, Standing]:
     queries: Any = Queries([query])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     return desks, Standing(desks.runs, Audits(desks.runs.clock))
 
 
@@ -263,7 +263,7 @@ def test_a_query_has_its_name_before_its_first_batch() -> None:
 def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_batch() -> None:
     queries: Any = Queries([Query(name="one"), Query(run_id="r2", name="two")])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     [seen] = Standing(desks.runs, Audits(desks.runs.clock)).run_statuses()
 

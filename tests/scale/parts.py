@@ -149,7 +149,7 @@ class Driver:
             sources=1, kafka=False, declared={}, names=dict(self.names),
         )  # fmt: skip
         self.streams.append(stream)
-        self.desks.runs.add(stream)
+        self.desks.runs.streams.add(stream)
         answer_of(self.desks, HeartbeatRequest(stream_id, token, first=True))
         for _ in range(3):  # the first batches bring the splits and find that they report together
             self.take(token, self.batch(token))

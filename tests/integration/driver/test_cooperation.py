@@ -91,6 +91,22 @@ def test_a_stream_that_disagrees_with_its_group_is_refused_and_both_are_named(
     wrapped(service, feeds[1], "payments", in_group("30 seconds"))  # the name is still free
 
 
+def test_a_stream_that_is_refused_for_its_group_leaves_the_earlier_one_of_its_name_as_it_was(
+    service: LowWatermarkService, feeds: tuple[Feed, Feed], tmp_path: Path
+) -> None:
+    wrapped(service, feeds[0], "payments", in_group("30 seconds"))
+    df = wrapped(service, feeds[1], "orders", in_group("30 seconds"))
+    with pytest.raises(DisagreeingGroup):
+        wrapped(service, feeds[1], "orders", in_group("1 minute"))
+
+    assert service.status("orders").holder is None, "it is known"
+    feeds[1].put(("a", 1, 100))
+    ran = start(df, str(tmp_path / "checkpoint"))
+    ran.settle()
+    assert ran.low == 100 - STEP
+    ran.query.stop()
+
+
 def test_a_job_without_a_coordinator_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="lowmark serve"):
         LowWatermarkService(spark, job="billing")

@@ -439,4 +439,5 @@ def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_go
     new, old = ("a drift of 1m, announced every 2s", "a drift of 30s, announced every 2s")
     assert refused.value.args == ("g", "payments", new, "orders", old)
     check_group(payments, [orders])
+    check_group(other, [payments])  # in whose place it comes
     check_group(world.run("clicks").stream, [orders])

@@ -242,7 +242,7 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
 ) -> None:
     fed, queries = Fed("wrapped"), cast("Any", NoQueries())
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(fed.stream)
+    desks.runs.streams.add(fed.stream)
     desks.runs._runs["t"] = fed.run
     handle = SplitWatermarks.handle
 

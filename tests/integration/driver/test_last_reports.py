@@ -85,7 +85,7 @@ class Driver:
             measure=GivenMeasure(accumulated(self.tracks)),
         )  # fmt: skip
         self.desks = desks_of(cast("Any", self), notify=lambda _: None)
-        self.desks.runs.add(self.stream)
+        self.desks.runs.streams.add(self.stream)
         self.asked = False
         self.running = [self]
 

@@ -56,7 +56,7 @@ class Spark:
         self.queries = cast("Any", Queries())
         self.desks = desks_of(self.queries, notify=lambda _: None)
         self.standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
-        self.desks.runs.add(stream())
+        self.desks.runs.streams.add(stream())
 
     def begin(self, *queries: OfStream) -> None:
         """Start queries together; then the heartbeat of each asks."""
@@ -122,7 +122,7 @@ def test_a_query_that_failed_in_its_first_batch_has_ended_whatever_else_runs(com
 
 def test_a_first_batch_of_another_stream_keeps_no_failed_query_running() -> None:
     spark, first, other = Spark(), OfStream(run_id="r1", query_id="q1"), OfStream(run_id="r3", reads="other")
-    spark.desks.runs.add(replace(stream(), name="returns", stream_id="other"))
+    spark.desks.runs.streams.add(replace(stream(), name="returns", stream_id="other"))
     second = OfStream(run_id="r2", query_id="q2")
     spark.begin(first, second, other)
     spark.commit(first, 5)
@@ -139,7 +139,7 @@ def test_a_query_of_a_dataframe_whose_name_another_has_now_does_not_count() -> N
     spark.end(query, None)
     assert spark.until_us() == 5, "the sink stays as it is"
     spark.desks.runs.streams.release("orders")
-    spark.desks.runs.add(replace(stream(), stream_id="again"))
+    spark.desks.runs.streams.add(replace(stream(), stream_id="again"))
     assert spark.until_us() is None
     assert passing.why_not(spark.desks.runs.known(), "orders", None) is None, "a query may begin yet"
     query = OfStream(run_id="r2", query_id="q2", reads="again")

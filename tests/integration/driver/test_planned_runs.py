@@ -106,7 +106,7 @@ def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_befor
 ) -> None:
     queries: Any = ()
     fed, desks = Fed("read"), desks_of(queries, notify=lambda _: None)
-    desks.runs.add(fed.stream)
+    desks.runs.streams.add(fed.stream)
     desks.runs._runs["t"] = fed.run
     desks.runs.planners.add("planner", fed.planner, lambda _: False)
     shown_before = fed.run.status(fed.now_us)
@@ -151,7 +151,7 @@ def test_claims_and_caps_go_by_the_delay_that_a_person_set() -> None:
     fed, desks = Fed("read"), desks_of(queries, notify=lambda _: None)
     aligned = fed.stream.strategy.with_watermark_alignment("g", "10 seconds")
     fed.run.stream = fed.run.splits.stream = replace(fed.stream, strategy=aligned)
-    desks.runs.add(fed.run.stream)
+    desks.runs.streams.add(fed.run.stream)
     desks.runs._runs["t"], fed.run.query_id = fed.run, "q"
     desks.runs.planners.add("planner", fed.planner, lambda _: False)
     desks.by_hand.set(SetRequest("orders", "anna", delay_us=30 * SECOND))
@@ -179,7 +179,7 @@ def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it(
     """A planner of the previous run wrote the batch's offset; tied to it, the run would never hear the new planner."""
     queries: Any = ()
     stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream)
+    desks.runs.streams.add(stream)
     first, second = (
         StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=0) for token in ("first", "second")
     )
@@ -198,7 +198,7 @@ def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
     queries: Any = ()
     stream, desks = Fed("read").stream, desks_of(queries, notify=lambda _: None)
     for each in (stream, replace(stream, stream_id="another", name="another")):
-        desks.runs.add(each)
+        desks.runs.streams.add(each)
     run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)
     run.places = {1: [0]}
     desks.plans.guide(GuideRequest("another", "planner"))

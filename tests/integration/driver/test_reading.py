@@ -297,7 +297,7 @@ class Wire:
         self.tracks: Tracks = {}
         spark: Any = _InSpark(self.tracks)
         self.desks = desks_of(spark, notify=lambda notice: None)
-        self.desks.runs.add(stream_of(self.tracks))
+        self.desks.runs.streams.add(stream_of(self.tracks))
         self.standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
         self.server = Server(
             address,
@@ -374,7 +374,7 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_its_batch_is_reported(
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
     desks = desks_of(spark, notify=lambda _: None)
-    desks.runs.add(stream_of(tracks))
+    desks.runs.streams.add(stream_of(tracks))
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     for checkpoint in (1, 2):
         desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
@@ -396,7 +396,7 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
     spark: Any = _InSpark(tracks)
     member: Any = FakeClient()
     desks = desks_of(spark, lambda _: None, member, "billing")
-    desks.runs.add(stream_of(tracks))
+    desks.runs.streams.add(stream_of(tracks))
     answer_of(desks, HeartbeatRequest("s", "t", first=True))
     said = list[tuple[int, int | None]]()
     for checkpoint in (1, 2, 3, 4):
@@ -436,7 +436,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     """Spark asks no heartbeat before that batch is over: until then the service hears its planner only."""
     no_queries: Any = NoQueries()
     desks = desks_of(no_queries, notify=lambda notice: None)
-    desks.runs.add(stream_of({}))
+    desks.runs.streams.add(stream_of({}))
     standing = Standing(desks.runs, Audits(desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     assert answers.status(StatusRequest(ended=True)).streams == []
@@ -463,7 +463,7 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
     """A page asks each second, for every split: a hundred runs of AvailableNow would occupy the loop for seconds."""
     no_queries: Any = NoQueries()
     desks = desks_of(no_queries, notify=lambda notice: None)
-    desks.runs.add(stream_of({}))
+    desks.runs.streams.add(stream_of({}))
     standing = Standing(desks.runs, Audits(desks.runs.clock))
     answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     for token, query in [("t1", "q"), ("t2", "q"), ("t3", "other"), ("t4", "q")]:

@@ -74,7 +74,7 @@ def standing_of(run: StreamRun) -> Standing:
     """Return the standing of a service that has this run alone."""
     queries: Any = NoQueries()
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(run.stream)
+    desks.runs.streams.add(run.stream)
     desks.runs.keep(run)
     return Standing(desks.runs, Audits(desks.runs.clock))
 
@@ -266,7 +266,7 @@ class Queries:
 def attach(query: Query, **of_offset: Any) -> tuple[Any, StreamRun]:
     queries: Any = Queries([query])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     reply = answer_of(desks, HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
     return reply, desks.runs._runs["new"]
 
@@ -349,7 +349,7 @@ class Unreadable(Query):
 def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(failure: str | None) -> None:
     queries: Any = Queries([Unreadable()])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     run = desks.runs._runs["t"] = begun(stream())
     run.tie("q", "r", None)
     with suppress(UnreadableReport):  # the service logs it
@@ -362,7 +362,7 @@ def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(fa
 def test_a_query_whose_reports_cannot_be_read_ends_and_says_why() -> None:
     queries: Any = Queries([Unreadable()])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     desks.runs.keep(begun(stream()))
     [run] = desks.runs
     run.tie("q", "r", None)
@@ -378,7 +378,7 @@ def test_a_run_that_was_never_seen_in_a_batch_is_of_the_one_query_that_ended_and
 ) -> None:
     queries: Any = Queries([Query(run_id=f"r{n}", query_id=f"q{n}") for n in ended])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     run = desks.runs._runs["t"] = begun(stream())
     for n in ended:
         desks.events.take_event("terminated", terminated("away", f"r{n}", f"q{n}"))
@@ -390,7 +390,7 @@ def test_a_run_that_was_never_seen_in_a_batch_is_of_the_one_query_that_ended_and
 def test_the_news_of_an_end_that_comes_after_the_restart_ends_only_the_run_before(*, seen: bool) -> None:
     queries: Any = Queries([Query(run_id="r1", query_id="q")])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     answer_of(desks, HeartbeatRequest("s", "before", first=True))
     [before] = desks.runs
     if seen:
@@ -412,7 +412,7 @@ def test_a_query_whose_end_no_event_tells_has_ended_all_the_same_and_its_group_l
     queries: Any = Queries([Query(run_id=f"r{n}", query_id=f"q{n}") for n in range(2)])
     desks = desks_of(queries, notify=lambda _: None)
     grouped = replace(stream(), strategy=stream().strategy.with_watermark_alignment(group="g", max_drift="1 minute"))
-    desks.runs.add(grouped)
+    desks.runs.streams.add(grouped)
     for n in range(2):
         desks.runs.keep(replace(begun(grouped), token=f"t{n}"))
     gone, other = runs = [*desks.runs]
@@ -436,7 +436,7 @@ def test_a_query_whose_end_no_event_tells_has_ended_all_the_same_and_its_group_l
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     queries: Any = Queries([])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     for n in range(1_000):
         desks.plans.guide(GuideRequest("s", f"planner-{n}"))
 
@@ -448,7 +448,7 @@ def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
 def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_its_coordinator() -> None:
     queries: Any = Queries([])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     answer_of(desks, HeartbeatRequest("s", "a token", first=True))
     [status] = Standing(desks.runs, Audits(desks.runs.clock)).run_statuses()
 
@@ -461,7 +461,7 @@ def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_it
 def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> None:
     queries: Any = Queries([])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     before = answer_of(desks, HeartbeatRequest("s", "before", first=True))
     desks.ending.expect(["s"], None)
     answer_of(desks, HeartbeatRequest("s", "ends", first=True))
@@ -477,7 +477,7 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
 def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -> None:
     queries: Any = Queries([Query()])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     desks.ending.expect(["s"], None)
     desks.events.take_event("terminated", terminated("its checkpoint is another's"))
     answer_of(desks, HeartbeatRequest("s", "next", first=True))
@@ -489,7 +489,7 @@ def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -
 def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:
     queries: Any = Queries([])
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     desks.ending.expect(["s"], "AssertionError: the plan is made in another thread")
     refusal = answer_of(desks, HeartbeatRequest("s", "ends", first=True)).refusal
 
@@ -550,7 +550,7 @@ def test_a_fault_of_the_kafka_connector_is_told_from_one_of_the_query(caplog: py
 def test_why_a_query_cannot_begin_is_said_although_its_stream_is_released_while_the_checkpoint_is_read() -> None:
     queries: Any = NoQueries()
     desks = desks_of(queries, notify=lambda _: None)
-    desks.runs.add(stream())
+    desks.runs.streams.add(stream())
     talk = desks.heartbeats.refuses("s")
     next(talk)
     desks.runs.streams.release("orders")

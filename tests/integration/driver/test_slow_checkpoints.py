@@ -156,7 +156,7 @@ class Service:
         self.answers = Answers(self._call, self.desks, standing, "app", threading.Event())
         for name, more in (("slow", of_slow), ("fast", {})):
             of: Stream = replace(stream(), name=name, stream_id=name, **more)
-            self.desks.runs.add(of)
+            self.desks.runs.streams.add(of)
         self.reply: Any = None  # an answer or an error
 
     def _call(self, work: Callable[[], Result], action: str) -> Result:

@@ -125,7 +125,7 @@ def served() -> tuple[Desks, Client, FakeClient]:
     """A service in a job, the client that asks it, and the service's link to the coordinator."""
     queries, coordinator = Known(), FakeClient()
     desks = desks_of(cast("Any", queries), lambda _: None, cast("Any", coordinator), job="billing")
-    desks.runs.add(wrapped_stream())
+    desks.runs.streams.add(wrapped_stream())
     client = Client([], partial(answer_of, desks))
     queries.append(client.query)
     return desks, client, coordinator
