@@ -22,10 +22,13 @@ class OwnGroups:
     def register(
         self, task: TaskId, *, alignment: AlignmentParams | None, throttled: bool, **_of_a_job: object
     ) -> None:
-        """Join the group that the task wants. A restarted task stays the member that it was."""
+        """Join the group that the task wants. A restarted task stays the member that it was, or changes its group."""
         assert alignment is not None, "without a coordinator, only streams of a group take part"
         group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
         group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
+        before = self._group_of.get(task)
+        if before is not None and before is not group:
+            before.leave(task)
         self._group_of[task] = group
 
     def report(

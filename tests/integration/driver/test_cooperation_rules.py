@@ -426,6 +426,19 @@ def test_a_group_in_one_application_is_kept_here() -> None:
     assert [member.task.source_id for member in world.cooperation.groups()[0].members] == ["slow"]
 
 
+def test_a_query_that_begins_again_in_another_group_leaves_the_one_before() -> None:
+    """The news that the run before has ended may come late, or never."""
+    world = World(remote=False)
+    other = PLAIN.with_watermark_alignment(group="h", max_drift="30 seconds")
+    before, again = world.run(strategy=GROUPED), world.run(strategy=other, token="run-2")
+    world.cooperation.report(before)
+    world.cooperation.report(again)
+    world.cooperation.end(before)
+
+    members = {group.group: [member.task for member in group.members] for group in world.cooperation.groups()}
+    assert members == {"g": [], "h": [QUERY_TASK]}
+
+
 def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_goes_on() -> None:
     world = World()
     orders, payments = world.run("orders", GROUPED).stream, world.run("payments", GROUPED).stream
