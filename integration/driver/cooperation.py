@@ -199,7 +199,7 @@ class Cooperation:
 
     def _begin(self, run: StreamRun, query_id: str) -> None:
         ids = (query_id, run.stream.name, "0") if self.job is None else (self.job, run.stream.name, query_id)
-        task = self._tasks[run.token] = TaskId(*ids)
+        task = TaskId(*ids)
         self._others.register(
             task,
             token=run.token,
@@ -209,6 +209,7 @@ class Cooperation:
             expected_tasks=1 if self.job is None else self._job_queries,
             away_limit_us=None if self.job is None else self._job_away_us,
         )
+        self._tasks[run.token] = task  # last, because a group refuses other parameters until their last member is gone
 
 
 def check_group(stream: Stream, others: Iterable[Stream]) -> None:

@@ -439,6 +439,21 @@ def test_a_query_that_begins_again_in_another_group_leaves_the_one_before() -> N
     assert members == {"g": [], "h": [QUERY_TASK]}
 
 
+def test_a_run_that_its_group_has_refused_joins_when_the_member_that_disagreed_has_ended() -> None:
+    """The news of the end of a query whose stream was released may come after the first batch of the next query."""
+    world = World(remote=False)
+    other = PLAIN.with_watermark_alignment(group="g", max_drift="1 minute")
+    before, after = world.run(strategy=GROUPED), world.run(strategy=other, query="query-2", token="run-2")
+    world.cooperation.report(before)
+    for _ in range(2):
+        with pytest.raises(DisagreeingGroup):
+            world.cooperation.report(after)
+    world.cooperation.end(before)
+    world.cooperation.report(after)
+
+    assert [member.task.job_id for member in world.cooperation.groups()[0].members] == ["query-2"]
+
+
 def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_goes_on() -> None:
     world = World()
     orders, payments = world.run("orders", GROUPED).stream, world.run("payments", GROUPED).stream
