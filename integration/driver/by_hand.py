@@ -101,7 +101,7 @@ class ByHand:
 
     def _running(self, name: str) -> list[StreamRun]:
         """The running queries on a stream; refuses a stream without one."""
-        runs = [run for run in self._runs if run.stream.name == name and not run.ended]
+        runs = [run for run in self._runs.known() if run.stream.name == name and not run.ended]
         if runs:
             return runs
         names = self._runs.streams.names()

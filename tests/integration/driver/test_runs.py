@@ -18,12 +18,12 @@ from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.errors import UnreadableReport
+from lowmark.integration.errors import ByHandRefused, UnreadableReport
 from lowmark.integration.run_status import run_json
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
+from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest, MarkRequest, SetRequest
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.integration.verdict import verdict
@@ -557,3 +557,19 @@ def test_why_a_query_cannot_begin_is_said_although_its_stream_is_released_while_
     with pytest.raises(StopIteration) as over:
         talk.send({"its checkpoint is of another query"})
     assert over.value.value == 'stream "orders": its checkpoint is of another query'
+
+
+def test_a_person_does_not_act_on_a_run_of_a_released_stream_whose_end_is_not_heard_of_yet() -> None:
+    queries: Any = NoQueries()
+    desks = desks_of(queries, notify=lambda _: None)
+    old = stream()
+    desks.runs.streams.add(old)
+    desks.runs.keep(begun(old))
+    desks.runs.streams.release("orders")
+    desks.runs.streams.add(replace(old, stream_id="new"))
+    for act in (
+        lambda: desks.by_hand.set(SetRequest("orders", "ann", delay_us=1)),
+        lambda: desks.by_hand.take(MarkRequest("orders", [], "ann", idle=True)),
+    ):
+        with pytest.raises(ByHandRefused, match="no query runs on it"):
+            act()
