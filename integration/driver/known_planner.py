@@ -48,13 +48,11 @@ class KnownPlanner:
         latest = newest is None or planned.checkpoint >= newest.checkpoint
         return latest and self.plans.get(planned.checkpoint) != planned
 
-    def keep(self, planned: Planned) -> bool:
-        """Keep a plan among the newest few; return whether the plan is new."""
-        news = self.is_news(planned)
-        if news:
+    def keep(self, planned: Planned) -> None:
+        """Keep a plan among the newest few."""
+        if self.is_news(planned):
             self.planned_us = self.heard_us
         self.plans = dict(sorted({**self.plans, planned.checkpoint: planned}.items())[-_PLANS_KEPT:])
-        return news
 
     def take_events(self) -> list[tuple[int, int, bytes]]:
         taken, self.events = self.events, []

@@ -117,7 +117,9 @@ class Passing:
         return Guidance(observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
-        if self.known.keep(planned):
+        news = self.known.is_news(planned)
+        self.known.keep(planned)
+        if news:
             self.run.plan(planned, self.now_us)
 
     def look(self) -> None:

@@ -145,7 +145,9 @@ class Query:
         return replace(guidance, observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
-        if self.known.keep(planned):
+        news = self.known.is_news(planned)
+        self.known.keep(planned)
+        if news:
             self.run.plan(planned, self.streams.now_us)
             self.streams.cooperation.report(self.run)
 

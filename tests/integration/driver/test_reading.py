@@ -267,10 +267,12 @@ def test_only_the_newest_plans_are_kept() -> None:
 def test_a_plan_is_news_once_and_never_after_a_newer_one() -> None:
     reader = KnownPlanner("s")
     first, second = Planned(1, {"a": ()}), Planned(2, {"a": ()})
-    assert [reader.keep(planned) for planned in (first, first, second, first, second)] == [
-        True, False, True, False, False,
-    ]  # fmt: skip
-    assert reader.keep(Planned(2, {"a": ()}, backlog_rows={"a": 3})), "known since: more is there"
+    news = []
+    for planned in (first, first, second, first, second):
+        news.append(reader.is_news(planned))
+        reader.keep(planned)
+    assert news == [True, False, True, False, False]
+    assert reader.is_news(Planned(2, {"a": ()}, backlog_rows={"a": 3})), "known since: more is there"
     assert list(reader.plans) == [1, 2]
 
 
