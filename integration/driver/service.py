@@ -447,7 +447,6 @@ class LowWatermarkService:
             UnknownStream: nothing was wrapped under that name.
             StreamRunning: a query reads it.
         """
-        self._check_open(f'release stream "{name}"')
 
         def forget() -> Marking | None:
             if name not in (names := self._standing.names()):
