@@ -15,7 +15,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-_AS_ARROW = {"s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
+_AS_ARROW = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
 """Schemes that Hadoop and Arrow write differently."""
 
 
