@@ -166,7 +166,7 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
             self._clients.pop(request, None)
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:  # twice a second
+    def service_actions(self) -> None:  # every `_POLL_SECONDS`
         since_us = monotonic_us() - int(_CLIENT_SECONDS * 1e6)
         with self._lock:
             for client in [client for client, (_, at_us) in self._clients.items() if at_us <= since_us]:
