@@ -119,9 +119,15 @@ def _content(zipped: Path, names: Iterable[str]) -> str:
     """Return 12 hexadecimal digits that name what is shipped."""
     with zipfile.ZipFile(zipped) as archive:
         files = sorted((each.filename, each.CRC) for each in archive.infolist())
-    installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
-    versions = [installed.get(name) for name in names]
+    versions = [_version(name) for name in names]
     return hashlib.sha256(repr((sys.version_info[:2], versions, files)).encode()).hexdigest()[:12]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None  # an extra that this driver does not use
 
 
 class ShipSource(DataSource):

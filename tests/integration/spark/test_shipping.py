@@ -170,6 +170,18 @@ def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
     assert ran.stdout.strip() == "['told'] None"
 
 
+def test_what_pip_has_left_of_a_removed_package_hinders_no_shipping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zipped = package(tmp_path / "lowmark.zip")
+    named = shipping._content(zipped, ["msgspec", "no-such-package"])
+    (tmp_path / "packages" / "~umpy-2.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+
+    assert shipping._content(zipped, ["msgspec", "no-such-package"]) == named
+    assert shipping._content(zipped, ["msgspec", "mmh3"]) != named
+
+
 def test_a_copy_that_was_killed_is_not_taken_for_the_whole(tmp_path: Path) -> None:
     packages, into = tmp_path / "session" / "packages", tmp_path / "streams"
     packages.mkdir(parents=True)
