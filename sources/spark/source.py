@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ from .naming import named_reader
 from .options import FORMATS, FormatOptions
 
 log = logging.getLogger("lowmark")
+
+_registering = threading.Lock()  # because each registration changes an environment that the session has once
 
 
 class SplitColumnTaken(LowmarkError, ValueError):
@@ -164,14 +167,15 @@ def register_class(spark: SparkSession, source: type[DataSource]) -> None:
         spark.dataSource.register(source)
         return
     environment = spark.sparkContext.environment  # Spark copies the environment at each registration
-    before = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = os.pathsep.join([*startup.__path__, *([before] if before else [])])
-    try:
-        spark.dataSource.register(source)
-    finally:
-        del environment["PYTHONPATH"]
-        if before is not None:
-            environment["PYTHONPATH"] = before
+    with _registering:
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([*startup.__path__, *([before] if before else [])])
+        try:
+            spark.dataSource.register(source)
+        finally:
+            del environment["PYTHONPATH"]
+            if before is not None:
+                environment["PYTHONPATH"] = before
 
 
 def _is_connect(spark: SparkSession) -> bool:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,3 +73,28 @@ def test_only_our_sources_start_so(before: dict[str, str]) -> None:
 
     assert seen == {**before, "PYTHONPATH": os.pathsep.join([OURS, *filter(None, [before.get("PYTHONPATH")])])}
     assert environment == before
+
+
+def test_sources_that_two_threads_register_leave_the_environment_as_it_was() -> None:
+    environment, seen = {"PYTHONPATH": "/theirs"}, list[str]()
+    first, both = threading.Event(), threading.Event()
+
+    def register(source: type[DataSource]) -> None:
+        seen.append(environment["PYTHONPATH"])
+        if len(seen) == 1:
+            first.set()
+            both.wait(0.2)  # a second registration that did not wait would be here now
+        else:
+            both.set()
+
+    session: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(environment=environment), dataSource=SimpleNamespace(register=register)
+    )
+    other = threading.Thread(target=register_class, args=(session, DataSource))
+    other.start()
+    assert first.wait(10)
+    register_class(session, DataSource)
+    other.join(10)
+
+    assert seen == [os.pathsep.join([OURS, "/theirs"])] * 2
+    assert environment == {"PYTHONPATH": "/theirs"}
