@@ -193,6 +193,7 @@ class LocalStore:
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=opened)
+                        os.fsync(opened)  # as for a file: without it a lost power would take the whole folder
                 inner = _open(name, os.O_RDONLY, opened, stat.S_ISDIR)
                 os.close(opened)
                 opened = inner

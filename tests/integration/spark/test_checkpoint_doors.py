@@ -252,6 +252,18 @@ def test_the_root_itself_may_be_a_link(tmp_path: Path, kafka: Path) -> None:
 # -- files that a run leaves behind
 
 
+def test_a_file_in_a_new_folder_is_durable_with_the_folder(kafka: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    LocalStore(kafka).write("lowmark/changes/1.json", "{}")
+    new = [kafka, kafka / "lowmark", kafka / "lowmark/changes/1.json", kafka / "lowmark/changes"]
+
+    assert synced == [path.stat().st_ino for path in new], "each before what relies on it"
+    synced.clear()
+    LocalStore(kafka).write("lowmark/changes/1.json", "{}")
+    assert synced == [path.stat().st_ino for path in new[2:]], "a folder that is there needs no sync"
+
+
 @pytest.mark.parametrize("token", ["../offsets/2", "/etc/passwd", "", ".", "a/b", "a" * 65, "a\n"])
 def test_a_token_that_is_a_path_names_no_farewell(kafka: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     """The token is part of an offset; its file is read at the start of a query and deleted after its end."""
