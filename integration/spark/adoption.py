@@ -320,17 +320,24 @@ class _Checkpoint:
 
     def _check_stopped(self) -> str | None:
         """Refuse if a query seems to run; a dry run returns the reason instead."""
-        if self._spark is not None:
-            for query in self._spark.streams.active:
-                root = query._jsq.streamingQuery().resolvedCheckpointRoot()
-                if open_store(self._spark, root).root == self._store.root:
-                    raise self._refused(f"query {query.name or query.id} runs on it", "stop it first.")
-        if self._stopped or (found := self._sign_of_a_query()) is None:
+        found = self._query_here()
+        if found is None and not self._stopped:
+            found = self._sign_of_a_query()
+        if found is None:
             return None
         fact, hint = found
         if self._dry_run:
             return f"{fact}; {hint}"
         raise self._refused(fact, hint)
+
+    def _query_here(self) -> tuple[str, str] | None:
+        """Return a query of the session that runs on it, and the remedy; None without one."""
+        if self._spark is not None:
+            for query in self._spark.streams.active:
+                root = query._jsq.streamingQuery().resolvedCheckpointRoot()
+                if open_store(self._spark, root).root == self._store.root:
+                    return f"query {query.name or query.id} runs on it", "stop it first."
+        return None
 
     def _look_ahead(self, entries: Mapping[str, OffsetEntry]) -> str | None:
         """Warn of a watermark that a future timestamp has moved ahead of the clock, because it never goes back."""
