@@ -19,7 +19,6 @@ from lowmark.sources.planning.offset import BatchOffset
 from . import completion
 from .checkpoint_store import (
     CheckpointStore,
-    LocalStore,
     all_planned,
     batches,
     is_elsewhere,
@@ -156,13 +155,6 @@ def initial_offset(store: CheckpointStore, source: str) -> str | None:
     return offset if version == "v1" else None
 
 
-def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
-    """Return the newest planned batch of a checkpoint on this machine, and the offset of each of its sources."""
-    store = local_store(checkpoint)
-    planned = all_planned(store)[0]
-    return planned, _offsets_of(store, planned)
-
-
 def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> Starting:
     """Return the `startingOffsets` with which a new query continues where a checkpoint's query stopped.
 
@@ -176,7 +168,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
         UnreadableOffset: an offset of a source of lowmark's is broken.
     """
     store = local_store(checkpoint)
-    planned, offsets = last_offsets(checkpoint)
+    batch_id = all_planned(store)[0]
     if committed:
         done = batches(store, "commits")
         if not done:
@@ -185,9 +177,9 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
                 "no batch was committed yet",
                 "there is nothing to continue from: start the new query with the same startingOffsets as the old one.",
             )
-        if done[0] < planned:
-            offsets = _offsets_of(store, done[0])
-    found = earliest(map(_positions, offsets))
+        batch_id = min(batch_id, done[0])
+    hint = "this Spark writes a format that this version of lowmark does not read."
+    found = earliest(_positions(offset) for _, offset in planned_entry(store, batch_id, hint).sources)
     if not found:
         raise CheckpointUnreadable(
             store.root,
@@ -200,8 +192,3 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
 def _positions(offset: str | None) -> Mapping[tuple[str, int], int]:
     read = BatchOffset.find(offset)
     return kafka_positions(json_object(offset)) if read is None else read_positions(read)
-
-
-def _offsets_of(store: LocalStore, batch_id: int) -> list[str | None]:
-    hint = "this Spark writes a format that this version of lowmark does not read."
-    return [offset for _, offset in planned_entry(store, batch_id, hint).sources]

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.client_state import ClientState
-from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport import driver_rpc
@@ -278,7 +278,7 @@ CHECKPOINT = b'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":12}}\n' + json.dumps(H
 
 def read_checkpoint(data: bytes) -> object:
     (_folder() / "offsets" / "0").write_bytes(data)
-    return last_offsets(_folder()), kafka_starting_offsets(_folder())
+    return kafka_starting_offsets(_folder(), committed=False), kafka_starting_offsets(_folder())
 
 
 @cache

@@ -15,7 +15,9 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
-from lowmark.integration.spark.checkpoint import Farewell, last_offsets
+from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.checkpoint_store import all_planned, local_store
+from lowmark.integration.spark.offset_log import planned_entry
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
@@ -212,7 +214,8 @@ def windows(low_us: int) -> Counter[tuple[int, str]]:
 def test_a_query_goes_on_from_its_checkpoint(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(FOLDER / kind, checkpoint)
-    before, (_, offsets) = golden(f"{kind}.json"), last_offsets(checkpoint)
+    before, store = golden(f"{kind}.json"), local_store(checkpoint)
+    offsets = [offset for _, offset in planned_entry(store, all_planned(store)[0], "").sources]
     [position] = [found for offset in offsets if (found := BatchOffset.find(offset))]
     [heartbeat] = [beat for offset in offsets if (beat := HeartbeatOffset.find(offset))]
     assert heartbeat.low_us is not None

@@ -14,7 +14,8 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.spark.beside import reach_back
-from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets
+from lowmark.integration.spark.checkpoint_store import all_planned, local_store
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -130,7 +131,7 @@ def test_a_batch_that_was_planned_but_not_committed_is_read_again_unless_asked_o
     sink = Rows(fail_in=1)
     with pytest.raises(StreamingQueryException, match="on purpose"):
         run(source(spark, log, maxOffsetsPerTrigger=4), checkpoint, sink)
-    assert last_offsets(checkpoint)[0] == 1
+    assert all_planned(local_store(checkpoint))[0] == 1
     assert len(sink.rows) == 4
     assert kafka_starting_offsets(checkpoint) == {log.topic: {"0": 4}}
     assert kafka_starting_offsets(checkpoint, committed=False) == {log.topic: {"0": 8}}

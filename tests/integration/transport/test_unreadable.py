@@ -13,9 +13,10 @@ from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat
 from lowmark.integration.spark.beside import reach_back
-from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets
+from lowmark.integration.spark.checkpoint_store import all_planned, local_store
 from lowmark.integration.spark.kafka_offsets import kafka_positions
-from lowmark.integration.spark.offset_log import OffsetEntry
+from lowmark.integration.spark.offset_log import OffsetEntry, planned_entry
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, WatermarkStrategy
@@ -74,6 +75,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def last_offsets(folder: Path) -> tuple[int, list[str | None]]:
+    """The newest planned batch, and the offset of each source."""
+    store = local_store(folder)
+    planned = all_planned(store)[0]
+    return planned, [offset for _, offset in planned_entry(store, planned, "").sources]
+
+
 def test_offsets_are_read_line_by_line(folder: Path) -> None:
     strange = '{"a\u2028b":{"0":1}}'  # ends a line for Python only
     (folder / "offsets" / "1").write_text(f"v1\n{{}}\n{strange}\n-\n", encoding="utf-8")
@@ -103,13 +111,14 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path, data: bytes, fact: st
     (folder / "offsets" / "1").write_bytes(data)
 
     with pytest.raises(CheckpointUnreadable, match=fact):
-        last_offsets(folder)
+        kafka_starting_offsets(folder, committed=False)
+    assert kafka_starting_offsets(folder) == {"orders": {"0": 12}}, "the committed batch is whole"
 
 
 def test_a_folder_that_is_a_file_and_a_file_that_is_a_folder_are_named(folder: Path) -> None:
     (folder / "offsets" / "1").mkdir()
     with pytest.raises(CheckpointUnreadable, match=r"offsets/1 cannot be read \(Is a directory\)"):
-        last_offsets(folder)
+        kafka_starting_offsets(folder, committed=False)
     (folder / "commits" / "0").unlink()
     (folder / "commits").rmdir()
     (folder / "commits").write_text("")
