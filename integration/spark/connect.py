@@ -154,7 +154,11 @@ class ConnectSession:
                 self._queries.pop(event.run_id, None)  # both the listener and the relay may tell of an end
 
         self._put, listener = put, _Listener(put)
-        self._add(listener)
+        try:
+            self._add(listener)
+        except BaseException:
+            relay.close()  # nobody stops a session that was never listened to
+            raise
         self._listener = listener  # last, because the relay would add it, too
 
     def _add(self, listener: _Listener) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from lowmark.integration.driver.desks import Desks
-from lowmark.integration.spark import relay
+from lowmark.integration.spark import connect, relay
 from lowmark.integration.spark.client_checkpoint import ClientCheckpoint
 from lowmark.integration.spark.connect import ConnectSession
 from lowmark.integration.spark.connect_query import ClientEvent, ConnectQuery
@@ -110,6 +110,25 @@ class Client:
 
     def hear(self, told: Any) -> None:
         self.relay.put("progress", ClientEvent(QueryProgressEvent(told)), self.query)
+
+
+def test_a_session_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "register_class", lambda *_: None)
+
+    class Gone:
+        @property
+        def active(self) -> list[Any]:
+            raise OSError("the server is gone")
+
+    analyzed = SimpleNamespace(schema=None)
+    read = SimpleNamespace(format=lambda _: SimpleNamespace(load=lambda: analyzed))
+    spark: Any = SimpleNamespace(version="4.2.0", is_stopped=False, streams=Gone(), read=read)
+    session = ConnectSession(spark)
+    unused: Any = None
+    with pytest.raises(OSError, match="the server is gone"):
+        session.listen(unused, unused, unused, unused)
+
+    assert session._relay._worker.ended
 
 
 class Known(list[ConnectQuery]):
