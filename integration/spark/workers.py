@@ -9,7 +9,6 @@ executors elsewhere, are checked before the first query.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
 import os
 import shutil
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from lowmark.integration.errors import WorkersUnfit
 from lowmark.watermark.printable import first_line
 
@@ -56,6 +56,9 @@ def probe(modules):
             missing.append((module, "%s: %s" % (type(failed).__name__, failed)))
     return sys.executable, "%d.%d" % sys.version_info[:2], missing
 """
+
+_Probed = tuple[str, str, list[tuple[str, str]]]
+"""The answer of `probe`."""
 
 _checked: set[tuple[str, str, str]] = set()  # (application, Python, module)
 _checking = threading.Lock()
@@ -116,12 +119,17 @@ def _check_here(context: SparkContext, python: str, modules: Mapping[str, str]) 
     command = [python, "-c", f"{_PROBE}\nprint(json.dumps(probe(sys.argv[1:])))", *modules]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_python_path(context))}
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environment)
-        found = json.loads(ran.stdout.splitlines()[-1]) if ran.returncode == 0 else None
+        ran = subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS, env=environment)
     except (OSError, subprocess.TimeoutExpired) as failed:
         raise WorkersUnfit("on this host", python, f"it does not run ({failed})", ()) from failed
-    if found is None:
-        raise WorkersUnfit("on this host", python, f"it does not run ({ran.stderr.strip()[-200:]})", ())
+    if ran.returncode != 0:
+        said = ran.stderr.decode(errors="replace").strip()
+        raise WorkersUnfit("on this host", python, f"it does not run ({said[-200:]})", ())
+    try:
+        found = msgspec.json.decode(ran.stdout.strip().rpartition(b"\n")[2], type=_Probed)
+    except ValueError as strange:
+        said = ran.stdout.decode(errors="replace").strip()
+        raise WorkersUnfit("on this host", python, f"it does not answer as Python ({said[-200:]})", ()) from strange
     _judge("on this host", modules, *found)
 
 

@@ -145,6 +145,10 @@ def test_a_python_is_looked_at_once_and_again_only_for_what_is_new(bare: Path, m
             """echo '["/usr/bin/python2", "2.7", []]'""",
             r"run /usr/bin/python2: it is Python 2.7, and the driver's is 3",
         ),
+        ("exit 0", r"it does not answer as Python \(\)"),
+        ("echo a wrapper says good-bye", r"it does not answer as Python \(a wrapper says good-bye\)"),
+        ("echo 7", r"it does not answer as Python \(7\)"),
+        (r"printf '\377'; printf '\377' >&2; exit 2", "it does not run \\(\ufffd\\)"),
     ],
 )
 def test_a_python_that_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str) -> None:
