@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lowmark.sources.spark.source import is_connect
+
 from .classic import ClassicSession
 from .connect import ConnectSession
 from .sessions import Session
@@ -14,13 +16,9 @@ if TYPE_CHECKING:
 
 def is_session(spark: object) -> bool:
     """Whether an object is a session of Spark."""
-    return hasattr(spark, "_jsparkSession") or _is_connect(spark)
+    return hasattr(spark, "_jsparkSession") or is_connect(spark)
 
 
 def session_of(spark: SparkSession) -> Session:
     """Return a session of Spark as the service sees it."""
-    return ConnectSession(spark) if _is_connect(spark) else ClassicSession(spark)
-
-
-def _is_connect(spark: object) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+    return ConnectSession(spark) if is_connect(spark) else ClassicSession(spark)

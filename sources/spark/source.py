@@ -152,7 +152,7 @@ def prefer_own_python(spark: SparkSession) -> None:
     Spark takes `python3` from the PATH, which is another Python if a user runs `.venv/bin/python app.py`. In Spark
     Connect, the server decides.
     """
-    if _is_connect(spark):
+    if is_connect(spark):
         return
     context = spark.sparkContext
     if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:
@@ -163,7 +163,7 @@ def prefer_own_python(spark: SparkSession) -> None:
 
 def register_class(spark: SparkSession, source: type[DataSource]) -> None:
     """Make a data source known to a session. Its Python processes start as `startup/sitecustomize.py` describes."""
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.dataSource.register(source)
         return
     environment = spark.sparkContext.environment  # Spark copies the environment at each registration
@@ -178,7 +178,8 @@ def register_class(spark: SparkSession, source: type[DataSource]) -> None:
                 environment["PYTHONPATH"] = before
 
 
-def _is_connect(spark: SparkSession) -> bool:
+def is_connect(spark: object) -> bool:
+    """Whether an object is a session of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
