@@ -80,7 +80,7 @@ def lean_home(folder: Path) -> Path:
 
 @contextmanager
 def local_session(
-    name: str, *, cores: int = 2, settings: dict[str, str] | None = None, quiet: bool = True
+    name: str, *, settings: dict[str, str] | None = None, quiet: bool = True
 ) -> Iterator[tuple[SparkSession, Path]]:
     """Start Spark in this process and stop it at the end.
 
@@ -99,7 +99,7 @@ def local_session(
     with tempfile.TemporaryDirectory(prefix="lowmark-spark-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         os.environ["SPARK_HOME"] = str(lean_home(folder))
-        own = {"spark.master": f"local[{cores}]", **session_settings(folder), **(settings or {})}
+        own = {"spark.master": "local[2]", **session_settings(folder), **(settings or {})}
         spark = _start(name, folder, own, quiet=quiet)
         try:
             yield spark, folder

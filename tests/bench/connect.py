@@ -182,7 +182,7 @@ def main(files: int) -> None:
             show("client: telling by analysis, idle server", by_analysis_ms, "ms")
             show("client: telling by a job, idle server", by_job_ms, "ms")
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-        with local_session("bench", cores=2) as (spark, _):
+        with local_session("bench") as (spark, _):
             for paced in (False, True):
                 batches, spent_ms = measure(spark, folder / f"classic-{paced}", files, paced=paced)
                 how = "paced" if paced else "busy"
