@@ -383,9 +383,9 @@ class _Checkpoint:
     def _begin(
         self, number: int, change: Change, why_not_yet: str | None = None, warning: str | None = None
     ) -> Adoption:
-        if not self._dry_run:
-            self._apply(number, change)
         done = not self._dry_run
+        if done:
+            self._apply(number, change)
         return Adoption(self._store.root, change, number, done, why_not_yet=why_not_yet, warning=warning)
 
     def _apply(self, number: int, change: Change) -> None:

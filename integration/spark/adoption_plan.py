@@ -170,7 +170,7 @@ class AdoptionPlan:
     def _check_readers(self, newest: OffsetEntry) -> None:
         streams = {heartbeat.stream for heartbeat in newest.heartbeats.values()}
         for _, offset in newest.sources:
-            found = BatchOffset.find(json.loads(offset)) if offset is not None else None
+            found = BatchOffset.find(offset)
             if found is not None and found.source in streams:
                 raise self._refused(
                     f'stream "{found.source}" is read by service.read, and no source of Spark\'s knows its offsets',
