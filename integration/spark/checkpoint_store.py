@@ -295,10 +295,11 @@ class HadoopStore:
             check_size(self._files.getFileStatus(file).getLen())
             stream = self._files.open(file)
             try:
-                text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+                # As bytes, because Java would put a character of its own in place of what is no UTF-8.
+                text: bytes = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
             finally:
                 stream.close()
-            return text
+            return text.decode()
 
     def write(self, path: str, text: str) -> None:
         file = self._path(path)

@@ -19,7 +19,7 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
 from lowmark.integration.spark.adoption import adopt, leave
-from lowmark.integration.spark.checkpoint_store import LocalStore, open_store
+from lowmark.integration.spark.checkpoint_store import HadoopStore, LocalStore, open_store
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.sources.spark.versions import major_minor
 from lowmark.watermark import WatermarkStrategy
@@ -205,6 +205,17 @@ def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, s
     pairs = [(a, b) for a in [*COUNTED, *END] for b in [*COUNTED, *END] if a[0] == b[0] and 0 <= b[2] - a[2] <= 5]
     assert sorted(rows) == sorted((a[1], b[1]) for a, b in pairs)
     assert read == 2 * (len(COUNTED) + len(END))
+
+
+def test_a_file_that_is_no_text_is_none_for_hadoop_either(spark: SparkSession, tmp_path: Path) -> None:
+    store = HadoopStore(spark, str(tmp_path))
+    text = 'v1\n{"gr\u00fc\u00df \u20ac \U0001f600":{"0":1}}'
+    (tmp_path / "whole").write_text(text, encoding="utf-8")
+    (tmp_path / "damaged").write_bytes(b'v1\n{"gr\xff":{"0":1}}')
+
+    assert store.read("whole") == text
+    with pytest.raises(UnicodeDecodeError):
+        store.read("damaged")
 
 
 @pytest.mark.parametrize("then", ["adopted", "left"])
