@@ -36,7 +36,7 @@ from .adoption_plan import AdoptionPlan
 from .changes import Action, Change, Changes, Entry
 from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore, LocalStore, batches, is_elsewhere, local_path, open_store
-from .offset_log import OffsetEntry, ahead_of_clock, next_watermark_ms
+from .offset_log import COPY, OffsetEntry, ahead_of_clock, next_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -283,22 +283,27 @@ class _Checkpoint:
             )
         for name in names:
             try:
-                text = self._store.read(f"offsets/{name}")
-                entry = OffsetEntry.parse("" if text is None else text)
+                entry = OffsetEntry.parse(self._read(f"offsets/{name}"))
                 entry.check()
-            except (UnknownFormat, UnicodeDecodeError) as unknown:
-                why = unknown if isinstance(unknown, UnknownFormat) else "is not UTF-8"
+            except UnknownFormat as unknown:
                 hint = "use the lowmark that knows this Spark, or a copy of the checkpoint from before."
-                raise self._refused(f"offsets/{name} {why}", hint) from unknown
+                raise self._refused(f"offsets/{name} {unknown}", hint) from unknown
             entries[name] = entry
         return entries
+
+    def _read(self, path: str) -> str:
+        """Return the text of one of Spark's files; empty if it does not exist."""
+        try:
+            return self._store.read(path) or ""
+        except UnicodeDecodeError as damaged:
+            raise self._refused(f"{path} is not UTF-8", COPY) from damaged
 
     def _stands(self, number: int, last: Change) -> bool:
         """Whether the entries are those of the last change, finished or not; otherwise a query went on from it.
 
         Raises `AdoptionRefused` if a query went on in the middle of the change.
         """
-        now = {entry.name: self._store.read(f"offsets/{entry.name}") or "" for entry in last.entries}
+        now = {entry.name: self._read(f"offsets/{entry.name}") for entry in last.entries}
         newest, changed = batches(self._store, "offsets")[:2], [int(entry.name) for entry in last.entries]
         if newest[:1] == changed[:1]:
             if newest != changed:
@@ -342,7 +347,7 @@ class _Checkpoint:
     def _look_ahead(self, entries: Mapping[str, OffsetEntry]) -> str | None:
         """Warn of a watermark that a future timestamp has moved ahead of the clock, because it never goes back."""
         name, newest = next(iter(entries.items()))
-        reached_ms = (newest.watermark_ms, next_watermark_ms(self._store.read(f"commits/{name}") or ""))
+        reached_ms = (newest.watermark_ms, next_watermark_ms(self._read(f"commits/{name}")))
         at_us = max((ms * 1_000 for ms in reached_ms if ms is not None), default=0)
         where = ahead_of_clock(at_us, now_us=time.time_ns() // 1_000)
         return where and (

@@ -468,6 +468,23 @@ def test_what_cannot_be_read_is_named(native: Path, name: str, text: str) -> Non
         leave(native)
 
 
+@pytest.mark.parametrize("name", ["offsets/4", "offsets/3", "commits/4"])
+def test_a_file_of_sparks_that_is_no_text_is_named(native: Path, name: str) -> None:
+    whole = (native / name).read_bytes()
+    (native / name).write_bytes(whole + b"\xff")
+    with pytest.raises(AdoptionRefused, match=f"{name} is not UTF-8. Hint: use a copy of the checkpoint from before"):
+        adopt(native, "orders", stopped=True)
+
+    (native / name).write_bytes(whole)
+    adopt(native, "orders", stopped=True)
+    damaged = (native / name).read_bytes() + b"\xff"
+    (native / name).write_bytes(damaged)
+    if name.startswith("offsets"):
+        with pytest.raises(AdoptionRefused, match=f"{name} is not UTF-8"):
+            adopt(native, undo=True, stopped=True)
+    assert (native / name).read_bytes() == damaged
+
+
 @pytest.mark.parametrize("name", ["lowmark/changes/.1.json.lowmark", "offsets/.4.lowmark"])
 def test_what_cannot_be_written_is_named_and_gone_on_with(native: Path, name: str) -> None:
     """A folder stands in the way of a file; this stops even root, whose permissions have no limits."""
