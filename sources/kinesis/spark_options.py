@@ -90,7 +90,10 @@ def _numbers(options: SparkOptions) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option, argument in COUNTS.items():
         if (text := options.text(option)) is not None:
-            found[argument] = int(_number(option, text))
+            number = _number(option, text)
+            if not number.is_integer():
+                raise InvalidKinesisOption(option, shown(text), "a whole number", "or leave it out.")
+            found[argument] = int(number)
     for option, argument in RATES.items():
         if (text := options.text(option)) is not None:
             found[argument] = None if text.lower() == "none" else _number(option, text)

@@ -107,6 +107,7 @@ def test_names_of_databricks_options() -> None:
         ({"streamNam": "orders"}, "did you mean 'streamName'"),
         ({"streamName": "o", "initialPosition": '{"at_timestamp": 7}'}, "TRIM_HORIZON, LATEST or"),
         ({"streamName": "o", "fetchers": "many"}, "expected a number"),
+        ({"streamName": "o", "maxRecordsPerFetch": "2.9"}, "expected a whole number"),
         ({"streamName": "o", "threads": "8"}, "did you mean 'fetchers'?"),
         ({"streamName": "o", "fetchers": "NaN"}, "expected a number"),
         ({"streamName": "o", "bytesPerSecond": "Infinity"}, "expected a number"),
