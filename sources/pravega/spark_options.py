@@ -62,5 +62,6 @@ def arguments(given: Mapping[str, str]) -> dict[str, Any]:
     if (jvm_options := options.text("jvmOptions")) is not None:
         made["jvm_options"] = jvm_options.split()
     if (fetchers := options.text("fetchers")) is not None:
-        made["fetchers"] = int(fetchers) if fetchers.isdecimal() else fetchers  # the source refuses a text
+        # The source refuses a text. Python makes no number of thousands of digits.
+        made["fetchers"] = int(fetchers) if fetchers.isdecimal() and len(fetchers) < 10 else fetchers
     return made

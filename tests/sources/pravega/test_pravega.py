@@ -242,6 +242,7 @@ def test_the_format_takes_the_same_options() -> None:
     for wrong, said in [
         ({"strams": "x"}, "strams"),
         ({"fetchers": "many"}, "fetchers"),
+        ({"fetchers": "9" * 5_000}, "fetchers: expected a whole number, 1 or more"),
         ({"validateHostName": "1"}, "true"),
     ]:
         with pytest.raises(InvalidPravegaOption, match=said):
