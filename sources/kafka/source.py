@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
-from lowmark.sources.kit.options import check_just_one, checked_pattern, one_of, seconds_of
+from lowmark.sources.kit.options import check_just_one, checked_pattern, goes_on, one_of, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
 
 from .columns import DEFAULT_COLUMNS, KafkaColumns
@@ -148,7 +148,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             )
         if "earliest" in _kinds(self._stop, fallbacks=False):
             raise InvalidKafkaOption("stop", "earliest", "latest, a timestamp or offsets", "nothing would be read.")
-        self._go_on = one_of(on_data_loss, "on_data_loss", ("error", "go_on"), InvalidKafkaOption) == "go_on"
+        self._go_on = goes_on(on_data_loss, InvalidKafkaOption)
         isolations = ("read_committed", "read_uncommitted")
         committed = one_of(isolation, "isolation", isolations, InvalidKafkaOption) == "read_committed"
         if transactional is not None and not isinstance(transactional, bool):

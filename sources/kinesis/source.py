@@ -28,7 +28,7 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
-from lowmark.sources.kit.options import one_of, seconds_of
+from lowmark.sources.kit.options import goes_on, seconds_of
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.serializer import DataclassSerializer
 
@@ -133,7 +133,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._stop = None if stop is None else KinesisPosition.of(stop, option="stop")
         if self._stop is not None and self._stop.kind not in {"LATEST", "AT_TIMESTAMP"}:
             raise InvalidKinesisOption("stop", self._stop.kind, '"LATEST" or a datetime', "None: it never ends.")
-        self._go_on = one_of(on_data_loss, "on_data_loss", ("error", "go_on"), InvalidKinesisOption) == "go_on"
+        self._go_on = goes_on(on_data_loss, InvalidKinesisOption)
         self._period_seconds = None if discover_every is None else _seconds(discover_every, "discover_every")
         self._poll_seconds = _seconds(poll_every, "poll_every")
         self._disorder_us = int(_seconds(disorder, "disorder", zero=True) * 1_000_000)

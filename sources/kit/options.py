@@ -40,6 +40,11 @@ def one_of(given: str, option: str, values: Sequence[str], refusal: Refusal) -> 
     return given
 
 
+def goes_on(on_data_loss: str, refusal: Refusal) -> bool:
+    """Return whether reading goes on without rows that were deleted before they were read."""
+    return one_of(on_data_loss, "on_data_loss", ("error", "go_on"), refusal) == "go_on"
+
+
 def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
     """Return a valid regular expression."""
     try:

@@ -30,7 +30,7 @@ from lowmark.sources.api import (
     SplitsAddition,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import one_of, seconds_of
+from lowmark.sources.kit.options import goes_on, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
@@ -204,7 +204,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         noted_unit_us = unit_us(event_time_unit)  # refuses an unknown unit, even if it is not needed
         self._noted_unit_us = noted_unit_us if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
-        self._go_on = one_of(on_data_loss, "on_data_loss", ("error", "go_on"), InvalidPravegaOption) == "go_on"
+        self._go_on = goes_on(on_data_loss, InvalidPravegaOption)
         self.fetching = Fetching(splits_at_once=OPENED_TOGETHER) if fetchers == 1 else Fetching.side_by_side(fetchers)
         self.settings = PravegaSettings(
             controller,
