@@ -92,9 +92,11 @@ class Scene:
         self.coordinator.tick()
 
     async def written(self) -> None:
-        """Wait until the journal has every change."""
+        """Wait until the journal has every change and the watchers are told of it."""
         while self.coordinator._durable < self.coordinator._coordinator.epoch:
             await asyncio.wait([self.coordinator._writing or asyncio.ensure_future(a_turn())])
+        while self.coordinator._untold:  # some at once
+            await a_turn()
 
     async def close(self) -> None:
         await self.coordinator.close()
