@@ -106,6 +106,10 @@ class SourceCoordinatorContext(Generic[SplitT]):
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
         self._check("send_event_to_source_reader", f"the event {event!r}", subtask)
+        if self._closed:
+            dropped: Future[None] = Future()
+            dropped.cancel()
+            return dropped
         return self._gateway.source_event(subtask, event)
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:

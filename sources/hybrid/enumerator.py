@@ -169,6 +169,10 @@ class ChildContext:
         return self._context.registered_readers
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
+        if self._closed:
+            dropped: Future[None] = Future()
+            dropped.cancel()
+            return dropped
         return self._context.send_event_to_source_reader(subtask, event)
 
     def assign_splits(self, assignment: SplitsAssignment[Any]) -> None:

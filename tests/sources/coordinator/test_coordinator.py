@@ -327,6 +327,19 @@ def test_an_assignment_an_end_and_an_event_arrive() -> None:
         assert gateway.sent == [("event", 1, Ping(0)), ("splits", 1, "1", "4"), ("splits", 0), ("no more", 0)]
 
 
+def test_an_event_of_an_enumerator_that_was_replaced_reaches_no_reader() -> None:
+    source, gateway = ListSource(0, fault=fail_on("handle_source_event")), Gateway()
+    with running(source, gateway, readers=2) as coordinator:
+        old = source.newest.context
+        coordinator.handle_source_event(0, Ping(0))
+        settle(coordinator)
+        assert source.newest.context is not old
+        sent = coordinator.run("send", lambda: old.send_event_to_source_reader(1, Ping(1)))
+
+    assert sent.cancelled()
+    assert [each for each in gateway.sent if each[0] == "event"] == []
+
+
 # -- checkpoints
 
 

@@ -12,6 +12,7 @@ import pytest
 from lowmark.sources import (
     Boundedness,
     Source,
+    SourceEvent,
     SourceSplit,
     SplitEnd,
     SplitPlanner,
@@ -177,10 +178,13 @@ def test_what_the_source_before_still_has_under_way_reaches_nobody() -> None:
     before = driver.ids()
     old.assign_splits(SplitsAssignment({0: [SourceSplit(split_id="a8")]}))
     old.signal_no_more_splits(0)
+    sent = old.send_event_to_source_reader(0, SourceEvent())
     old.set_is_processing_backlog(is_processing_backlog=True)
     driver.run()
 
     assert late == []
+    assert sent.cancelled()
+    assert driver.context.events == []
     assert sorted(driver.ids()) == sorted({*before, "1:b0", "1:b4"})
     assert driver.context.no_more_splits == set()
     assert driver.context.is_processing_backlog is False
