@@ -109,12 +109,18 @@ class CheckedReader(Generic[SplitT]):
         reader, self._reader = self._reader, None
         if reader is None:
             return
-        if error is None:
-            self._count(self._attempt("count", reader.metric_values))
-            self._attempt("close", reader.close)
-            return
-        with suppress(Exception):  # the first error says more
-            reader.close()
+        try:
+            if error is None:
+                self._count(self._attempt("count", reader.metric_values))
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            if error is None:
+                self._attempt("close", reader.close)
+            else:
+                with suppress(Exception):  # the first error says more
+                    reader.close()
 
     def _checked(self, fetched: Fetched) -> Iterator[SplitRows]:
         """Check and yield fetched rows; move the splits' positions on, and forget finished splits."""

@@ -360,6 +360,23 @@ def test_a_split_reader_that_cannot_be_closed_is_an_error() -> None:
             values(Source({"a": [1]}, fetching), "a")
 
 
+def test_a_split_reader_whose_counts_fail_is_closed_all_the_same() -> None:
+    class Uncounted(SteppingReader):
+        def metric_values(self) -> Mapping[str, float]:
+            raise OSError("no counts")
+
+    class Source(Stepping):
+        def create_split_reader(self) -> SplitReader[SourceSplit]:
+            self.readers.append(Uncounted(self.rows_of))
+            return self.readers[-1]
+
+    for fetching in (Fetching.multiplexed(), Fetching.side_by_side(2)):
+        source = Source({"a": [1]}, fetching)
+        with pytest.raises(SplitReadFailed, match="cannot count: OSError: no counts"):
+            values(source, "a")
+        assert [reader.closed.is_set() for reader in source.readers] == [True]
+
+
 def test_positions_are_held_to_the_splits_range_in_threads_too() -> None:
     stepping = Stepping({"a": [1, 2, 3]}, Fetching.side_by_side(2))
     with pytest.raises(BrokenSplitReader, match="was read to position 2; expected at most its stop, 1"):
