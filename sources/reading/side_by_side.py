@@ -48,17 +48,18 @@ def read_ahead(
         return
     ahead = _Ahead(groups, fetching.ahead_bytes)
     readers = [make() for _ in range(min(fetching.threads, len(groups)))]
-    threads = [
-        threading.Thread(target=_fetch, args=(ahead, reader), name=f"lowmark-fetcher-{name}-{n}", daemon=True)
-        for n, reader in enumerate(readers)
-    ]
-    for thread in threads:
-        thread.start()
+    started: list[tuple[threading.Thread, CheckedReader[SplitT]]] = []
     try:
+        for n, reader in enumerate(readers):
+            thread = threading.Thread(
+                target=_fetch, args=(ahead, reader), name=f"lowmark-fetcher-{name}-{n}", daemon=True
+            )
+            thread.start()  # raises if the system has no thread left, and the started ones have to end
+            started.append((thread, reader))
         yield from ahead.rows()
     finally:
         ahead.close()
-        _end(name, threads, readers, close_seconds)
+        _end(name, started, close_seconds)
     ahead.check()  # raises if a reader could not be closed
 
 
@@ -155,12 +156,10 @@ def _fetch(ahead: _Ahead[SplitT], reader: CheckedReader[SplitT]) -> None:
         ahead.fail(failure)
 
 
-def _end(
-    name: str, threads: Sequence[threading.Thread], readers: Sequence[CheckedReader[SplitT]], seconds: float
-) -> None:
+def _end(name: str, started: Sequence[tuple[threading.Thread, CheckedReader[SplitT]]], seconds: float) -> None:
     """Wake threads until they end. Wake-ups are repeated, because a wake-up may come just before its fetch."""
     deadline = time.monotonic() + seconds
-    left = list(zip(threads, readers, strict=True))
+    left = list(started)
     while left and (left_seconds := deadline - time.monotonic()) > 0:
         for _, reader in left:
             with suppress(Exception):  # wait for the thread all the same

@@ -336,6 +336,25 @@ def test_an_error_is_raised_at_once_and_ends_all_threads() -> None:
     assert all(reader.closed.is_set() for reader in stepping.readers)
 
 
+def test_threads_that_were_started_end_when_the_system_has_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepping = Stepping({"a": [1, 2], "b": [1]}, Fetching(threads=2, splits_at_once=1, ahead_bytes=1))
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def only_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        values(stepping, "a", "b")
+
+    assert not started[0].is_alive()
+    assert all(reader.closed.is_set() for reader in stepping.readers)
+
+
 def test_a_split_reader_that_cannot_be_made_is_an_error() -> None:
     class Refuses(Stepping):
         def create_split_reader(self) -> SplitReader[SourceSplit]:
