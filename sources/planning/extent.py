@@ -7,6 +7,7 @@ The system of the source decides where a batch ends, or else the limits of a use
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic
 
@@ -39,7 +40,12 @@ class Extent(Generic[SplitT]):
         self._unaimed: set[str] = set()  # the splits of the run that have not answered where they end
         self._previous_time_us = time_us
         self._previous_span_us: int | None = None
-        self._induced = InducedBatches(source, name, live, self.planner) if source.externally_induced else None
+        try:
+            self._induced = InducedBatches(source, name, live, self.planner) if source.externally_induced else None
+        except BaseException:
+            with suppress(Exception):  # the first error says more
+                self.planner.close()
+            raise
 
     def plan(
         self,
@@ -109,9 +115,11 @@ class Extent(Generic[SplitT]):
         return self.planner.trouble() or (None if self._induced is None else self._induced.trouble())
 
     def close(self) -> None:
-        if self._induced is not None:
-            self._induced.close()
-        self.planner.close()
+        try:
+            if self._induced is not None:
+                self._induced.close()
+        finally:
+            self.planner.close()
 
     def _aim(self, splits: Sequence[SplitT]) -> None:
         """End the run at the present ends of the splits. A split that does not answer yet gets its end later."""

@@ -6,6 +6,7 @@ The reader runs on the driver and reads nothing: it says when a checkpoint is du
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
@@ -28,10 +29,15 @@ class InducedBatches(Generic[SplitT]):
                 f"has to make an ExternallyInducedSourceReader, got {type(reader).__name__}."
             )
         self._reader: ExternallyInducedSourceReader[SplitT] = reader
-        reader.use_planner(planner)
-        reader.add_splits(live)
         self._given = {split.split_id for split in live}  # given to the reader, and not finished
-        reader.start()
+        try:
+            reader.use_planner(planner)
+            reader.add_splits(live)
+            reader.start()
+        except BaseException:
+            with suppress(Exception):  # the first error says more
+                reader.close()
+            raise
 
     def plan(self, splits: Sequence[SplitT], checkpoint: int, *, targets: Mapping[str, int] | None) -> SlicePlan:
         """Return a batch that ends at the reader's snapshot; an empty batch until the reader says that one is due.

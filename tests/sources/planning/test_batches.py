@@ -915,6 +915,37 @@ def test_a_reader_that_decides_when_a_checkpoint_is_cuts_the_batches(make: Any) 
     ]
 
 
+@pytest.mark.parametrize("failing", ["start", "close"])
+def test_a_reader_that_decides_and_fails_leaves_no_connection_open(make: Any, failing: str) -> None:
+    closed = list[str]()
+
+    class FailingReader(InducedReader):
+        def start(self) -> None:
+            if failing == "start":
+                raise OSError("no start")
+
+        def close(self) -> None:
+            closed.append("reader")
+            if failing == "close":
+                raise OSError("no close")
+
+    class Failing(Induced):
+        def create_reader(self, context: SourceReaderContext) -> InducedReader:
+            return FailingReader({"a": 10})
+
+        def create_planner(self) -> SplitPlanner[SourceSplit]:
+            planner = super().create_planner()
+            planner.close = lambda: closed.append("planner")  # type: ignore[method-assign]
+            return planner
+
+    planner = make(Failing(a=range(10)))
+    with pytest.raises(OSError, match=f"no {failing}"):
+        planner.plan(planner.initial(), None)
+        planner.close()
+
+    assert closed == ["reader", "planner"]
+
+
 class EndingReader(InducedReader):
     """A reader whose system seals a split after its discovery, at its last row."""
 
