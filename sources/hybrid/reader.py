@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +72,13 @@ def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]
     return counts
 
 
+def _close_all(opened: Iterable[AnyPlanner | AnyReader]) -> None:
+    """Close all, also those after one that raises."""
+    with ExitStack() as closing:
+        for each in opened:
+            closing.callback(each.close)
+
+
 class HybridPlanner(SplitPlanner[HybridSplit]):
     """Asks each source's own planner, which `create` makes on first use."""
 
@@ -125,8 +133,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
         return next((told for planner in self._planners.values() if (told := planner.trouble()) is not None), None)
 
     def close(self) -> None:
-        for planner in self._planners.values():
-            planner.close()
+        _close_all(self._planners.values())
 
     def _asked(
         self, splits: Sequence[HybridSplit], ask: Callable[[AnyPlanner, list[Any]], Mapping[str, ResultT]]
@@ -187,8 +194,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         return _added_up(self._readers.values())
 
     def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
+        _close_all(self._readers.values())
 
     def _next_index(self) -> int | None:
         return min((index for index, ids in self._open.items() if ids), default=None)

@@ -449,6 +449,34 @@ def test_what_the_planners_of_all_sources_count_is_seen() -> None:
     assert planner.metric_values() == {"lost_offsets": 6, "of_a": 1, "of_c": 1}
 
 
+def test_one_that_cannot_be_closed_leaves_no_other_open() -> None:
+    class Closing(Numbers):
+        def create_planner(self) -> SplitPlanner[SourceSplit]:
+            planner = super().create_planner()
+            planner.close = self.close  # type: ignore[method-assign]
+            return planner
+
+        def create_split_reader(self) -> SplitReader[SourceSplit]:
+            reader = super().create_split_reader()
+            reader.close = self.close  # type: ignore[method-assign]
+            return reader
+
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.name == "b":
+                raise OSError("stuck")
+
+    source = HybridSource(Closing("a"), Closing("b"), Closing("c"))
+    planner, reader, splits = source.create_planner(), source.create_split_reader(), tagged("0:a0", "1:b0", "2:c0")
+    planner.latest(splits)
+    reader.handle_splits_changes(SplitsAddition(tuple(splits)))
+    for opened in (planner, reader):
+        closed: list[str] = []
+        with pytest.raises(OSError, match="stuck"):
+            opened.close()
+        assert sorted(closed) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(("role", "hybrid"), [(SplitPlanner, HybridPlanner), (SplitReader, HybridSplitReader)])
 def test_nothing_that_a_source_may_answer_itself_is_left_to_the_default(role: type, hybrid: type) -> None:
     assert {name for name in vars(role) if not name.startswith("_")} <= vars(hybrid).keys()
