@@ -140,6 +140,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         source = self._sources.switch_to(following, previous)
         if previous_context is not None:
             previous_context.close()
+        self._child = None  # closed once, also if the next enumerator cannot be made
         previous.close()
         self._index = following
         self._complete.clear()

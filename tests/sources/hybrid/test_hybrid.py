@@ -158,6 +158,22 @@ def test_a_finished_split_is_heard_twice_without_harm_and_of_another_source_neve
     assert driver.index == 1
 
 
+def test_an_enumerator_is_closed_once_though_the_next_one_cannot_be_made() -> None:
+    class Fails(Numbers):
+        def create_enumerator(self, context: Any) -> Any:
+            raise OSError("no connection")
+
+    driver, closed = Driver(Numbers("a"), Fails("b")), list[str]()
+    before = driver.enumerator._child
+    assert before is not None
+    before.close = lambda: closed.append("a")  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="no connection"):
+        driver.enumerator.handle_splits_finished(0, driver.ids())
+    driver.enumerator.close()
+
+    assert closed == ["a"]
+
+
 def test_the_last_source_ends_for_the_readers_too() -> None:
     driver = Driver(Numbers("a"), Numbers("b"))
     driver.finish(0)
