@@ -36,6 +36,7 @@ class Slots(Generic[SplitT]):
         self._ended: frozenset[int] = frozenset()  # the slots that were told that they get no more splits
         self._ended_in_snapshot: frozenset[int] = frozenset()
         self._events: dict[int, list[SourceEvent]] = {}
+        self._events_in_snapshot: dict[int, int] = {}  # number of each slot's events that were sent before it
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT]) -> None:
         with self._lock:
@@ -75,13 +76,14 @@ class Slots(Generic[SplitT]):
         with self._lock:
             self._snapshot = frozenset(self._arrived)
             self._ended_in_snapshot = self._ended
+            self._events_in_snapshot = {subtask: len(events) for subtask, events in self._events.items()}
 
     def restored(self, checkpoint_id: int | None) -> None:
         del checkpoint_id  # always the newest
         with self._lock:
             self._arrived = {name: placed for name, placed in self._arrived.items() if name in self._snapshot}
             self._ended = self._ended_in_snapshot
-            self._events.clear()
+            self._events = {subtask: self._events[subtask][:sent] for subtask, sent in self._events_in_snapshot.items()}
 
     def in_snapshot(self) -> dict[str, Placed[SplitT]]:
         """The splits that had arrived when the enumerator's state was taken, so that the state does not have them."""
@@ -103,4 +105,5 @@ class Slots(Generic[SplitT]):
         with self._lock:
             taken = {subtask: tuple(events) for subtask, events in self._events.items()}
             self._events.clear()
+            self._events_in_snapshot.clear()
             return taken

@@ -632,6 +632,20 @@ def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
     assert set(slots.arrived()) == set(slots.in_snapshot()) == {"before"}
 
 
+def test_slots_keep_what_was_sent_before_the_state_of_a_restored_enumerator() -> None:
+    slots: Slots[SourceSplit] = Slots(2)
+    slots.source_event(0, Told("before"))
+    slots.checkpointed(1)
+    for subtask in (0, 1):
+        slots.source_event(subtask, Told("after"))
+    slots.restored(1)
+    assert slots.take_events() == {0: (Told("before"),)}
+
+    slots.source_event(0, Told("after"))
+    slots.restored(1)
+    assert slots.take_events() == {}
+
+
 def test_only_alignment_is_told_as_holding_a_split(make: Any) -> None:
     class Resharded(Rows):
         def discover(self) -> Sequence[SourceSplit]:
