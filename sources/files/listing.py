@@ -145,7 +145,7 @@ def _translated(found: re.Match[str]) -> str:
     if token in plain:
         return plain[token]
     if len(token) > 1 and token[0] == "[":
-        return "[" + ("^" if token[1] == "!" else "") + _in_class(token[1:].lstrip("!"))
+        return "[^" + _in_class(token[2:]) if token[1] == "!" else "[" + _in_class(token[1:])
     if len(token) > 1 and token[0] == "{":
         return "(?:" + "|".join(_expression(choice) for choice in token[1:-1].split(",")) + ")"
     return re.escape(token)

@@ -321,6 +321,12 @@ def test_what_python_reads_otherwise_in_brackets_means_itself(tree: Path, patter
     assert names(FileSource(str(tree / "d3" / pattern), format="csv")) == ["f[1].csv"]
 
 
+def test_a_second_mark_in_brackets_is_a_character(tmp_path: Path) -> None:
+    for name in ("!.csv", "a.csv", "b.csv"):
+        (tmp_path / name).write_text("id\n1\n")
+    assert names(FileSource(str(tmp_path / "[!!a].csv"), format="csv")) == ["b.csv"]
+
+
 def test_a_pattern_that_is_none_is_named() -> None:
     with pytest.raises(InvalidFileOption, match=r"expected patterns as of a shell.* bad character range z-a"):
         FileSource("/x/[z-a]", format="csv").discover()
