@@ -64,9 +64,9 @@ class FileListing:
         found: dict[str, FileFacts] = {}
         for place in self.places:
             for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
-                below = _below(info.path, place.folder)
+                below = _below(_path(info), place.folder)
                 if info.type == fs.FileType.File and not _hidden(below) and place.pattern.fullmatch(below):
-                    name = _below(info.path, self.root)
+                    name = _below(_path(info), self.root)
                     found[name] = _facts(info, name)
         return sorted(found.values(), key=lambda file: (file.modified_us, file.name))
 
@@ -165,6 +165,16 @@ def _hidden(below: str) -> bool:
 
 def _below(path: str, folder: str) -> str:
     return path[len(folder.rstrip("/")) :].lstrip("/")
+
+
+def _path(info: fs.FileInfo) -> str:
+    try:
+        return info.path
+    except UnicodeDecodeError as wrong:
+        raise InvalidFileOption(
+            "paths", shown(wrong.object.rpartition(b"/")[2]), "files whose names are UTF-8",
+            "rename the file, or keep it in another folder.",
+        ) from wrong  # fmt: skip
 
 
 def _facts(info: fs.FileInfo, name: str) -> FileFacts:

@@ -327,6 +327,13 @@ def test_a_second_mark_in_brackets_is_a_character(tmp_path: Path) -> None:
     assert names(FileSource(str(tmp_path / "[!!a].csv"), format="csv")) == ["b.csv"]
 
 
+def test_a_file_whose_name_is_no_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    (tmp_path / os.fsdecode(b"b\xff.csv")).write_text("id\n1\n")
+    with pytest.raises(InvalidFileOption, match=r"files whose names are UTF-8, got b'b\\xff\.csv'\. Hint: rename the file"):
+        FileSource(str(tmp_path), format="csv").discover()
+
+
 def test_a_pattern_that_is_none_is_named() -> None:
     with pytest.raises(InvalidFileOption, match=r"expected patterns as of a shell.* bad character range z-a"):
         FileSource("/x/[z-a]", format="csv").discover()
