@@ -327,6 +327,20 @@ def test_an_assignment_an_end_and_an_event_arrive() -> None:
         assert gateway.sent == [("event", 1, Ping(0)), ("splits", 1, "1", "4"), ("splits", 0), ("no more", 0)]
 
 
+def test_metrics_are_read_while_their_owner_adds_one() -> None:
+    source = ListSource()
+    with running(source, Gateway()) as coordinator:
+        group = source.newest.context.metric_group
+
+        def read() -> float:
+            group.gauge("later", lambda: 2)
+            return 1
+
+        group.gauge("sooner", read)
+        assert coordinator.metric_values()["sooner"] == 1
+        assert coordinator.metric_values()["later"] == 2
+
+
 def test_an_event_of_an_enumerator_that_was_replaced_reaches_no_reader() -> None:
     source, gateway = ListSource(0, fault=fail_on("handle_source_event")), Gateway()
     with running(source, gateway, readers=2) as coordinator:
