@@ -458,26 +458,22 @@ class _Check(Generic[SplitT, StateT]):
             reader.handle_splits_changes(SplitsAddition(tuple(each.split for each in known)))
             reader.handle_splits_changes(SplitsRemoval((gone.split,)))
             reader.handle_splits_changes(SplitsRemoval((gone.split,)))  # already removed, so ignored
-            read = self.fetched(reader, {each.split_id for each in others}, "changes")
+            came = self.came(reader, {each.split_id for each in others})
         finally:
             reader.close()
-        if gone.split_id in read:
+        if gone.split_id in came:
             raise self.broken("changes", f"split {gone.split_id!r} was removed, and gave rows after that")
 
-    def fetched(self, reader: SplitReader[SplitT], wanted: set[str], law: str) -> dict[str, list[pa.Table]]:
-        """Fetch until these splits are finished; return their rows."""
-        came: dict[str, list[pa.Table]] = {name: [] for name in wanted}
-        finished: set[str] = set()
+    def came(self, reader: SplitReader[SplitT], wanted: set[str]) -> set[str]:
+        """Fetch until these splits are finished; return the splits that came, with rows or with their end."""
+        came, finished = set[str](), set[str]()
         for _ in range(_FETCHES):
             if wanted <= finished:
                 return came
             fetched = reader.fetch()
-            for part in fetched.batches:
-                came.setdefault(part.split_id, []).append(pa.Table.from_batches([part.rows]))
-            for name in fetched.finished_splits:
-                came.setdefault(name, [])
-                finished.add(name)
-        raise self.broken(law, f"{sorted(wanted - finished)} did not finish within {_FETCHES} fetches")
+            finished |= fetched.finished_splits
+            came |= fetched.finished_splits | {part.split_id for part in fetched.batches}
+        raise self.broken("changes", f"{sorted(wanted - finished)} did not finish within {_FETCHES} fetches")
 
 
 class _Enumeration(Generic[SplitT, StateT]):
