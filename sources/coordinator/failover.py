@@ -82,7 +82,7 @@ class Failover:
         self._longest_us = duration_us(policy.max_backoff, what="longest failover back-off")
         self._reset_us = duration_us(policy.reset_after, what="failover reset")
         self._failures_us: deque[int] = deque()
-        self._backoff_us: int | None = None
+        self._backoff_us = self._first_us
 
     @property
     def failures(self) -> int:
@@ -96,6 +96,6 @@ class Failover:
             self._failures_us.popleft()
         if len(self._failures_us) > self.policy.most:
             return None
-        doubled_us = self._first_us if calm or self._backoff_us is None else 2 * self._backoff_us
+        doubled_us = self._first_us if calm else 2 * self._backoff_us
         self._backoff_us = min(doubled_us, self._longest_us)
         return self._backoff_us
