@@ -7,10 +7,10 @@ for a deadlock over one record).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lowmark.sources.api import EARLIEST_US, SplitPlanner, SplitT
+from lowmark.sources.api import EARLIEST_US, SourceSplit, SplitPlanner, SplitT
 from lowmark.watermark.moment import MILLISECOND_US
 
 _FIRST_STEP_US = 1_000_000
@@ -53,11 +53,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     unread = [split for split in splits if split.split_id in ends and ends[split.split_id].position > split.start]
 
     def is_behind(time_us: int) -> bool:
-        """Whether an unread row is before the time."""
-        found = planner.find_time(unread, time_us)
-        assert found is not None, "asked of searchable sources only"
-        there = ((split, found[split.split_id]) for split in unread if split.split_id in found)
-        return any(at is None or at > split.start for split, at in there)
+        return _any_before(unread, planner.find_time(unread, time_us))
 
     if not unread:
         return NextRow(searchable=True)
@@ -66,7 +62,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     if not unread:
         return NextRow(searchable=False)
     step_us = _FIRST_STEP_US
-    if is_behind(near_us):
+    if _any_before(unread, answered):
         low_us, high_us = near_us - step_us, near_us
         while is_behind(low_us) and low_us > EARLIEST_US:
             step_us *= 2
@@ -93,3 +89,10 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
         sure = [split for split in unread if split.split_id in known]
         return next_row(planner, sure, near_us=low_us, until_us=until_us) if sure else NextRow(searchable=False)
     return NextRow(searchable=True, time_us=min(low_us, *known.values()), wanted_us=low_us)
+
+
+def _any_before(unread: Sequence[SourceSplit], found: Mapping[str, int | None] | None) -> bool:
+    """Whether an unread row is before the time that was looked up."""
+    assert found is not None, "asked of searchable sources only"
+    there = ((split, found[split.split_id]) for split in unread if split.split_id in found)
+    return any(at is None or at > split.start for split, at in there)
