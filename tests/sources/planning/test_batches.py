@@ -35,7 +35,6 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.rate import RateLimiterStrategy
-from lowmark.sources.planning.slots import Slots
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing import plan_slices
 
@@ -622,30 +621,6 @@ def test_the_enumerator_hears_which_splits_end_before_its_snapshot_is_taken(make
     assert heard == ["finished", "snapshot"]
 
 
-def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
-    slots: Slots[SourceSplit] = Slots(1)
-    slots.add_splits(0, [SourceSplit(split_id="before")])
-    slots.checkpointed(1)
-    slots.add_splits(0, [SourceSplit(split_id="after")])
-    slots.restored(1)
-
-    assert set(slots.arrived()) == set(slots.in_snapshot()) == {"before"}
-
-
-def test_slots_keep_what_was_sent_before_the_state_of_a_restored_enumerator() -> None:
-    slots: Slots[SourceSplit] = Slots(2)
-    slots.source_event(0, Told("before"))
-    slots.checkpointed(1)
-    for subtask in (0, 1):
-        slots.source_event(subtask, Told("after"))
-    slots.restored(1)
-    assert slots.take_events() == {0: (Told("before"),)}
-
-    slots.source_event(0, Told("after"))
-    slots.restored(1)
-    assert slots.take_events() == {}
-
-
 def test_only_alignment_is_told_as_holding_a_split(make: Any) -> None:
     class Resharded(Rows):
         def discover(self) -> Sequence[SourceSplit]:
@@ -927,41 +902,6 @@ def test_a_reader_that_decides_when_a_checkpoint_is_cuts_the_batches(make: Any) 
         {"a": 3, "b": 7},
         {"b": 6},
     ]
-
-
-@pytest.mark.parametrize("failing", ["start", "close"])
-def test_a_reader_that_decides_and_fails_leaves_no_connection_open(make: Any, failing: str) -> None:
-    closed = list[str]()
-
-    class FailingReader(InducedReader):
-        def start(self) -> None:
-            if failing == "start":
-                raise OSError("no start")
-
-        def close(self) -> None:
-            closed.append("reader")
-            if failing == "close":
-                raise OSError("no close")
-
-    class Failing(Induced):
-        def create_reader(self, context: SourceReaderContext) -> InducedReader:
-            return FailingReader({"a": 10})
-
-        def create_planner(self) -> Any:
-            planner = super().create_planner()
-            planner.close = lambda: closed.append("planner")  # type: ignore[method-assign]
-            return planner
-
-    planner = make(Failing(a=range(10)))
-
-    def plan_and_close() -> None:
-        planner.plan(planner.initial(), None)
-        planner.close()
-
-    with pytest.raises(OSError, match=f"no {failing}"):
-        plan_and_close()
-
-    assert closed == ["reader", "planner"]
 
 
 class EndingReader(InducedReader):
