@@ -253,13 +253,17 @@ class KinesisClient:
         )
         while True:
             asked_ms = self._own_ms()
+            client = _client(self.settings, self._answer_seconds)
             try:
-                answer: dict[str, Any] = getattr(_client(self.settings, self._answer_seconds), operation)(**asked)
+                answer: dict[str, Any] = getattr(client, operation)(**asked)
             except ClientError as error:
                 self._set_clock(error.response, asked_ms)
+                if _code(error) in REFUSED:
+                    _forget(client)
                 cause = self._may_pass(error, action, asked, gone=gone)
             except BotoCoreError as error:
                 if not _is_transient(error):
+                    _forget(client)
                     raise KinesisRefused(self.settings.place, action, described(error)) from None
                 cause = without_login(described(error))
             else:
@@ -270,7 +274,7 @@ class KinesisClient:
 
     def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any], *, gone: bool) -> str:
         """Return the cause if waiting may cure the error; otherwise raise."""
-        code, text = error.response.get("Error", {}).get("Code", ""), error.response.get("Error", {}).get("Message", "")
+        code, text = _code(error), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         cause = without_login(f"{code}: {text}")
         if code in THROTTLED:
@@ -317,6 +321,11 @@ def _stream(stream: str) -> dict[str, Any]:
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 
 
+def _code(error: Any) -> str:
+    """The service's name of an error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
 def _is_transient(error: Any) -> bool:
     from botocore import exceptions
 
@@ -337,6 +346,14 @@ def _client(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -
             if client is None:
                 client = _clients[key] = _make(settings, answer_seconds)
     return client
+
+
+def _forget(client: Any) -> None:
+    """Have the next question make a client anew, because a client looks for credentials only when it is made."""
+    with _making:
+        for key, held in list(_clients.items()):
+            if held is client:
+                del _clients[key]
 
 
 def _time_of(value: Any) -> datetime:

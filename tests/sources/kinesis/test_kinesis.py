@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import sys
@@ -10,6 +11,7 @@ from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,6 +22,7 @@ from lowmark.sources.formats import FormatOptions
 from lowmark.sources.kinesis import (
     InvalidKinesisOption,
     KinesisPosition,
+    KinesisRefused,
     KinesisSource,
     KinesisStreamMissing,
     KinesisUnavailable,
@@ -239,6 +242,43 @@ def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(client_module, "_client", lambda *_: SimpleNamespace(list_shards=list_shards))
     client = KinesisClient(KinesisSettings(region="eu-west-1"), pause=lambda seconds: False)
     assert [shard["ShardId"] for shard in client.shards("orders")] == ["shardId-000000000000"]
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(client_module, "_clients", {})
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_credentials_that_come_after_a_refusal_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process kept the client without credentials, so a query that was started again was refused, too."""
+    asks = KinesisClient(KinesisSettings(region="eu-west-1", endpoint_url="http://127.0.0.1:9", give_up_seconds=0))
+    with pytest.raises(KinesisRefused, match="Unable to locate credentials"):
+        asks.streams()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with pytest.raises(KinesisUnavailable, match="Could not connect"):
+        asks.streams()
+
+
+def test_a_client_whose_credentials_have_expired_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def expired() -> Any:
+        raise ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "expired"}}, "ListStreams")
+
+    clients = iter(
+        [SimpleNamespace(list_streams=expired), SimpleNamespace(list_streams=lambda: {"StreamNames": ["a"]})]
+    )
+    monkeypatch.setattr(client_module, "_clients", {})
+    monkeypatch.setattr(client_module, "_make", lambda settings, answer_seconds: next(clients))
+    asks = KinesisClient(KinesisSettings())
+    with pytest.raises(KinesisRefused, match="ExpiredTokenException"):
+        asks.streams()
+    assert asks.streams() == asks.streams() == ["a"], "the second client is kept"
 
 
 def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_over() -> None:
