@@ -370,19 +370,22 @@ def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
     import botocore.session
     from botocore.config import Config
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, NoCredentialsError
 
     try:
         session: Any = botocore.session.Session(profile=settings.profile)
         # Boto3's own parser takes longer for the time of a record than for the rest of the record.
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
         if settings.role_arn is not None:
+            own = session.get_credentials()
+            if own is None:
+                raise NoCredentialsError
             more = {"RoleSessionName": settings.role_session_name, "ExternalId": settings.role_external_id}
             fetcher: Any = AssumeRoleCredentialFetcher(
                 client_creator=lambda name, **given: session.create_client(
                     name, **{"region_name": settings.region, **given}
                 ),
-                source_credentials=session.get_credentials(),
+                source_credentials=own,
                 role_arn=settings.role_arn,
                 extra_args={name: value for name, value in more.items() if value is not None},
             )

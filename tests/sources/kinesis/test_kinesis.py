@@ -281,6 +281,13 @@ def test_a_client_whose_credentials_have_expired_is_made_anew(monkeypatch: pytes
     assert asks.streams() == asks.streams() == ["a"], "the second client is kept"
 
 
+@pytest.mark.usefixtures("no_credentials")
+def test_a_role_that_no_credentials_can_assume_is_refused() -> None:
+    role = KinesisSettings(region="eu-west-1", endpoint_url="http://127.0.0.1:9", role_arn="arn:aws:iam::1:role/x")
+    with pytest.raises(KinesisRefused, match="refused to connect: NoCredentialsError"):
+        KinesisClient(role).streams()
+
+
 def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_over() -> None:
     shard = {"ShardId": "0", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
 
