@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
 
 from lowmark.sources.api import SplitEnd
@@ -157,8 +158,8 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             self._failures.pop(split.split_id, None)
 
     def _try_look(self, split: KinesisSplit) -> None:
-        look = self._looks.get(split.split_id)
-        try:
+        with self._handling_gone(split):
+            look = self._looks.get(split.split_id)
             if look is None:
                 self._check_retention(split)
                 look = self._looks[split.split_id] = ShardLook(split.cursor, split.start)
@@ -166,16 +167,24 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             self._refresh(look, split, min(PATIENCE_SECONDS, self._settings.give_up_seconds))
             if look.closed and not self._bounded and split.split_id not in self._children:
                 self._find_children(split, look)
+            if look.ahead or look.at_tip:
+                first = look.first()
+                self._loss.check_first(split, None if first is None else first.sequence)
+
+    @contextmanager
+    def _handling_gone(self, split: KinesisSplit) -> Iterator[None]:
+        """Handle questions about a shard that is not there any more, or whose stream is another one.
+
+        If the loss is passed, the split has a new look, without records, afterwards.
+        """
+        try:
+            yield
         except PlaceRefused as refused:
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         except ShardGone as gone:
             self._pass_gone(split, gone.cause)
         except KinesisStreamMissing as missing:
             self._pass_gone(split, str(missing))
-        else:
-            if look.ahead or look.at_tip:
-                first = look.first()
-                self._loss.check_first(split, None if first is None else first.sequence)
 
     def _pass_gone(self, split: KinesisSplit, cause: str) -> None:
         """Take a missing shard as a loss, if it is one."""
@@ -285,8 +294,10 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
     def _aligned(self, split: KinesisSplit) -> ShardLook | None:
         look = None if split.split_id in self._asking else self._looks.get(split.split_id)
         if look is not None and (look.base, look.start) != (split.cursor, split.start):
-            look.align(split)
-            self._refresh(look, split, self._settings.give_up_seconds)
+            with self._handling_gone(split):
+                look.align(split)
+                self._refresh(look, split, self._settings.give_up_seconds)
+            look = self._looks[split.split_id]
         return look
 
     def _refresh(self, look: ShardLook, split: KinesisSplit, patience_seconds: float) -> None:
@@ -311,7 +322,9 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             looked_ms = max(looked_ms, look.looked_ms)
         place = None
         if look is not None and stop > split.start:
-            place = look.find_place(self._client, split, stop)
+            with self._handling_gone(split):
+                place = look.find_place(self._client, split, stop)
+            look = self._looks[split.split_id]
         if place is None or look is None:  # no record lies between
             nothing = replace(split, stop=stop, until=split.cursor, records=0)
             cursor = split.cursor if look is None else look.before_next(split.cursor)

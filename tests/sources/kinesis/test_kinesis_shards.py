@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
-from lowmark.sources.kinesis.client import KinesisSettings, Page
+from lowmark.sources.kinesis.client import KinesisSettings, Page, ShardGone
 from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
 from lowmark.sources.kinesis.look import AHEAD_RECORDS
 from lowmark.sources.kinesis.planner import KinesisPlanner
@@ -36,6 +36,7 @@ class Service:
         self.listed = [listed(name) for name in records]
         self.children: list[str] = []  # the children that the last answer of a closed shard names
         self.deleted = False
+        self.gone = set[str]()  # shards that are listed and cannot be read any more
 
     def now_ms(self) -> int:
         return NOW_MS
@@ -59,6 +60,8 @@ class Service:
         return 0.0
 
     def iterator(self, stream: str, shard: str, cursor: str, **options: Any) -> str:
+        if shard in self.gone:
+            raise ShardGone(f"ResourceNotFoundException: Shard {shard} does not exist")
         return cursor
 
     def records(self, stream: str, shard: str, iterator: str, limit: int, **options: Any) -> Page:
@@ -165,6 +168,31 @@ def test_a_stream_that_is_deleted_while_the_children_of_a_shard_are_unknown_ends
         else:
             assert planner.latest([split_of("parent")])["orders/parent"].finished
             assert planner.metric_values()["data_losses"] == 1
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_shard_that_goes_while_a_batch_is_planned_is_told_or_passed(moved: bool) -> None:
+    """The planner's own error for a missing shard ended the query, without a name of the shard, in either case."""
+    begin_ms = NOW_MS - HOUR_MS
+    service = Service(busy=[(n, begin_ms + n) for n in range(5_000)])
+
+    def cut(planner: KinesisPlanner) -> tuple[KinesisSplit, KinesisSplit]:
+        service.gone, split = set(), split_of("busy")
+        assert planner.latest([split])["orders/busy"].position == begin_ms + 5_000
+        service.gone = {"busy"}
+        if moved:  # to a place that was not looked at
+            split = split_of("busy", cursor=at(900), start=begin_ms + 900)
+            planner.rows_before(split, begin_ms + 2_000)
+        [cut] = planner.cut([(split, begin_ms + 2_000)])
+        return cut
+
+    with planner_of(service) as planner, pytest.raises(KinesisDataLost, match=r"'orders/busy'.* not there any more"):
+        cut(planner)
+    with planner_of(service, go_on=True) as planner:
+        nothing, rest = cut(planner)
+        assert (nothing.cursor, nothing.until, rest.start) == (rest.cursor, rest.cursor, begin_ms + 2_000)
+        assert planner.latest([rest])["orders/busy"].finished
+        assert planner.metric_values()["data_losses"] == 1
 
 
 @pytest.mark.parametrize("name", ["shardId-000000000000", "shardid-000000000001"])
