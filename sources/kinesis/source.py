@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import (
@@ -31,6 +32,7 @@ from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
 from lowmark.sources.kit.options import goes_on, seconds_of
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.serializer import DataclassSerializer
+from lowmark.watermark.errors import shown
 
 from .client import KinesisSettings
 from .columns import DEFAULT_COLUMNS, KinesisColumns
@@ -138,14 +140,17 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._poll_seconds = _seconds(poll_every, "poll_every")
         self._disorder_us = int(_seconds(disorder, "disorder", zero=True) * 1_000_000)
         self._columns = KinesisColumns(columns)
-        if fetchers < 1:
-            raise InvalidKinesisOption("fetchers", str(fetchers), "1 or more", "8 read eight shards side by side.")
-        if not 1 <= records_per_read <= 10_000:
-            raise InvalidKinesisOption("records_per_read", str(records_per_read), "1 to 10,000", "more is refused.")
+        if type(fetchers) is not int or fetchers < 1:
+            wanted = "a whole number, 1 or more"
+            raise InvalidKinesisOption("fetchers", shown(fetchers), wanted, "8 read eight shards side by side.")
+        if type(records_per_read) is not int or not 1 <= records_per_read <= 10_000:
+            wanted = "a whole number, 1 to 10,000"
+            raise InvalidKinesisOption("records_per_read", shown(records_per_read), wanted, "more is refused.")
         self._records_per_read = records_per_read
-        for name, rate in (("reads_per_second", reads_per_second), ("bytes_per_second", bytes_per_second)):
-            if rate is not None and not rate > 0:
-                raise InvalidKinesisOption(name, str(rate), "a number above 0", "None does not limit.")
+        rates: dict[str, Any] = {"reads_per_second": reads_per_second, "bytes_per_second": bytes_per_second}
+        for name, rate in rates.items():
+            if rate is not None and not (isinstance(rate, int | float) and rate > 0):
+                raise InvalidKinesisOption(name, shown(rate), "a number above 0", "None does not limit.")
         self._rates = reads_per_second, bytes_per_second
         self.fetching = Fetching.side_by_side(fetchers)
         self._settings = KinesisSettings(
