@@ -14,6 +14,8 @@ from .errors import InvalidKinesisOption
 
 ShardKey = tuple[str, str]
 """(name of a stream, id of a shard)."""
+MOST_DIGITS = 129
+"""The service's limit for a sequence number. Python makes no number of thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,6 @@ class KinesisPosition:
 def _is_sequence_number(pair: tuple[Any, Any]) -> bool:
     match pair:
         case ((str(), str()), str(sequence)):
-            return sequence.isascii() and sequence.isdigit()
+            return sequence.isascii() and sequence.isdigit() and len(sequence) <= MOST_DIGITS
         case _:
             return False

@@ -54,6 +54,7 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"streams": ["a b"]}, "names or ARNs"),
         ({"start": "EARLIEST"}, '"TRIM_HORIZON", "LATEST", a datetime'),
         ({"start": {("orders", "s"): BIG}}, "sequence numbers are text"),
+        ({"start": {("orders", "s"): "7" * 5_000}}, 'expected "TRIM_HORIZON", .* sequence number'),
         ({"start": {("ordres", "s"): "7"}}, "start: expected positions in streams that are read, got one in ordres"),
         ({"streams": None, "stream_pattern": "o.*", "start": {("sales", "s"): "7"}}, "got one in sales"),
         ({"stop": "TRIM_HORIZON"}, '"LATEST" or a datetime'),
