@@ -47,6 +47,14 @@ REFUSED = frozenset(
 )  # fmt: skip
 PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", "ResourceInUseException"})
 """Errors that pass. ResourceInUseException means that a stream is being made or changed."""
+ANSWERS = {
+    "list_shards": "Shards",
+    "list_streams": "StreamNames",
+    "describe_stream_summary": "StreamDescriptionSummary",
+    "get_shard_iterator": "ShardIterator",
+    "get_records": "Records",
+}
+"""What an answer to each question has; the page of a proxy or of another server has it not."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -261,14 +269,18 @@ class KinesisClient:
                 if _code(error) in REFUSED:
                     _forget(client)
                 cause = self._may_pass(error, action, asked, gone=gone)
+            except UnicodeDecodeError as error:
+                cause = f"the answer is not one of Kinesis ({described(error)})"
             except BotoCoreError as error:
                 if not _is_transient(error):
                     _forget(client)
                     raise KinesisRefused(self.settings.place, action, described(error)) from None
                 cause = without_login(described(error))
             else:
-                self._set_clock(answer, asked_ms)
-                return answer
+                if ANSWERS[operation] in answer:
+                    self._set_clock(answer, asked_ms)
+                    return answer
+                cause = f"the answer is not one of Kinesis: it has no {ANSWERS[operation]}"
             if not patience.goes_on(cause):
                 raise KinesisUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 

@@ -8,9 +8,12 @@ import random
 import sys
 import threading
 from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -293,6 +296,54 @@ def test_a_role_that_no_credentials_can_assume_is_refused() -> None:
     role = KinesisSettings(region="eu-west-1", endpoint_url="http://127.0.0.1:9", role_arn="arn:aws:iam::1:role/x")
     with pytest.raises(KinesisRefused, match="refused to connect: NoCredentialsError"):
         KinesisClient(role).streams()
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[KinesisClient]:
+    """A client whose endpoint gives the same answer to every question."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            yield KinesisClient(KinesisSettings(region="eu-west-1", endpoint_url=url, give_up_seconds=0))
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize("status", [200, 502])
+@pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"\xff\xfe", b""])
+def test_an_answer_that_is_not_of_kinesis_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
+) -> None:
+    """A proxy's page ended the query with KeyError: 'Records'."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with answering(status, body) as asks:
+        questions: list[Callable[[], object]] = [
+            asks.streams,
+            lambda: asks.shards("orders"),
+            lambda: asks.created_ms("orders"),
+            lambda: asks.iterator("orders", "1", TRIM_HORIZON),
+            lambda: asks.records("orders", "1", "there", 5),
+        ]
+        for ask in questions:
+            with pytest.raises(KinesisUnavailable, match=r"is not one of Kinesis|502"):
+                ask()
 
 
 def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_over() -> None:
