@@ -289,7 +289,7 @@ class KinesisClient:
         code, text = _code(error), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         cause = without_login(f"{code}: {text}")
-        if code in THROTTLED:
+        if code in THROTTLED or status == 429:
             self.throttled += 1
             return cause
         if code == "ExpiredIteratorException":

@@ -346,6 +346,17 @@ def test_an_answer_that_is_not_of_kinesis_is_asked_for_again(
                 ask()
 
 
+@pytest.mark.usefixtures("no_credentials")
+def test_a_gateway_that_throttles_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its refusal has a status and no code of Kinesis, and ended the query with advice about credentials."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with answering(429, b"") as asks:
+        with pytest.raises(KinesisUnavailable, match="429"):
+            asks.streams()
+        assert asks.throttled == 1
+
+
 def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_over() -> None:
     shard = {"ShardId": "0", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
 
