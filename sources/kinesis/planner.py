@@ -77,8 +77,9 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         self._retention: dict[str, tuple[float, int]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
+        # A list, because a look that is not waited for may add a shard meanwhile.
         self.metrics.gauge(
-            "millis_behind_latest", lambda: max((look.behind_ms for look in self._looks.values()), default=0)
+            "millis_behind_latest", lambda: max((look.behind_ms for look in list(self._looks.values())), default=0)
         )
 
     def latest(self, splits: Sequence[KinesisSplit]) -> Mapping[str, SplitEnd]:

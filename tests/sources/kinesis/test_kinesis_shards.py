@@ -12,7 +12,7 @@ import pytest
 from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
 from lowmark.sources.kinesis.client import KinesisSettings, Page, ShardGone
 from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
-from lowmark.sources.kinesis.look import AHEAD_RECORDS
+from lowmark.sources.kinesis.look import AHEAD_RECORDS, ShardLook
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, at, at_time
 from lowmark.sources.kit.discovery import DiscoveredSplits
@@ -168,6 +168,24 @@ def test_a_stream_that_is_deleted_while_the_children_of_a_shard_are_unknown_ends
         else:
             assert planner.latest([split_of("parent")])["orders/parent"].finished
             assert planner.metric_values()["data_losses"] == 1
+
+
+def test_metrics_are_read_while_a_look_adds_its_shard() -> None:
+    """A look that was not waited for began meanwhile: "dictionary changed size during iteration"."""
+    with planner_of(Service()) as planner:
+
+        class Look(ShardLook):
+            @property
+            def behind_ms(self) -> int:
+                planner._looks["orders/late"] = ShardLook(TRIM_HORIZON, 0)
+                return 7
+
+            @behind_ms.setter
+            def behind_ms(self, value: int) -> None:
+                pass
+
+        planner._looks["orders/busy"] = Look(TRIM_HORIZON, 0)
+        assert planner.metric_values()["millis_behind_latest"] == 7
 
 
 @pytest.mark.parametrize("moved", [True, False])
