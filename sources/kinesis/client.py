@@ -84,6 +84,13 @@ class IteratorExpired(LowmarkError):
     _hint = "a new one is asked for."
 
 
+class ListingExpired(LowmarkError):
+    """The next page of a list was not asked for in five minutes. The caller catches this error."""
+
+    _fact = "the list has expired"
+    _hint = "a new one is asked for."
+
+
 class ShardGone(LowmarkError):
     """A shard or a stream does not exist. The caller that knows the lost records catches this error."""
 
@@ -155,7 +162,11 @@ class KinesisClient:
     def shards(self, stream: str) -> list[dict[str, Any]]:
         asked, found = _stream(stream), list[dict[str, Any]]()
         while True:
-            answer = self.call("list_shards", asked, f"list the shards of {stream_name(stream)!r}")
+            try:
+                answer = self.call("list_shards", asked, f"list the shards of {stream_name(stream)!r}")
+            except ListingExpired:
+                asked, found = _stream(stream), []
+                continue
             found += answer["Shards"]
             if not answer.get("NextToken"):
                 return found
@@ -294,6 +305,8 @@ class KinesisClient:
             return cause
         if code == "ExpiredIteratorException":
             raise IteratorExpired from None
+        if code == "ExpiredNextTokenException":
+            raise ListingExpired from None
         if code == "ResourceNotFoundException" and gone:
             raise ShardGone(cause) from None
         if code == "InvalidArgumentException" and gone:

@@ -254,6 +254,24 @@ def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert [shard["ShardId"] for shard in client.shards("orders")] == ["shardId-000000000000"]
 
 
+def test_a_list_whose_next_page_has_expired_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal ended the query, with advice about credentials, when the service was away for five minutes."""
+    expired = ClientError({"Error": {"Code": "ExpiredNextTokenException", "Message": "expired"}}, "ListShards")
+    first = {"Shards": [{"ShardId": "1"}], "NextToken": "2"}
+    answers: list[Any] = [first, expired, first, {"Shards": [{"ShardId": "2"}]}]
+    asked: list[dict[str, str]] = []
+
+    def list_shards(**question: str) -> Any:
+        asked.append(question)
+        if isinstance(answer := answers.pop(0), ClientError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(client_module, "_client", lambda *_: SimpleNamespace(list_shards=list_shards))
+    assert [shard["ShardId"] for shard in KinesisClient(KinesisSettings()).shards("orders")] == ["1", "2"]
+    assert asked == 2 * [{"StreamName": "orders"}, {"NextToken": "2"}]
+
+
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
