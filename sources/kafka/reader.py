@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -277,17 +277,22 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._finish(each)
 
     def _convert(self, messages: Sequence[Message], parts: Sequence[tuple[_Range, int, int]]) -> None:
-        first, last = parts[0][1], parts[-1][2]
-        columns = self._columns.convert(messages[first:last])
+        # Records between the parts belong to no range, so a range must not fail on one that cannot be converted.
+        wanted = list(chain.from_iterable(messages[begin:end] for _, begin, end in parts))
+        columns = self._columns.convert(wanted)
         if not columns:  # with constant columns only, the number of rows is enough
-            columns = [pa.nulls(last - first)]
+            columns = [pa.nulls(len(wanted))]
         self._bytes += sum(column.nbytes for column in columns)
+        at = 0
         for each, begin, end in parts:
+            rows = end - begin
             for chunks, column in zip(each.chunks, columns, strict=True):
-                chunks.append(column.slice(begin - first, end - begin))
-            each.rows += end - begin
-            self._rows += end - begin
-        _record_bytes[parts[0][0].split.topic] = sum(map(len, messages[first : first + 8])) / min(8, last - first)
+                chunks.append(column.slice(at, rows))
+            at += rows
+            each.rows += rows
+            self._rows += rows
+        sample = wanted[:8]
+        _record_bytes[parts[0][0].split.topic] = sum(map(len, sample)) / len(sample)
 
     def _finish(self, each: _Range) -> None:
         each.position = each.stop

@@ -285,6 +285,21 @@ def test_a_string_that_is_none_is_named() -> None:
         reader.fetch()
 
 
+def test_a_record_behind_the_stop_of_its_range_need_not_be_text() -> None:
+    came = [message(0, b"a"), message(1, b"\xff"), message(0, b"b", partition=1), message(1, b"c", partition=1)]
+    reader = KafkaSplitReader(
+        SETTINGS,
+        KafkaColumns(("value",), value_type="string"),
+        go_on=False,
+        consumers=ScriptedCache(ScriptedConsumer([came])),
+    )
+    reader.handle_splits_changes(SplitsAddition((split(0, stop=1), split(1, stop=2))))
+
+    values = {part.split_id: part.rows["value"].to_pylist() for part in reader.fetch().batches}
+
+    assert values == {"orders/0": ["a"], "orders/1": ["b", "c"]}
+
+
 OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
 
 
