@@ -207,11 +207,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _assign(self, added: Sequence[_Range]) -> None:
         if not added:
             return
+        positions = [each.at_position() for each in added]
         if self._kept is None:
             self._kept = self._consumers.take(self._settings, self._properties(added))
-            self._kept.consumer.assign([each.at_position() for each in added])
+        if len(self._ranges) == len(added):
+            self._kept.consumer.assign(positions)  # replaces the last ranges, which were left in the assignment
         else:
-            self._kept.consumer.incremental_assign([each.at_position() for each in added])
+            self._kept.consumer.incremental_assign(positions)
 
     def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
         rows = [each.stop - each.position for each in added]
@@ -221,7 +223,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _drop(self, dropped: Sequence[_Range]) -> None:
         for each in dropped:
             del self._ranges[each.key]
-        if dropped and self._ranges:  # the last ranges go with the assignment
+        if dropped and self._ranges:  # the last ranges go with the next assignment
             self._used.consumer.incremental_unassign([each.at_position() for each in dropped])
 
     # -- records

@@ -248,6 +248,23 @@ def test_a_split_that_was_dropped_gives_no_rows() -> None:
     assert read(reader, 2)[0] == {"orders/1": [0]}
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_reader_without_splits_reads_a_partition_that_it_had_before(finished: bool) -> None:
+    """librdkafka refuses to add a partition to an assignment that still has it."""
+    a = split(0, stop=1)
+    consumer = ScriptedConsumer([[message(0)]] if finished else [])
+    reader = reader_of(consumer, a, columns=["offset"])
+    if finished:
+        assert read(reader, 1)[0] == {"orders/0": [0]}
+    else:
+        reader.handle_splits_changes(SplitsRemoval((a,)))
+    consumer.chunks.append([message(1)])
+    reader.handle_splits_changes(SplitsAddition((split(0, start=1, stop=2),)))
+
+    assert read(reader)[0] == {"orders/0": [1]}
+    assert consumer.calls == [("assign", [("orders", 0, 0)]), ("assign", [("orders", 0, 1)])]
+
+
 def test_an_empty_range_is_finished_and_asks_nobody() -> None:
     reader = reader_of(consumer := ScriptedConsumer([]), split(start=0, stop=0), split(1, start=5, stop=5))
 
