@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 from lowmark.watermark.errors import shown
 
@@ -14,6 +15,9 @@ from .errors import InvalidKafkaOption
 
 TopicPartitionId = tuple[str, int]
 """(topic, partition)"""
+
+_LAST = 2**63 - 1
+"""The largest number that Kafka's protocol has for an offset or a time."""
 
 EXPECTED = (
     '"earliest", "latest", "committed", a timestamp as KafkaOffsets.timestamp(us), or offsets by (topic, partition)'
@@ -51,8 +55,16 @@ class KafkaOffsets:
 
     @classmethod
     def timestamp(cls, time_us: int) -> KafkaOffsets:
-        """Return the position of the first record at that time (microseconds) or later; the end without one."""
-        return cls("timestamp", time_us=time_us, otherwise=cls.latest())
+        """Return the position of the first record at that time (microseconds) or later; the end without one.
+
+        Raises InvalidKafkaOption.
+        """
+        given: object = time_us
+        if not isinstance(given, Integral) or not -_LAST <= int(given) <= _LAST:
+            raise InvalidKafkaOption(
+                "timestamp", shown(given), "microseconds since the epoch", "write a whole number of at most 64 bits."
+            )
+        return cls("timestamp", time_us=int(given), otherwise=cls.latest())
 
     @classmethod
     def offsets(
@@ -67,7 +79,7 @@ class KafkaOffsets:
             otherwise: for other partitions; by default "earliest" for a start and "latest" for a stop.
 
         Raises:
-            InvalidKafkaOption: a key is no (topic, partition), or an offset is negative.
+            InvalidKafkaOption: a key is no (topic, partition), or an offset is negative or has more than 64 bits.
         """
         named: list[tuple[TopicPartitionId, int | KafkaOffsets]] = []
         for key, position in by_partition.items():
@@ -110,10 +122,10 @@ class KafkaOffsets:
 
 
 def _offset(given: object) -> int | KafkaOffsets:
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given < 0:
-            raise InvalidKafkaOption("offsets", shown(given), "an offset of 0 or more", 'use "earliest" or "latest".')
-        return given
     if isinstance(given, str | KafkaOffsets):
         return KafkaOffsets.of(given, option="offsets")
-    raise InvalidKafkaOption("offsets", shown(given), "an offset of 0 or more", 'use "earliest" or "latest".')
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= _LAST:
+        return given
+    raise InvalidKafkaOption(
+        "offsets", shown(given), "an offset of 0 or more", f'use "earliest" or "latest"; the largest offset is {_LAST}.'
+    )

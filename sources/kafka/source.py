@@ -249,7 +249,11 @@ def _subscriber(
     named: Any = topics
     if isinstance(named, str):
         raise InvalidKafkaOption("topics", repr(named), "a list of names", f"write [{named!r}].")
-    return TopicList(tuple(sorted(_some("topics", list(named)))))
+    names = list(named)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InvalidKafkaOption("topics", repr(names), "a list of names", f"{name!r} is no name of a topic.")
+    return TopicList(tuple(sorted(_some("topics", names))))
 
 
 def _some(option: str, given: list[Any]) -> set[Any]:

@@ -49,7 +49,7 @@ def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
     """Return a valid regular expression."""
     try:
         re.compile(text)
-    except (re.error, OverflowError, RecursionError) as wrong:
+    except (re.error, OverflowError, RecursionError, TypeError) as wrong:
         raise refusal(option, repr(text), "a regular expression", f"{wrong}; it is Python's syntax.") from None
     return text
 

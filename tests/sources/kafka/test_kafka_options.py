@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
         ({"start": 17}, "a bare number has no unit"),
         ({"start": "newest"}, 'option start: expected "earliest"'),
         ({"start": {("orders", 0): -2}}, "expected an offset of 0 or more, got -2"),
+        (
+            {"start": {("orders", 0): 2**63}},
+            "775808. Hint: .* the largest offset is 9223372036854775807",
+        ),
+        ({"topics": ["orders", 1]}, "topics: expected a list of names, got .* Hint: 1 is no name of a topic"),
+        ({"topics": [["orders"]]}, "topics: expected a list of names"),
+        ({"topics": [""]}, "topics: expected a list of names"),
+        ({"topics": None, "topic_pattern": 5}, "topic_pattern: expected a regular expression, got 5"),
         ({"start": {"orders": 3}}, r"expected \(topic, partition\) as key"),
         ({"start": "committed"}, 'give consumer_options={"group.id"'),
         ({"stop": "earliest"}, "nothing would be read"),
@@ -68,6 +77,12 @@ EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidKafkaOption, match=text):
         KafkaSource(**{**PLAIN, **options})
+
+
+@pytest.mark.parametrize("time", [2**63, "2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), 1.5])
+def test_a_time_that_is_no_number_of_microseconds_is_refused(time: Any) -> None:
+    with pytest.raises(InvalidKafkaOption, match="timestamp: expected microseconds since the epoch"):
+        KafkaOffsets.timestamp(time)
 
 
 @pytest.mark.parametrize("name", [*OWNED, "sasl.jaas.config", "ssl.truststore.location"])
