@@ -1,9 +1,4 @@
-"""Asks Kinesis through boto3. Calls are repeated with back-off and jitter for errors that waiting cures; others raise.
-
-Connections are made where they are used and kept for the life of the process: making a client takes longer than many
-a batch. Credentials are boto3's own (environment, profile, role of the machine or pod), found on the driver and on each
-executor; a given role is assumed there, and renewed. So no secret is in a source, a split or an offset.
-"""
+"""Asks Kinesis. Calls are repeated with back-off and jitter for errors that waiting cures; others raise."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from lowmark.sources.kit.patience import Patience
@@ -21,12 +16,11 @@ from lowmark.watermark.errors import without_login
 from lowmark.watermark.moment import MILLISECOND_US, datetime_of, us_of
 
 from .clock import ServiceClock
+from .connections import ANSWER_SECONDS, KinesisSettings, connected, forget
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
 from .pace import Pace, pace_of
 from .split import TRIM_HORIZON, stream_name
 
-ANSWER_SECONDS = 30.0
-CONNECT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 5.0
 SAY_AFTER_SECONDS = 10.0
 """Longer than elsewhere, because the service refuses reads now and then as a matter of course."""
@@ -55,26 +49,6 @@ ANSWERS = {
     "get_records": "Records",
 }
 """What an answer to each question has; the page of a proxy or of another server has it not."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class KinesisSettings:
-    """How to reach the service, without secrets; made of arguments of `KinesisSource`."""
-
-    region: str | None = None
-    endpoint_url: str | None = None
-    profile: str | None = None
-    role_arn: str | None = None
-    role_session_name: str | None = None
-    role_external_id: str | None = None
-    give_up_seconds: float = 60.0
-
-    @property
-    def place(self) -> str:
-        return without_login(self.endpoint_url or self.region or "its default region")
-
-    def __repr__(self) -> str:
-        return f"KinesisSettings({self.place})"
 
 
 class IteratorExpired(LowmarkError):
@@ -272,19 +246,19 @@ class KinesisClient:
         )
         while True:
             asked_ms = self._own_ms()
-            client = _client(self.settings, self._answer_seconds)
+            client = connected(self.settings, self._answer_seconds)
             try:
                 answer: dict[str, Any] = getattr(client, operation)(**asked)
             except ClientError as error:
                 self._set_clock(error.response, asked_ms)
                 if _code(error) in REFUSED:
-                    _forget(client)
+                    forget(client)
                 cause = self._may_pass(error, action, asked, gone=gone)
             except UnicodeDecodeError as error:
                 cause = f"the answer is not one of Kinesis ({described(error)})"
             except BotoCoreError as error:
                 if not _is_transient(error):
-                    _forget(client)
+                    forget(client)
                     raise KinesisRefused(self.settings.place, action, described(error)) from None
                 cause = without_login(described(error))
             else:
@@ -355,79 +329,3 @@ def _is_transient(error: Any) -> bool:
     from botocore import exceptions
 
     return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | exceptions.IncompleteReadError)
-
-
-_clients: dict[tuple[KinesisSettings, float], Any] = {}
-_making = threading.Lock()
-
-
-def _client(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -> Any:
-    """The process's client for these settings. Many threads may use a client of boto3."""
-    key = settings, answer_seconds
-    client = _clients.get(key)
-    if client is None:
-        with _making:
-            client = _clients.get(key)
-            if client is None:
-                client = _clients[key] = _make(settings, answer_seconds)
-    return client
-
-
-def _forget(client: Any) -> None:
-    """Have the next question make a client anew, because a client looks for credentials only when it is made."""
-    with _making:
-        for key, held in list(_clients.items()):
-            if held is client:
-                del _clients[key]
-
-
-def _time_of(value: Any) -> datetime:
-    """A time in an answer: a number of seconds in records, another form in other services."""
-    if isinstance(value, int | float):
-        return datetime.fromtimestamp(value, timezone.utc)
-    from botocore.utils import parse_timestamp
-
-    found: datetime = parse_timestamp(value)
-    return found
-
-
-def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
-    import botocore.session
-    from botocore.config import Config
-    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-    from botocore.exceptions import BotoCoreError, NoCredentialsError
-
-    try:
-        session: Any = botocore.session.Session(profile=settings.profile)
-        # Boto3's own parser takes longer for the time of a record than for the rest of the record.
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
-        if settings.role_arn is not None:
-            own = session.get_credentials()
-            if own is None:
-                raise NoCredentialsError
-            more = {"RoleSessionName": settings.role_session_name, "ExternalId": settings.role_external_id}
-            fetcher: Any = AssumeRoleCredentialFetcher(
-                client_creator=lambda name, **given: session.create_client(
-                    name, **{"region_name": settings.region, **given}
-                ),
-                source_credentials=own,
-                role_arn=settings.role_arn,
-                extra_args={name: value for name, value in more.items() if value is not None},
-            )
-            session._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # as other users of boto3 do
-                method="assume-role", refresh_using=fetcher.fetch_credentials
-            )
-        return session.create_client(
-            "kinesis",
-            region_name=settings.region,
-            endpoint_url=settings.endpoint_url,
-            config=Config(
-                connect_timeout=min(CONNECT_SECONDS, answer_seconds),
-                read_timeout=answer_seconds,
-                max_pool_connections=64,
-                retries={"mode": "standard", "total_max_attempts": 1},  # `call` repeats and counts
-                user_agent_extra="lowmark",
-            ),
-        )
-    except (BotoCoreError, ValueError) as error:
-        raise KinesisRefused(settings.place, "connect", described(error)) from None

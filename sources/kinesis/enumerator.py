@@ -12,7 +12,8 @@ from lowmark.sources.kit.streams import Streams
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
-from .client import KinesisClient, KinesisSettings
+from .client import KinesisClient
+from .connections import KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
 from .split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at_time, split_id

@@ -13,7 +13,8 @@ from lowmark.sources.kit.asking_planner import AskingPlanner
 from lowmark.watermark import format_time_us
 from lowmark.watermark.moment import first_ms_from
 
-from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
+from .client import KinesisClient, PlaceRefused, ShardGone
+from .connections import KinesisSettings
 from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
 from .look import ShardLook
 from .split import DataLoss, KinesisSplit, at, split_id, stream_name

@@ -18,8 +18,9 @@ from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, Sp
 from lowmark.sources.metric_group import MetricGroup
 
 from .aggregated import MalformedPacket
-from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
+from .client import KinesisClient, PlaceRefused, ShardGone
 from .columns import KinesisColumns
+from .connections import KinesisSettings
 from .errors import KinesisStreamReplaced
 from .look import IteratorsExpired, Reading, from_time
 from .split import DataLoss, KinesisSplit

@@ -34,8 +34,8 @@ from lowmark.sources.kit.streams import Streams
 from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark.errors import shown
 
-from .client import KinesisSettings
 from .columns import DEFAULT_COLUMNS, KinesisColumns
+from .connections import KinesisSettings
 from .enumerator import create_enumerator
 from .errors import InvalidKinesisOption
 from .planner import KinesisPlanner

@@ -25,8 +25,9 @@ from lowmark.sources.kinesis import (
     KinesisUnavailable,
 )
 from lowmark.sources.kinesis import pace as pace_module
-from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, _client
+from lowmark.sources.kinesis.client import KinesisClient
 from lowmark.sources.kinesis.columns import KinesisColumns
+from lowmark.sources.kinesis.connections import KinesisSettings, connected
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import KinesisSplit, at_time
@@ -452,7 +453,7 @@ def test_a_role_is_assumed(kinesis: Kinesis, monkeypatch: pytest.MonkeyPatch) ->
         role_session_name="lowmark",
     )  # fmt: skip
     assert len(KinesisClient(settings).shards(stream)) == 1
-    credentials: Any = _client(settings)._request_signer._credentials
+    credentials: Any = connected(settings)._request_signer._credentials
     assert (credentials.method, credentials.access_key[:4]) == ("assume-role", "ASIA")
 
 

@@ -14,7 +14,8 @@ from lowmark.sources.files import FileSource
 from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kinesis import KinesisSource, KinesisUnavailable
-from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings
+from lowmark.sources.kinesis.client import KinesisClient
+from lowmark.sources.kinesis.connections import KinesisSettings
 from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.kit.unanswered import Unanswered
 from lowmark.sources.pravega import PravegaSource

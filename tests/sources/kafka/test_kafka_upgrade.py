@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sources.kafka.test_kafka import ScriptedClient, enumerated, found
+from tests.sources.kafka.test_kafka import ScriptedClient
+from tests.sources.kafka.test_kafka_enumerator import enumerated, found
 
 
 def test_a_topic_that_gets_an_id_when_its_brokers_are_upgraded_is_the_same_topic() -> None:

@@ -29,11 +29,13 @@ from lowmark.sources.kinesis import (
     KinesisSource,
     KinesisStreamMissing,
     KinesisUnavailable,
+    connections,
 )
 from lowmark.sources.kinesis import client as client_module
 from lowmark.sources.kinesis import planner as planner_module
-from lowmark.sources.kinesis.client import IteratorExpired, KinesisClient, KinesisSettings, Page, _time_of, milliseconds
+from lowmark.sources.kinesis.client import IteratorExpired, KinesisClient, Page, milliseconds
 from lowmark.sources.kinesis.columns import KinesisColumns
+from lowmark.sources.kinesis.connections import KinesisSettings, _time_of
 from lowmark.sources.kinesis.enumerator import _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
@@ -249,7 +251,7 @@ def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPat
             raise answer
         return answer
 
-    monkeypatch.setattr(client_module, "_client", lambda *_: SimpleNamespace(list_shards=list_shards))
+    monkeypatch.setattr(client_module, "connected", lambda *_: SimpleNamespace(list_shards=list_shards))
     client = KinesisClient(KinesisSettings(region="eu-west-1"), pause=lambda seconds: False)
     assert [shard["ShardId"] for shard in client.shards("orders")] == ["shardId-000000000000"]
 
@@ -267,7 +269,7 @@ def test_a_list_whose_next_page_has_expired_is_asked_for_anew(monkeypatch: pytes
             raise answer
         return answer
 
-    monkeypatch.setattr(client_module, "_client", lambda *_: SimpleNamespace(list_shards=list_shards))
+    monkeypatch.setattr(client_module, "connected", lambda *_: SimpleNamespace(list_shards=list_shards))
     assert [shard["ShardId"] for shard in KinesisClient(KinesisSettings()).shards("orders")] == ["1", "2"]
     assert asked == 2 * [{"StreamName": "orders"}, {"NextToken": "2"}]
 
@@ -279,7 +281,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(client_module, "_clients", {})
+    monkeypatch.setattr(connections, "_clients", {})
 
 
 @pytest.mark.usefixtures("no_credentials")
@@ -301,8 +303,8 @@ def test_a_client_whose_credentials_have_expired_is_made_anew(monkeypatch: pytes
     clients = iter(
         [SimpleNamespace(list_streams=expired), SimpleNamespace(list_streams=lambda: {"StreamNames": ["a"]})]
     )
-    monkeypatch.setattr(client_module, "_clients", {})
-    monkeypatch.setattr(client_module, "_make", lambda settings, answer_seconds: next(clients))
+    monkeypatch.setattr(connections, "_clients", {})
+    monkeypatch.setattr(connections, "_make", lambda settings, answer_seconds: next(clients))
     asks = KinesisClient(KinesisSettings())
     with pytest.raises(KinesisRefused, match="ExpiredTokenException"):
         asks.streams()

@@ -14,8 +14,9 @@ import pytest
 from lowmark.sources import SplitsAddition
 from lowmark.sources.kinesis import reader as reader_module
 from lowmark.sources.kinesis.aggregated import MAGIC, MOST_KEY_BYTES_A_BYTE, MalformedPacket, md5, unpacked
-from lowmark.sources.kinesis.client import KinesisSettings, Page
+from lowmark.sources.kinesis.client import Page
 from lowmark.sources.kinesis.columns import COLUMNS, KinesisColumns, rows_in
+from lowmark.sources.kinesis.connections import KinesisSettings
 from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import KinesisSplit, after
 

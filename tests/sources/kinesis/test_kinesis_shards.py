@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from lowmark.sources.kinesis import KinesisDataLost, KinesisPosition, KinesisStreamMissing
-from lowmark.sources.kinesis.client import KinesisSettings, Page, ShardGone
+from lowmark.sources.kinesis.client import Page, ShardGone
+from lowmark.sources.kinesis.connections import KinesisSettings
 from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
 from lowmark.sources.kinesis.look import AHEAD_RECORDS, ShardLook
 from lowmark.sources.kinesis.planner import KinesisPlanner

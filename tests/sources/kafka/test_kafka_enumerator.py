@@ -1,0 +1,250 @@
+"""Which partitions the Kafka source finds, and what its states and consumers keep, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import KafkaError
+from lowmark.sources import DataclassSerializer, SplitEnd
+from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.sources.kafka import (
+    KafkaOffsets,
+    KafkaSplit,
+    KafkaTopicMissing,
+)
+from lowmark.sources.kafka.client import Topic
+from lowmark.sources.kafka.consumers import ConsumerCache
+from lowmark.sources.kafka.enumerator import (
+    KafkaEnumerator,
+    KafkaEnumeratorState,
+    KafkaStateSerializer,
+    PartitionSet,
+    Subscriber,
+    TopicList,
+    TopicPattern,
+)
+from lowmark.sources.kafka.planner import KafkaPlanner
+from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
+from lowmark.sources.testing import ManualEnumeratorContext
+
+from tests.sources.kafka.test_kafka import EARLIEST, LATEST, NEW, SETTINGS, ScriptedClient, split
+
+
+def enumerated(
+    client: ScriptedClient,
+    *,
+    start: KafkaOffsets = EARLIEST,
+    stop: KafkaOffsets | None = None,
+    state: KafkaEnumeratorState = NEW,
+    subscriber: Subscriber | None = None,
+) -> tuple[KafkaEnumerator, ManualEnumeratorContext[KafkaSplit]]:
+    context = ManualEnumeratorContext[KafkaSplit](num_subtasks=2)
+    enumerator = KafkaEnumerator(
+        context, SETTINGS, subscriber if subscriber is not None else TopicList(("orders",)),
+        start=start, stop=stop, period_seconds=300.0, state=state, client=client,
+    )  # fmt: skip
+    enumerator.start()
+    for subtask in (0, 1):
+        context.register(subtask)
+        enumerator.add_reader(subtask)
+    context.run_async()
+    return enumerator, context
+
+
+def found(context: ManualEnumeratorContext[KafkaSplit]) -> dict[str, tuple[int, int | None]]:
+    return {split.split_id: (split.start, split.stop) for _, split in context.assigned}
+
+
+def test_partitions_go_to_the_readers_in_turn() -> None:
+    _, context = enumerated(ScriptedClient(orders=dict.fromkeys(range(6), (0, 0))))
+
+    readers = {split.partition: subtask for subtask, split in context.assigned}
+    assert [readers[n] for n in range(6)] in ([0, 1] * 3, [1, 0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (EARLIEST, [2, 0]),
+        (LATEST, [9, 4]),
+        (KafkaOffsets.timestamp(5_000_000), [5, 4]),
+        (KafkaOffsets.offsets({("orders", 0): 0, ("orders", 1): LATEST}), [0, 4]),
+        (KafkaOffsets.offsets({("orders", 0): 7}), [7, 0]),
+        (KafkaOffsets.offsets({("orders", 0): 7}, "latest"), [7, 4]),
+        (KafkaOffsets.offsets({("orders", 0): KafkaOffsets.timestamp(10**9)}), [9, 0]),
+        (KafkaOffsets.committed(), [2, 0]),
+        (KafkaOffsets.committed("latest"), [9, 0]),
+        (KafkaOffsets.committed(KafkaOffsets.timestamp(3_000_000)), [3, 0]),
+    ],
+)
+def test_first_partitions_begin_where_they_shall(start: KafkaOffsets, expected: list[int]) -> None:
+    client = ScriptedClient(orders={0: (2, 9), 1: (0, 4)})
+    client.group[("orders", 1)] = 0
+
+    _, context = enumerated(client, start=start)
+
+    assert [found(context)[f"orders/{n}"][0] for n in (0, 1)] == expected
+
+
+def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    enumerator, context = enumerated(client, start=LATEST)
+    state = enumerator.snapshot_state(1)
+    client.there["orders"][1] = (2, 7)
+
+    context.next_period()
+    _, restarted = enumerated(client, start=LATEST, state=state)
+
+    assert found(context) == {"orders/0": (9, None), "orders/1": (2, None)}
+    assert found(restarted) == {"orders/1": (2, None)}
+
+
+def test_a_topic_that_is_subscribed_no_more_is_finished_where_it_stands_and_new_if_it_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 9)})
+    both, one = TopicList(("orders", "returns")), TopicList(("orders",))
+    enumerator, _ = enumerated(client, subscriber=both)
+    fewer, context = enumerated(client, subscriber=one, state=enumerator.snapshot_state(1))
+    _, again = enumerated(client, subscriber=both, state=fewer.snapshot_state(2))
+    planner = KafkaPlanner(SETTINGS, go_on=False, client=client, subscribes=one.wants)
+
+    for _ in range(2):
+        assert planner.latest([split(), split(start=3, topic="returns")]) == {
+            "orders/0": SplitEnd(9, rows=9),
+            "returns/0": SplitEnd(3, rows=0, finished=True),
+        }
+
+    assert caplog.text.count("returns/0 are not subscribed any more: they are read no further") == 1
+    assert found(context) == {}
+    assert found(again) == {"returns/0": (0, None)}
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "wanted"),
+    [
+        (TopicList(("orders",)), [("orders", 0), ("orders", 1)]),
+        (TopicPattern("o.*"), [("orders", 0), ("orders", 1)]),
+        (PartitionSet((("orders", 1), ("returns", 0))), [("orders", 1), ("returns", 0)]),
+    ],
+)
+def test_what_a_subscription_means(subscriber: Subscriber, wanted: list[tuple[str, int]]) -> None:
+    asked = [("orders", 0), ("orders", 1), ("returns", 0), ("__consumer_offsets", 0)]
+    assert [each for each in asked if subscriber.wants(*each)] == wanted
+
+
+def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    enumerator, context = enumerated(client, start=LATEST)
+    client.ids["orders"], client.there["orders"] = "id-2", {0: (0, 3)}
+    before = enumerator.snapshot_state(1)
+
+    context.next_period()
+    context.next_period()
+    _, restarted = enumerated(client, start=LATEST, state=before)
+    _, again = enumerated(client, start=LATEST, state=enumerator.snapshot_state(2))
+
+    assert found(context) == {"orders/0": (9, None), "orders/0@id-2": (0, None)}
+    assert found(restarted) == {"orders/0@id-2": (0, None)}
+    assert found(again) == {}
+
+
+def test_a_topic_is_missing_only_when_brokers_say_so_again_and_again() -> None:
+    """A broker that has just started does not know all topics, and no restart of the enumerator cures this error."""
+
+    class Late(ScriptedClient):
+        known_after = 2
+
+        def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
+            return super().topics(names, action) if len(self.pauses) >= self.known_after else {}
+
+    client, never = Late(orders={0: (0, 9)}), Late(orders={0: (0, 9)})
+    never.known_after = 1_000
+
+    _, context = enumerated(client)
+    with pytest.raises(DiscoveryFailed, match=r"'orders' not found.*Hint: check the spelling") as failed:
+        enumerated(never)
+
+    assert found(context) == {"orders/0": (0, None)}
+    assert SuppressRestarts.is_behind(failed.value)
+    assert sum(never.pauses) < 10
+
+
+def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
+    client = ScriptedClient(orders={0: (2, 9), 1: (4, 4)})
+
+    for stop, stops in (
+        (LATEST, [9, 4]),
+        (KafkaOffsets.timestamp(5_000_000), [5, 4]),
+        (KafkaOffsets.offsets({("orders", 0): 0}), [2, 4]),
+    ):
+        enumerator, context = enumerated(client, stop=stop)
+        assert [found(context)[f"orders/{n}"] for n in (0, 1)] == [(2, stops[0]), (4, stops[1])]
+        assert (context.periods, context.no_more_splits) == ([], {0, 1})
+        _, restarted = enumerated(client, stop=stop, state=enumerator.snapshot_state(1))
+        assert (restarted.assigned, restarted.no_more_splits) == ([], {0, 1})
+
+
+def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:
+    client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 1)})
+    both = TopicList(("orders", "returns"))
+
+    assert [topic.name for topic in both.topics(client, "b:1", ())] == ["orders", "returns"]
+    del client.there["returns"]
+    with pytest.raises(KafkaTopicMissing, match="'returns' not found"):
+        both.topics(client, "b:1", {"orders"})
+    assert [topic.name for topic in both.topics(client, "b:1", {"returns"})] == ["orders"]
+    pairs = PartitionSet((("orders", 0), ("orders", 3)))
+    with pytest.raises(KafkaTopicMissing, match="'orders/3' not found"):
+        pairs.topics(client, "b:1", ())
+    assert pairs.topics(client, "b:1", {"orders"})[0].partitions == (0,)
+
+
+def test_states_and_splits_survive_their_formats() -> None:
+    one = split(3, 0, stop=7, split_id="orders/3@q")
+    state = KafkaEnumeratorState(
+        DiscoveredSplits(discovered=True, assigned=("a/0",), pending=(one,)), {"orders": "id-1"}
+    )
+    states, splits = KafkaStateSerializer(), DataclassSerializer(KafkaSplit)
+
+    assert states.deserialize(1, states.serialize(state)) == state
+    assert splits.deserialize(1, splits.serialize(one)) == one
+    assert states.serialize(state) == states.serialize(states.deserialize(1, states.serialize(state)))
+    with pytest.raises(ValueError, match="version 2"):
+        states.deserialize(2, states.serialize(state))
+
+
+# -- pooled consumers ----------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() -> None:
+    cache, settings = ConsumerCache(), KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
+    first = cache.take(settings, {"group.id": "a"})
+    cache.give_back(first)
+    first.errors(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    assert cache.take(settings, {"group.id": "a"}) is not first
+    assert len(cache._idle) == 0
+
+
+def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "lowmark.sources.kafka.librdkafka.ClientErrors.__call__", lambda *_: None
+    )  # an address without a broker
+    cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
+    settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
+    first = cache.take(settings, {"group.id": "a"})
+    cache.give_back(first)
+
+    assert cache.take(settings, {"group.id": "b"}) is not first
+    assert cache.take(settings, {"group.id": "a"}) is first
+    assert cache.take(settings, {"group.id": "a"}) is not first
+    for group in ("a", "b", "c"):
+        cache.give_back(cache.take(settings, {"group.id": group}))
+    assert len(cache._idle) == 2
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert cache.take(settings, {"group.id": "c"}).key != first.key
+    assert len(cache._idle) == 0
+    cache.close()
