@@ -116,7 +116,7 @@ class EventTime:
         def read(event: bytes | None) -> Any:
             try:
                 value = decode(event or b"")
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return None
             for name in path:
                 if value is None:

@@ -178,17 +178,18 @@ def test_times_are_found_in_json_and_by_functions() -> None:
     events: pa.BinaryArray = pa.array(
         [b'{"a": {"at": 1.5}}', b'{"a": {"at": "1970-01-01T01:00:00+01:00"}}', b'{"a": null}', b'{"a": 3}', b"\xff",
          b"",
-         b'{"a": {"at": 1e300}}', b'{"a": {"at": "yesterday"}}', None], pa.binary()
+         b'{"a": {"at": 1e300}}', b'{"a": {"at": "yesterday"}}', None,
+         b'{"deep": ' + b"[" * 5_000 + b"]" * 5_000 + b', "a": {"at": 1}}'], pa.binary()
     )  # fmt: skip
     numbers: pa.BinaryArray = pa.array([b'{"at": "1700000000000"}', b'{"at": "1.5"}', b'{"at": "-3"}'], pa.binary())
     assert EventTime("$.at").times_us(numbers).tolist() == [1_700_000_000_000_000, 1_500, -3_000], "numbers as text"
     texts: pa.BinaryArray = pa.array([b'{"at": "1970-01-01T00:00:01.123456789Z"}', b'{"at": "19700101T000000.5Z"}'])
     assert EventTime("$.at").times_us(texts).tolist() == [1_123_456, 500_000], "also by Python 3.10"
     found = EventTime("$.a.at", "s").times_us(events).tolist()
-    assert found == [1_500_000, 0, *[NO_TIME] * 7]
+    assert found == [1_500_000, 0, *[NO_TIME] * 8]
     assert pickle.loads(pickle.dumps(EventTime("$.a.at", "s"))).times_us(events).tolist() == found  # noqa: TID251
     naive = EventTime.of(lambda given: pa.array([7] * len(given), pa.timestamp("ms")))
-    assert naive.times_us(events).tolist() == [7_000] * 9
+    assert naive.times_us(events).tolist() == [7_000] * 10
     with pytest.raises(InvalidPravegaOption, match="an array with a time for each"):
         EventTime.of(lambda given: pa.array([7])).times(events)
 
