@@ -88,10 +88,8 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         assert self._planner is not None, "it is given before the start"
         splits = list(self._splits.values())
         if self._group is None:
-            group = self._make_group()
-            self._join(group)
-            self._group = group
-        elif not self._streams() <= self._joined:
+            self._group = self._make_group()  # known before the join, so that it is closed if the join fails
+        if not self._streams() <= self._joined:
             self._join(self._group)
         ends = self._planner.latest(splits)
         if not any(_goes_on(split, ends.get(split.split_id)) for split in splits):
@@ -120,6 +118,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             self._group.close()
 
     def _join(self, group: PravegaGroup) -> None:
+        self._joined = frozenset()  # the next plan joins again if this join fails
         group.join(self._cuts({name: split.start for name, split in self._splits.items()}))
         self._joined = self._streams()
 

@@ -76,11 +76,14 @@ class FakeGroup(PravegaGroup):
     """A group with given checkpoints or errors."""
 
     def __init__(self) -> None:
+        self.refusals: list[PravegaUnavailable] = []  # of the next joins
         self.joined: list[Mapping[str, StreamCut]] = []
         self.answers: list[Mapping[tuple[str, int], int] | GroupReset | None] = []
         self.closed = False
 
     def join(self, cuts: Mapping[str, StreamCut]) -> None:
+        if self.refusals:
+            raise self.refusals.pop()
         self.joined.append(cuts)
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
@@ -167,6 +170,30 @@ def test_a_group_that_somebody_else_resets_is_set_back(caplog: pytest.LogCapture
     assert len(bench.group.joined) == 2
     assert "only one query may have the group" in caplog.text
     assert bench.reader.should_trigger_checkpoint() is not None
+
+
+GONE = PravegaUnavailable("tcp://pravega:9090", "join a group", 1.0, "gone")
+
+
+def test_a_group_whose_first_join_fails_is_closed() -> None:
+    bench = Bench()
+    bench.group.refusals = [GONE]
+    with pytest.raises(PravegaUnavailable):
+        bench.reader.should_trigger_checkpoint()
+    bench.reader.close()
+    assert bench.group.closed
+
+
+def test_a_group_that_could_not_be_set_back_is_set_back_by_the_next_plan() -> None:
+    bench = Bench()
+    bench.reader.should_trigger_checkpoint()
+    bench.tails.tail = 100
+    bench.group.answers = [GroupReset("ReinitializationRequiredException"), {("orders", 0): 100}]
+    bench.group.refusals = [GONE]
+    with pytest.raises(PravegaUnavailable):
+        bench.reader.should_trigger_checkpoint()
+    assert bench.reader.should_trigger_checkpoint() is not None
+    assert len(bench.group.joined) == 2, "at the start, and again before the checkpoint"
 
 
 def test_a_checkpoint_that_waits_for_a_reader_is_said(caplog: pytest.LogCaptureFixture) -> None:
