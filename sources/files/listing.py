@@ -64,9 +64,10 @@ class FileListing:
         found: dict[str, FileFacts] = {}
         for place in self.places:
             for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
-                below = _below(_path(info), place.folder)
+                path = _path(info)
+                below = _below(path, place.folder)
                 if info.type == fs.FileType.File and not _hidden(below) and place.pattern.fullmatch(below):
-                    name = _below(_path(info), self.root)
+                    name = _below(path, self.root)
                     found[name] = _facts(info, name)
         return sorted(found.values(), key=lambda file: (file.modified_us, file.name))
 

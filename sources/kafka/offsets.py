@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from numbers import Integral
 
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import INT64
 
 from .errors import InvalidKafkaOption
 
 TopicPartitionId = tuple[str, int]
 """(topic, partition)"""
 
-_LAST = 2**63 - 1
+_LAST = INT64[-1]
 """The largest number that Kafka's protocol has for an offset or a time."""
 
 EXPECTED = (

@@ -29,7 +29,7 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
-from lowmark.sources.kit.options import goes_on, seconds_of
+from lowmark.sources.kit.options import check_count, goes_on, seconds_of
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark.errors import shown
@@ -140,12 +140,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._poll_seconds = _seconds(poll_every, "poll_every")
         self._disorder_us = int(_seconds(disorder, "disorder", zero=True) * 1_000_000)
         self._columns = KinesisColumns(columns)
-        if type(fetchers) is not int or fetchers < 1:
-            wanted = "a whole number, 1 or more"
-            raise InvalidKinesisOption("fetchers", shown(fetchers), wanted, "8 read eight shards side by side.")
-        if type(records_per_read) is not int or not 1 <= records_per_read <= 10_000:
-            wanted = "a whole number, 1 to 10,000"
-            raise InvalidKinesisOption("records_per_read", shown(records_per_read), wanted, "more is refused.")
+        check_count(fetchers, "fetchers", InvalidKinesisOption, "8 read eight shards side by side.")
+        check_count(records_per_read, "records_per_read", InvalidKinesisOption, "more is refused.", most=10_000)
         self._records_per_read = records_per_read
         rates: dict[str, Any] = {"reads_per_second": reads_per_second, "bytes_per_second": bytes_per_second}
         for name, rate in rates.items():

@@ -40,6 +40,13 @@ def one_of(given: str, option: str, values: Sequence[str], refusal: Refusal) -> 
     return given
 
 
+def check_count(given: object, option: str, refusal: Refusal, hint: str, *, most: int | None = None) -> None:
+    """Refuse what is no whole number of 1 or more, or above the largest one."""
+    if type(given) is not int or given < 1 or (most is not None and given > most):
+        wanted = "a whole number, 1 or more" if most is None else f"a whole number, 1 to {most:,}"
+        raise refusal(option, shown(given), wanted, hint)
+
+
 def goes_on(on_data_loss: str, refusal: Refusal) -> bool:
     """Return whether reading goes on without rows that were deleted before they were read."""
     return one_of(on_data_loss, "on_data_loss", ("error", "go_on"), refusal) == "go_on"

@@ -30,7 +30,7 @@ from lowmark.sources.api import (
     SplitsAddition,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import goes_on, seconds_of
+from lowmark.sources.kit.options import check_count, goes_on, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
@@ -177,10 +177,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption("scope", "nothing", "the name of a scope", "name the scope of the streams.")
         if bool(username) != bool(password):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
-        if type(fetchers) is not int or fetchers < 1:
-            raise InvalidPravegaOption(
-                "fetchers", repr(fetchers), "a whole number, 1 or more", "each is a thread of a task."
-            )
+        check_count(fetchers, "fetchers", InvalidPravegaOption, "each is a thread of a task.")
         self._streams = Streams.of(
             streams,
             stream_pattern,
