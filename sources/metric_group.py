@@ -42,6 +42,6 @@ class MetricGroup:
         self._gauges[name] = read
 
     def values(self) -> dict[str, float]:
-        # Of copies, because the thread of the owner may add a counter or a gauge meanwhile.
+        # Reads copies, because the thread of the owner may add a counter or a gauge meanwhile.
         counted: dict[str, float] = {name: counter.count for name, counter in self._counters.copy().items()}
         return dict(sorted((counted | {name: read() for name, read in self._gauges.copy().items()}).items()))

@@ -73,7 +73,7 @@ def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]
 
 
 def _close_all(opened: Iterable[AnyPlanner | AnyReader]) -> None:
-    """Close all, also those after one that raises."""
+    """Close every planner or reader, even if an earlier one raises."""
     with ExitStack() as closing:
         for each in opened:
             closing.callback(each.close)

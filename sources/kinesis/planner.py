@@ -175,7 +175,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
 
     @contextmanager
     def _handling_gone(self, split: KinesisSplit) -> Iterator[None]:
-        """Handle questions about a shard that is not there any more, or whose stream is another one.
+        """Handle the errors of questions about a deleted shard or a stream that was made anew.
 
         If the loss is passed, the split has a new look, without records, afterwards.
         """

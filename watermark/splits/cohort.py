@@ -37,7 +37,7 @@ class Cohort:
     """Active splits that delivered rows in each batch since the cohort began.
 
     Args:
-        column: the splits, in the order in which they are reported, each once, with their present watermarks.
+        column: the splits, each once, in the order of reports, with their present watermarks.
         heard_us: for each split, in this order, when the newest batch with rows or a claim of the split was planned.
     """
 

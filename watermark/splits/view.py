@@ -182,7 +182,7 @@ def names_of(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> di
     taken: set[str] = set()
     for split in sorted(splits, key=split_order):
         name = name_of(split)
-        while name in taken:  # again where a split is named like another one with its id
+        while name in taken:  # again, because a user may name a split "a (3)"
             name = f"{name} ({split})"
         names[split] = name
         taken.add(name)

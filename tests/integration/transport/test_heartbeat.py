@@ -185,7 +185,7 @@ def test_a_server_that_is_stopped_leaves_no_thread(reader: HeartbeatReader, addr
         _, server = serve(address, at(5, 8))
         reader.read(reader.initialOffset())
         server.stop()
-    del server  # gRPC ends the threads of a server that nobody holds any more, so the test holds this one
+    del server  # held until here, because gRPC ends the threads of a server without references
 
 
 def test_a_refusal_ends_the_query(reader: HeartbeatReader, address: str, clock: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What a source opens to plan its batches, and who closes it."""
+"""Extent closes the planner and the reader of its source."""
 
 from __future__ import annotations
 
