@@ -85,12 +85,14 @@ class Journal:
             [(sound,)] = self._base.execute("PRAGMA quick_check(1)").fetchall()
             if sound != "ok":
                 raise self.damaged(sound)
-            for number, key, state, checksum in self._base.execute("SELECT * FROM part ORDER BY number"):
-                of_key = zlib.crc32(key.encode())
-                if checksum != zlib.crc32(state.encode(), of_key):
+            # As bytes, because a flipped bit may make a text no UTF-8, or no text; the checksum comes before both.
+            as_bytes = "SELECT number, CAST(key AS BLOB), CAST(state AS BLOB), checksum FROM part ORDER BY number"
+            for number, key, state, checksum in self._base.execute(as_bytes):
+                of_key = zlib.crc32(key)
+                if checksum != zlib.crc32(state, of_key):
                     raise self.damaged(f"row {number} does not have its checksum")
                 parts = tuple(json.loads(key))
-                rows[parts], self._known[parts], self._last = state, (number, of_key), number
+                rows[parts], self._known[parts], self._last = state.decode(), (number, of_key), number
         except (sqlite3.Error, ValueError) as failed:
             raise self._refused(failed) from failed
         return rows

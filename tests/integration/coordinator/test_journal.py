@@ -288,14 +288,15 @@ def test_without_a_file_a_coordinator_is_new(path: Path) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "noise", "of SQLite", "of another version"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "no UTF-8", "noise", "of SQLite", "of another version"])
 def test_a_damaged_one_is_an_error_and_never_an_empty_one(path: Path, damage: str) -> None:
     journal = Journal(path)
     journal.write(told().take_changes())
     journal.close()
     whole = path.read_bytes()
-    flipped = bytearray(whole)
+    flipped, no_text = bytearray(whole), bytearray(whole)
     flipped[whole.index(b'"low_us":42') + 10] ^= 1
+    no_text[whole.index(b'"low_us":42') + 10] ^= 0x80
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA user_version=7")
     another = path.read_bytes()
@@ -304,6 +305,7 @@ def test_a_damaged_one_is_an_error_and_never_an_empty_one(path: Path, damage: st
         "empty": b"",
         "cut": whole[:-5_000],
         "flipped": bytes(flipped),
+        "no UTF-8": bytes(no_text),
         "noise": b"\1" * 64,
         "of SQLite": empty_database,
         "of another version": another,
@@ -321,6 +323,18 @@ def test_a_damaged_one_is_an_error_and_never_an_empty_one(path: Path, damage: st
     assert str(path) in str(refused.value)
     with pytest.raises(JournalRefused):
         read()
+
+
+def test_a_text_that_a_flipped_bit_calls_binary_is_read_because_it_has_its_checksum(path: Path) -> None:
+    with closing(Journal(path)) as journal:
+        journal.write({("a", "b"): "state", ("c",): "other"})
+    with closing(sqlite3.connect(path)) as other:  # the lowest bit of the type in SQLite's record
+        other.execute("UPDATE part SET key = CAST(key AS BLOB), state = CAST(state AS BLOB) WHERE number = 1")
+        other.commit()
+    with closing(Journal(path)) as journal:
+        assert journal.read() == {("a", "b"): "state", ("c",): "other"}
+        journal.write({("a", "b"): "new"})
+        assert journal.read() == {("a", "b"): "new", ("c",): "other"}
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
