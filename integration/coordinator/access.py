@@ -287,6 +287,10 @@ def _check_host_port(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit()):
         raise AddressRefused(address, "it is neither unix:/path nor host:port", "write it as one of the two.")
+    try:
+        host.encode("idna")  # as Python does before it asks the system for the host
+    except UnicodeError:
+        raise AddressRefused(address, "its host cannot be a name", "see that no part of it is empty or long.") from None
     if len(port) > 5 or int(port) > _LAST_PORT:
         raise AddressRefused(address, f"a port is at most {_LAST_PORT}", "name one from 1, or 0 for any.")
 

@@ -69,7 +69,10 @@ class HttpServer:
     """
 
     def __init__(self, application: WSGIApplication, *, host: str, port: int, name: str) -> None:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except UnicodeError as no_name:  # of Python, before it asks the system
+            raise socket.gaierror(socket.EAI_NONAME, str(no_name)) from no_name
         family, *_, address = found[0]
         self._server = _BoundedServer(family, address, _Handler)
         if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:

@@ -686,6 +686,8 @@ async def refused(door: Door) -> None:
     [
         (Door("127.0.0.1:70000"), "a port is at most 65535"),
         (Door(f"unix:/{'x' * 107}"), "107 bytes at most, this one 108"),
+        (Door("a..b:1"), "its host cannot be a name"),
+        (Door(f"{'x' * 64}.org:1"), "its host cannot be a name"),
         (Door("127.0.0.1:²"), "it is neither unix:/path nor host:port"),
         (Door("nowhere"), "it is neither unix:/path nor host:port"),
         (Door(":1"), "it is neither unix:/path nor host:port"),

@@ -802,6 +802,12 @@ def test_an_address_of_another_host_is_a_clear_error() -> None:
         MetricsServer(FakeService(), host="192.0.2.1", port=0)
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_host_that_can_be_no_name_is_a_clear_error(host: str) -> None:
+    with pytest.raises(MetricsUnavailable, match=rf"on port 0 of {host}: the host is not known \("):
+        MetricsServer(FakeService(), host=host)
+
+
 @pytest.mark.parametrize("port", [-1, 65_536, "9464", 1.5])
 def test_a_port_that_is_none_is_a_clear_error(port: object) -> None:
     with pytest.raises(ValueError, match="expected a number from 0 to 65535"):
