@@ -185,6 +185,10 @@ class Door:
             )
         if path.parent.exists():
             sockets.check_private(path.parent)
+            if path.exists() and not path.is_socket():
+                raise AddressRefused(
+                    self.address, "a file or folder is there, which is no socket", "name another path."
+                )
             if sockets.answers(path):  # gRPC itself would take the socket from the listening process
                 raise AddressRefused(
                     self.address, "somebody listens there already", "stop that one, or serve at another --address."
@@ -204,7 +208,7 @@ class Door:
             server.add_insecure_port(sockets.target(self.address))
         except RuntimeError as failed:
             raise AddressRefused(
-                self.address, f"cannot listen there ({failed})", "name a path of at most 107 bytes."
+                self.address, f"cannot listen there ({failed})", "see that its folder is writable, or name another one."
             ) from failed
         return self.address
 

@@ -701,6 +701,16 @@ def test_an_address_that_is_not_safe_or_not_one_is_refused(door: Door, says: str
         asyncio.run(refused(door))
 
 
+def test_a_path_with_something_else_than_a_socket_is_refused_before_a_file_is_made(folder: Path) -> None:
+    (folder / "file").write_text("kept")
+    (folder / "folder").mkdir()
+    for name in ("file", "folder"):
+        with pytest.raises(AddressRefused, match=r"a file or folder is there.*Hint: name another path\."):
+            serve_once(Door(f"unix:{folder}/{name}"), folder)
+    assert (folder / "file").read_text() == "kept"
+    assert {each.name for each in folder.iterdir()} == {"file", "folder"}
+
+
 def test_a_path_with_a_percent_sign_is_the_one_that_was_named(folder: Path) -> None:
     named, decoded = folder / "50%41?x#y", folder / "50A"
     for each in (named, decoded):
