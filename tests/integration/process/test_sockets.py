@@ -96,6 +96,13 @@ def test_wide_permissions_are_refused(runtime: Path) -> None:
         )
 
 
+def test_nobody_is_told_to_close_a_folder_of_all_users(runtime: Path) -> None:
+    runtime.mkdir()
+    runtime.chmod(0o1777)
+    with pytest.raises(SocketsRefused, match=r"it is for all users, as /tmp is\. Hint: name one that only you"):
+        sockets.check_private(runtime)
+
+
 def test_somebody_elses_folder_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.mkdir(mode=0o700)
     mine = os.getuid()
