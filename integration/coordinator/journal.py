@@ -41,14 +41,18 @@ _SCHEMA = (
 
 
 def default_journal(address: str) -> Path:
-    """The default journal of the coordinator at an address.
+    """The default journal of the coordinator at an address. Raises JournalRefused: the user has no home.
 
     >>> default_journal("unix:/run/lowmark.sock").name
     'unix%3A%2Frun%2Flowmark.sock.journal'
     """
-    state = os.environ.get("XDG_STATE_HOME")
-    folder = Path(state) if state else Path.home() / ".local" / "state"
-    return folder / "lowmark" / f"{quote(address, safe='')[-_LONGEST_NAME_BYTES:]}.journal"
+    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not folder.is_absolute():  # a relative one, which the standard ignores, would depend on where the process began
+        folder = Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111  # does not raise without a home
+    journal = folder / "lowmark" / f"{quote(address, safe='')[-_LONGEST_NAME_BYTES:]}.journal"
+    if not journal.is_absolute():
+        raise JournalRefused(str(journal), "this user has no home for it", "name a file of yours with --journal.")
+    return journal
 
 
 def patience_seconds(refused: JournalRefused) -> float:

@@ -349,7 +349,16 @@ def test_the_default_one_is_named_after_the_address(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/me")
     assert default_journal("host:7") == Path("/me/.local/state/lowmark/host%3A7.journal")
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    assert default_journal("host:7") == Path("/me/.local/state/lowmark/host%3A7.journal"), "the same in every folder"
     assert len(os.fsencode(default_journal(f"unix:{'/long' * 100}").name)) < 255
+
+
+def test_a_user_without_a_home_is_asked_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(JournalRefused, match=r"no home for it\. Hint: name a file of yours with --journal"):
+        default_journal("host:7")
 
 
 def test_a_place_whose_name_has_the_word_locked_is_not_taken_for_a_lock(tmp_path: Path) -> None:
