@@ -6,7 +6,8 @@ import uuid
 
 import grpc
 from lowmark.integration.errors import CoordinatorUnreachable, RefusedByCoordinator
-from lowmark.watermark import TaskId
+from lowmark.integration.process.method import Answer, Method, Question
+from lowmark.watermark import LowmarkError, TaskId
 from lowmark.watermark.protocol import TaskForgotten
 
 from .access import Caller, cause_of
@@ -27,13 +28,7 @@ def ask_status(
         AddressRefused, TokenRefused: a file of the caller cannot be used.
         CoordinatorUnreachable: no answer came in time, or the caller has no access.
     """
-    with caller.channel() as channel:
-        ask = channel.unary_unary(STATUS.path, request_serializer=encode, response_deserializer=STATUS.decode_answer)
-        try:
-            answer: StatusAnswer = ask(StatusQuestion(limit), timeout=deadline_seconds, metadata=caller.metadata())
-        except grpc.RpcError as failed:
-            raise CoordinatorUnreachable(caller.address, "ask for the status", cause_of(failed)) from failed
-    return answer
+    return _ask(caller, STATUS, StatusQuestion(limit), "ask for the status", deadline_seconds)
 
 
 def forget_task(caller: Caller, task: TaskId) -> None:
@@ -42,12 +37,19 @@ def forget_task(caller: Caller, task: TaskId) -> None:
     Raises as `ask_status`, and:
         RefusedByCoordinator: the coordinator does not know the task, or the task lives.
     """
-    with caller.channel() as channel:
-        say = channel.unary_unary(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
-        said = Say(uuid.uuid4().hex, [TaskForgotten(task)])
-        try:
-            [answer] = say(said, timeout=_DEADLINE_SECONDS, metadata=caller.metadata()).answers
-        except grpc.RpcError as failed:
-            raise CoordinatorUnreachable(caller.address, f"forget task {task}", cause_of(failed)) from failed
+    said = Say(uuid.uuid4().hex, [TaskForgotten(task)])
+    [answer] = _ask(caller, SAY, said, f"forget task {task}", _DEADLINE_SECONDS).answers
     if isinstance(answer, Refused):
         raise RefusedByCoordinator(str(task), answer.error, answer.text)
+
+
+def _ask(
+    caller: Caller, method: Method[Question, Answer], question: Question, action: str, deadline_seconds: float
+) -> Answer:
+    metadata = caller.metadata()
+    with caller.channel() as channel:
+        ask = channel.unary_unary(method.path, request_serializer=encode, response_deserializer=bytes)
+        try:
+            return method.decode_answer(ask(question, timeout=deadline_seconds, metadata=metadata))
+        except (grpc.RpcError, LowmarkError) as failed:
+            raise CoordinatorUnreachable(caller.address, action, cause_of(failed)) from failed

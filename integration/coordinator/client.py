@@ -25,6 +25,7 @@ from typing import Any
 import grpc
 from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage
 from lowmark.integration.process.clock import SteadyClock
+from lowmark.integration.process.method import Method
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
 from lowmark.watermark import LowmarkError, TaskId, UnknownTask
@@ -376,15 +377,13 @@ class _Link:
         self._unsaid: queue.SimpleQueue[Say | None] = queue.SimpleQueue()
         metadata = caller.metadata()
         self._channel = caller.channel()
-        watch = self._channel.unary_stream(
-            WATCH.path, request_serializer=encode, response_deserializer=WATCH.decode_answer
-        )
-        say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
+        watch = self._channel.unary_stream(WATCH.path, request_serializer=encode, response_deserializer=bytes)
+        say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=bytes)
         news = watch(Watch(application), metadata=metadata)
         answers = say(iter(self._unsaid.get, None), metadata=metadata)
         try:
-            for name, call in (("watch", news), ("say", answers)):
-                Worker(f"lowmark-client-{name}", partial(self._read, call), died=self._end).start()
+            for name, method, call in (("watch", WATCH, news), ("say", SAY, answers)):
+                Worker(f"lowmark-client-{name}", partial(self._read, method, call), died=self._end).start()
         except BaseException:  # the system has no thread left; nobody else can hang up
             self.close()
             raise
@@ -399,10 +398,10 @@ class _Link:
     def _end(self, error: BaseException) -> None:
         self._post(self, f"an error has ended a thread of the connection: {described(error)}")
 
-    def _read(self, call: Any) -> None:
+    def _read(self, method: Method[Any, Any], call: Any) -> None:
         try:
-            for news in call:
-                self._post(self, news)
+            for data in call:
+                self._post(self, method.decode_answer(data))
             self._post(self, "the coordinator ended the call")
-        except (grpc.RpcError, ValueError) as failed:  # ValueError: the channel was closed before the first message
+        except (grpc.RpcError, ValueError) as failed:  # the second is of `decode_answer`, and of a closed channel
             self._post(self, cause_of(failed))

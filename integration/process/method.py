@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from .codec import Codec
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
+Message = TypeVar("Message")
 
 
 class Method(Generic[Question, Answer]):
@@ -21,12 +23,13 @@ class Method(Generic[Question, Answer]):
     ) -> None:
         codec = Codec() if codec is None else codec
         self.name, self.path = name, f"/{service}/{name}"
-        self._message = question.__name__
-        self._decode_question = codec.decoder(question)
-        self.decode_answer = codec.decoder(answer)
+        self._question, self._answer = question.__name__, answer.__name__
+        self._read_question, self._read_answer = codec.decoder(question), codec.decoder(answer)
 
     def decode_question(self, data: bytes) -> Question:
         """Read a message.
+
+        Both ends call this class instead of leaving it to gRPC, whose own error for such bytes names no field.
 
         Raises:
             MalformedMessage: the bytes are no such message; names the field.
@@ -38,7 +41,15 @@ class Method(Generic[Question, Answer]):
         Traceback (most recent call last):
         lowmark.integration.errors.MalformedMessage: Ask: Expected `int`, got `str` - at `$.limit`; nothing ...
         """
-        try:
-            return self._decode_question(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # the text may show a name of any length
+        return _decoded(self._read_question, data, self._question)
+
+    def decode_answer(self, data: bytes) -> Answer:
+        """Read an answer; raises as `decode_question`."""
+        return _decoded(self._read_answer, data, self._answer)
+
+
+def _decoded(read: Callable[[bytes], Message], data: bytes, name: str) -> Message:
+    try:
+        return read(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(name, f"{error!s:.300}") from None  # the text may show a name of any length

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import grpc
 import msgspec
-from lowmark.integration.errors import ByHandRefused, ServiceFailed, ServiceStopped, ServiceUnreachable
+from lowmark.integration.errors import (
+    ByHandRefused,
+    MalformedMessage,
+    ServiceFailed,
+    ServiceStopped,
+    ServiceUnreachable,
+)
 from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Answer, Method, Question
 from lowmark.integration.process.sockets import target
@@ -215,12 +221,12 @@ class Server:
 
 def handler(
     method: Method[Question, Answer], answer: Callable[[Question], Answer]
-) -> tuple[str, grpc.RpcMethodHandler[Question, Answer]]:
+) -> tuple[str, grpc.RpcMethodHandler[bytes, Answer]]:
     """Return what a `Server` needs to answer the questions of a method by a function."""
 
-    def respond(question: Question, context: grpc.ServicerContext) -> Answer:
+    def respond(data: bytes, context: grpc.ServicerContext) -> Answer:
         try:
-            return answer(question)
+            return answer(method.decode_question(data))
         except LookupError as unknown:
             context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
         except (TypeError, ValueError) as invalid:
@@ -231,9 +237,7 @@ def handler(
             context.abort(grpc.StatusCode.INTERNAL, str(died))
         raise AssertionError("abort raises")
 
-    return method.name, grpc.unary_unary_rpc_method_handler(
-        respond, request_deserializer=method.decode_question, response_serializer=CODEC.encode
-    )
+    return method.name, grpc.unary_unary_rpc_method_handler(respond, response_serializer=CODEC.encode)
 
 
 class Client:
@@ -276,15 +280,14 @@ class Client:
         self._channel.close()
 
     def _call(self, method: Method[Question, Answer], question: Question, action: str) -> Answer:
-        call = self._channel.unary_unary(
-            method.path, request_serializer=CODEC.encode, response_deserializer=method.decode_answer
-        )
+        call = self._channel.unary_unary(method.path, request_serializer=CODEC.encode, response_deserializer=bytes)
         try:
-            answer: Answer = call(question, timeout=self._deadline_seconds)
+            return method.decode_answer(call(question, timeout=self._deadline_seconds))
         except grpc.RpcError as failed:
             kind = ServiceUnreachable if failed.code() in _NOT_THERE else ServiceFailed
             raise kind(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
-        return answer
+        except MalformedMessage as malformed:
+            raise ServiceFailed(self.address, action, str(malformed)) from malformed
 
 
 NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")

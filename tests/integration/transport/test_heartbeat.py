@@ -23,6 +23,7 @@ from lowmark.integration.transport.driver_rpc import (
     StatusReply,
     StatusRequest,
     handler,
+    why_silent,
 )
 from lowmark.integration.transport.heartbeat import COLUMNS, HeartbeatOffset, HeartbeatReader
 
@@ -246,16 +247,44 @@ def test_a_message_of_another_shape_is_refused(address: str) -> None:
 
     _, server = serve(address, at(5, 1))
     channel = grpc.insecure_channel(address)
-    call: Any = channel.unary_unary("/lowmark.v1.Coordinator/Heartbeat")
-    with pytest.raises(grpc.RpcError):
-        call(msgspec.msgpack.encode({"stream_id": 5}), timeout=5)
-    with pytest.raises(grpc.RpcError):
-        call(b"\x80\x04junk", timeout=5)
+    call: Any = channel.unary_unary(HEARTBEAT.path)
+    for data, fact in (
+        (msgspec.msgpack.encode({"stream_id": 5}), "HeartbeatRequest: Expected `str`, got `int` - at `$.stream_id`"),
+        (b"\x80\x04junk", "HeartbeatRequest: "),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            call(data, timeout=5)
+        answer: Any = refused.value
+        assert (answer.code(), fact in answer.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True), answer.details()
     client = Client(address)
     assert client.status(StatusRequest()).pid == 1, "nothing else is disturbed"
     client.close()
     channel.close()
     server.stop()
+
+
+def test_a_field_of_another_version_is_named_at_both_ends_and_no_service_counts_as_failed(address: str) -> None:
+    class NewerRequest(StatusRequest, frozen=True):
+        newer: int = 0
+
+    class NewerReply(StatusReply, frozen=True):
+        newer: int = 0
+
+    def answer(_: StatusRequest) -> StatusReply:
+        return NewerReply("app", 1, [], [])
+
+    server, client = Server(address, handler(STATUS, answer)), Client(address)
+    try:
+        for asked, message in ((NewerRequest(), "StatusRequest"), (StatusRequest(), "StatusReply")):
+            with pytest.raises(ServiceFailed) as failed:
+                client.status(asked)
+            why = str(why_silent(failed.value))
+            assert why.startswith(f"the service at {address} answers with an error: ")
+            assert f"{message}: Object contains unknown field `newer`" in why
+            assert "both ends must run one version of lowmark" in why
+    finally:
+        client.close()
+        server.stop()
 
 
 def test_its_row_is_the_row_that_spark_makes_of_a_tuple(reader: HeartbeatReader) -> None:
