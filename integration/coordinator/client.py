@@ -379,9 +379,9 @@ class _Link:
         self._channel = caller.channel()
         watch = self._channel.unary_stream(WATCH.path, request_serializer=encode, response_deserializer=bytes)
         say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=bytes)
-        news = watch(Watch(application), metadata=metadata)
-        answers = say(iter(self._unsaid.get, None), metadata=metadata)
         try:
+            news = watch(Watch(application), metadata=metadata)
+            answers = say(iter(self._unsaid.get, None), metadata=metadata)
             for name, method, call in (("watch", WATCH, news), ("say", SAY, answers)):
                 Worker(f"lowmark-client-{name}", partial(self._read, method, call), died=self._end).start()
         except BaseException:  # the system has no thread left; nobody else can hang up

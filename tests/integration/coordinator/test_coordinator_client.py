@@ -18,7 +18,7 @@ from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.ask import ask_status
-from lowmark.integration.coordinator.client import CoordinatorClient
+from lowmark.integration.coordinator.client import CoordinatorClient, _Link
 from lowmark.integration.coordinator.client_state import (
     ClientState,
     GivenUp,
@@ -933,6 +933,22 @@ def test_a_link_begins_again_with_what_the_application_said(
         assert one.why == ""
     assert lows == sorted(lows)
     assert any(type(error).__name__ in record.getMessage() for record in caplog.records)
+
+
+def test_a_connection_whose_second_call_lacks_a_thread_of_grpc_closes_its_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_of_threads(*_args: Any, **_options: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    caller = Caller(f"unix:{folder}/nobody.sock")
+    channel: Any = caller.channel()
+    monkeypatch.setattr(channel, "stream_stream", lambda *_args, **_options: short_of_threads)
+    monkeypatch.setattr(Caller, "channel", lambda _: channel)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        _Link(caller, "app", lambda *_: None)
+    with pytest.raises(ValueError, match="closed channel"):
+        channel.unary_unary(messages.STATUS.path)(b"")
 
 
 def test_a_connection_that_lacks_a_thread_leaves_none_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
