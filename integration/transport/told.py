@@ -103,9 +103,12 @@ def _take(options: Mapping[str, str]) -> None:
     if not path.exists():
         _remove_abandoned(path.parent)
     part = path.with_name(f".{uuid.uuid4().hex}.part")
-    part.touch(mode=0o600)
-    part.write_bytes(text)
-    part.replace(path)
+    try:
+        part.touch(mode=0o600)
+        part.write_bytes(text)
+        part.replace(path)
+    finally:  # a full disk must not get a further file with each attempt
+        part.unlink(missing_ok=True)
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -70,6 +71,18 @@ def test_the_first_answer_after_a_restart_is_taken_though_its_run_counts_epochs_
     assert after.poll() == 5_000
     tell(SECRET, after.offset["token"], 9_000, epoch=1, state="bmV3")
     assert (after.poll(), after.offset["state"]) == (9_000, "bmV3")
+
+
+def test_an_answer_that_finds_no_room_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: Path, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tell(SECRET, "c" * 32, 5_000)
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        tell(SECRET, "c" * 32, 9_000)
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize("secret", [OTHER, seal_of(SECRET)], ids=["another", "the seal, which plans show"])
