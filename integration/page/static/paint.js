@@ -64,21 +64,17 @@ function scale({ from, to }, left, right) {
   return (us) => left + ((us - from) / (to - from)) * (right - left);
 }
 
-function vertical(on, x, top, bottom, name, dash) {
+// A line at the edge stands for one beyond it.
+function mark(on, x, left, right, top, bottom, name, dash) {
+  const inside = Math.min(Math.max(x, left + 1), right - 1);
   on.strokeStyle = colour(name);
   on.lineWidth = 1.5;
   on.setLineDash(dash);
   on.beginPath();
-  on.moveTo(x, top);
-  on.lineTo(x, bottom);
+  on.moveTo(inside, top);
+  on.lineTo(inside, bottom);
   on.stroke();
   on.setLineDash([]);
-}
-
-// A line at the edge stands for one beyond it.
-function mark(on, x, left, right, top, bottom, name, dash) {
-  const inside = Math.min(Math.max(x, left + 1), right - 1);
-  vertical(on, inside, top, bottom, name, dash);
   if (inside !== x) {
     const way = x > right ? 1 : -1;
     on.fillStyle = colour(name);
@@ -88,7 +84,6 @@ function mark(on, x, left, right, top, bottom, name, dash) {
     on.lineTo(inside - way * 7, top + 12);
     on.fill();
   }
-  return inside;
 }
 
 // One strip for each row of the table: from the low watermark to the split's own.
@@ -241,27 +236,24 @@ export function history(canvas, points) {
     band.slice().reverse().forEach(({ at, least }) => on.lineTo(x(at), inside(least)));
     on.fill();
   }
-  line(on, points, "native", "native", [5, 3]);
-  line(on, points, "low", "low", []);
-
-  function line(context, of, what, name, dash) {
-    context.strokeStyle = colour(name);
-    context.lineWidth = 2;
-    context.setLineDash(dash);
-    context.beginPath();
+  for (const [name, dash] of [["native", [5, 3]], ["low", []]]) {
+    on.strokeStyle = colour(name);
+    on.lineWidth = 2;
+    on.setLineDash(dash);
+    on.beginPath();
     let before = null;
-    for (const point of of) {
-      if (point[what] !== null) {
-        if (before === null) context.moveTo(x(point.at), inside(point[what]));
+    for (const point of points) {
+      if (point[name] !== null) {
+        if (before === null) on.moveTo(x(point.at), inside(point[name]));
         else {
-          context.lineTo(x(point.at), before);
-          context.lineTo(x(point.at), inside(point[what]));
+          on.lineTo(x(point.at), before);
+          on.lineTo(x(point.at), inside(point[name]));
         }
-        before = inside(point[what]);
+        before = inside(point[name]);
       }
     }
-    context.stroke();
-    context.setLineDash([]);
+    on.stroke();
+    on.setLineDash([]);
   }
 }
 

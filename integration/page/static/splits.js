@@ -84,7 +84,6 @@ export class Splits {
     }
     this.list();
     this.fill();
-    this.draw();
   }
 
   restart() {
@@ -93,7 +92,6 @@ export class Splits {
     if (this.run) {
       this.list();
       this.fill();
-      this.draw();
     }
   }
 
@@ -104,7 +102,6 @@ export class Splits {
   turnTo(first) {
     this.first = Math.max(0, Math.min(first, Math.floor(Math.max(0, this.listed.length - 1) / PAGE) * PAGE));
     this.fill();
-    this.draw();
   }
 
   list() {
@@ -143,15 +140,13 @@ export class Splits {
     const body = $("rows");
     while (this.lines.length < shown.length) this.lines.push(line());
     this.shown = shown;
-    let after = null;
     shown.forEach((split, at) => {
       const row = this.lines[at];
       if (row.line.parentNode !== body) body.append(row.line);
       this.fillLine(row, split);
-      if (split.name === this.open) after = row;
     });
     for (let at = shown.length; at < this.lines.length; at += 1) this.lines[at].line.remove();
-    this.fillMore(after, after === null ? null : this.all.get(this.open));
+    this.fillMore();
     const tabbed = this.lines.slice(0, shown.length).find(({ button }) => button === document.activeElement) ?? this.lines[0];
     for (const { button } of this.lines) button.tabIndex = button === tabbed?.button ? 0 : -1;
     const [all, listed] = [this.all.size, this.listed.length];
@@ -161,6 +156,7 @@ export class Splits {
     $("pager").hidden = listed <= PAGE && listed > 0;
     $("previous").disabled = this.first === 0;
     $("following").disabled = this.first + PAGE >= listed;
+    this.draw();
   }
 
   fillLine(row, split) {
@@ -192,17 +188,19 @@ export class Splits {
     put(row.last, last === null ? "" : span(Math.max(0, Math.floor((now - last) / 1e6) * 1e6)));
   }
 
-  fillMore(after, split) {
+  fillMore() {
     if (this.more === undefined) {
       this.more = document.createElement("tr");
       this.more.className = "more";
       this.more.append(document.createElement("td"));
     }
-    if (split === null || split === undefined) {
+    const { run, shown } = this;
+    const opened = shown.findIndex(({ name }) => name === this.open);
+    if (opened < 0) {
       this.more.remove();
       return;
     }
-    const { run } = this;
+    const split = shown[opened];
     const { name, rows, backlog_rows: unread, late_reports: late, native_late_rows: native, why, watermark_us: at } = split;
     const sentences = [
       `${split.label} is ${split.state}: ${why}.`,
@@ -215,12 +213,13 @@ export class Splits {
       native > 0 ? `At least ${many(native, "row")} of it came behind native Spark's one watermark, which drops them once their window is over.` : "",
       split.pending_since === null ? "" : `It has been waited for since ${time(parsed(split.pending_since), false)} UTC.`,
       split.passed_over ? "with_percentile() passes it: rows of it may be late." : "",
-      name === this.run.holder ? this.run.next : "",
+      name === run.holder ? run.next : "",
     ];
     // As wide as the columns that this screen has: one more would make room for itself.
     this.more.firstChild.colSpan = [...$("table").tHead.rows[0].cells].filter((cell) => cell.offsetParent !== null).length;
     put(this.more.firstChild, sentences.filter(Boolean).join(" "));
-    if (after.line.nextSibling !== this.more) after.line.after(this.more);
+    const after = this.lines[opened].line;
+    if (after.nextSibling !== this.more) after.after(this.more);
   }
 
   toggle(target) {
@@ -228,7 +227,6 @@ export class Splits {
     if (row === undefined) return;
     this.open = this.open === row.name ? null : row.name;
     this.fill();
-    this.draw();
   }
 
   walk(event) {
