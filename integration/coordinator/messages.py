@@ -94,7 +94,7 @@ Answer = Taken | Refused
 class SayAnswer:
     """One answer per statement, in order."""
 
-    answers: list[Taken | Refused]
+    answers: list[Answer]
 
 
 # -- news to tasks

@@ -174,11 +174,10 @@ class StreamCollector(Collector):
     def _families(self, runs: list[RunStatus]) -> list[Metric]:
         live: dict[Labels, list[RunStatus]] = {}
         for run in runs:
-            if not run.ended:
-                live.setdefault(_labels(run), []).append(run)
-        for run in runs:
             if run.ended:
                 self._bury(run)
+            else:
+                live.setdefault(_labels(run), []).append(run)
         self._forget(live)
         # Two sessions may each have a query of the same name, and a series can be there only once: what is counted is
         # added up, and of what is now the one furthest behind is shown.
@@ -192,8 +191,7 @@ class StreamCollector(Collector):
 
     def _bury(self, run: RunStatus) -> None:
         labels = _labels(run)
-        past = self._past.pop(labels, None)
-        past = _Past() if past is None else past
+        past = self._past.pop(labels, None) or _Past()
         past.add(run)
         self._past[labels] = past
         self._added[run.token] = None

@@ -209,14 +209,15 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
         now_us = monotonic_us()
+        begin = HeartbeatOffset.find(start)
         if self._last is None:
-            end = self._attach(HeartbeatOffset.find(start))
+            end = self._attach(begin)
         else:
             if not self._batch_planned:
                 self._polled_until_us = self._asked_at_us  # the poll led to no batch, so no source had new data
             end = self._ask(now_us, self._last) if self._has_news(now_us) else self._last
         self._asked_at_us = now_us
-        if end == HeartbeatOffset.find(start):
+        if end == begin:
             return iter([]), start
         self._batch_planned = True  # Spark plans a batch for a new offset, even for one without a row
         self._planned_at_us = now_us

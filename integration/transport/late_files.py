@@ -139,20 +139,25 @@ class LateFileWriter:
 
 def _put(files: FileSystem, path: str, whole: Any) -> None:
     """Write a file that readers see as a whole or not at all."""
+    if files.type_name not in _RENAMES:
+        _copy(whole, files, path)
+        return
     folder, _, name = path.rpartition("/")
-    renames = files.type_name in _RENAMES
-    written = f"{folder}/{_PARTS}/{name}.{uuid.uuid4().hex}" if renames else path
-    if renames:
-        files.create_dir(f"{folder}/{_PARTS}")
-    with files.open_output_stream(written) as stream:
+    parts = f"{folder}/{_PARTS}"
+    files.create_dir(parts)
+    part = f"{parts}/{name}.{uuid.uuid4().hex}"
+    _copy(whole, files, part)
+    if files.type_name == "hdfs" and _is_written(files, path, whole):
+        files.delete_file(part)
+    else:
+        files.move(part, path)
+    with suppress(OSError):  # what is left after an error is removed in a later batch
+        _remove_earlier_parts(files, parts, name)
+
+
+def _copy(whole: Any, files: FileSystem, path: str) -> None:
+    with files.open_output_stream(path) as stream:
         shutil.copyfileobj(whole, stream, 1 << 20)
-    if renames:
-        if files.type_name == "hdfs" and _is_written(files, path, whole):
-            files.delete_file(written)
-        else:
-            files.move(written, path)
-        with suppress(OSError):  # what is left after an error is removed in a later batch
-            _remove_earlier_parts(files, f"{folder}/{_PARTS}", name)
 
 
 def _is_written(files: FileSystem, path: str, whole: Any) -> bool:

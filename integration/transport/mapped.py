@@ -274,8 +274,7 @@ def _regrouped(tables: list[pa.Table]) -> list[pa.Table]:
 def _marks(tables: Iterable[pa.Table]) -> Iterator[tuple[tuple[Any, ...], SplitMark]]:
     """The values and the mark of each split with a time."""
     for table in tables:
-        columns = [split_values(column) for column in table.columns]
-        *keys, latest, first, rows = columns
+        *keys, latest, first, rows = map(split_values, table.columns)
         for values, latest_us, first_us, count in zip(zip(*keys, strict=True), latest, first, rows, strict=True):
             if count:
                 yield values, SplitMark(latest_us, first_us, count)

@@ -147,8 +147,9 @@ class ObservedMeasure:
             latest, counts = metric["latest"], {name: operator.index(metric[name]) for name in _COUNTS}
         except (KeyError, TypeError) as broken:
             raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
-        splits, seconds = decode_sketch(latest, where=where)
-        theta = _theta(_raw(latest, where))
+        raw = _raw(latest, where)
+        splits, seconds = decode_sketch(raw, where=where)
+        theta = _theta(raw)
         if not 0 < theta <= 1:
             raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
         if theta < 1.0:

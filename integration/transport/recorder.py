@@ -67,8 +67,7 @@ class _SlotRecording:
         self._lateness: dict[int, SliceLateness] = {}
         self._future_limit_us = future_limit_us(recorder.future_guard_us)
         self._late_us = of_this_batch()
-        if self._late_us is not None:
-            self._track.late = {}
+        self._late_rows = defaultdict[int, int](int)
 
     def see(self, rows: SplitRows) -> None:
         import pyarrow as pa
@@ -85,10 +84,9 @@ class _SlotRecording:
             self._count_lateness(split, np.asarray(micros.drop_null()))
         ends = pc.min_max(micros)
         latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
-        late = self._track.late
-        if late is not None and first_us is not None and self._late_us is not None and first_us <= self._late_us:
-            late_rows: Any = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
-            late[split, self._cell] = late.get((split, self._cell), 0) + int(pc.sum(late_rows).as_py())
+        if self._late_us is not None and first_us is not None and first_us <= self._late_us:
+            late: Any = pc.less_equal(micros, pa.scalar(self._late_us, pa.int64()))
+            self._late_rows[split] += late.true_count
         tracker = self._track.tracker
         if (
             micros.null_count == 0
@@ -118,6 +116,8 @@ class _SlotRecording:
         for split, seen in self._lateness.items():
             self._track.lateness[split, self._cell] = seen.behind
             self._track.times[split, self._cell] = seen.times
+        if self._late_us is not None:
+            self._track.late = {(split, self._cell): rows for split, rows in self._late_rows.items()}
         if self._sent:
             self._track.events[self._cell] = tuple(self._sent)
         self._track.counted[self._cell] = added_up(self._counted)
