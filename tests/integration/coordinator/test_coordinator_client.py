@@ -800,8 +800,12 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
 def test_a_field_of_another_version_is_named_to_who_asks_and_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from (data for data in said if not data)  # until the client hangs up
+
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Watch": grpc.unary_stream_rpc_method_handler(lambda *_: iter([messages.encode({"messages": [], "newer": 1})])),
+        "Say": grpc.stream_stream_rpc_method_handler(say),
         "Status": grpc.unary_unary_rpc_method_handler(lambda *_: messages.encode({"newer": 1})),
     }
     server, address = grpc.server(ThreadPoolExecutor(4)), f"unix:{folder}/c.sock"
