@@ -254,7 +254,7 @@ class Client:
     def __init__(self, address: str, *, deadline_seconds: float = 10.0) -> None:
         self.address = address
         self._deadline_seconds = deadline_seconds
-        self._channel = grpc.insecure_channel(target(address), options=_CLIENT_OPTIONS)
+        self._channel = self._dial()
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         return self._call(HEARTBEAT, request, f"ask for the low watermark of stream {request.stream_id}")
@@ -276,8 +276,16 @@ class Client:
         """Raises `ByHandRefused`, as the service does."""
         return _said(self._call(SET, request, f"set the strategy of stream {request.stream}"), request.stream)
 
+    def redial(self) -> None:
+        """Connect anew, because a connection waits ever longer after failures before its next attempt."""
+        self._channel.close()
+        self._channel = self._dial()
+
     def close(self) -> None:
         self._channel.close()
+
+    def _dial(self) -> grpc.Channel:
+        return grpc.insecure_channel(target(self.address), options=_CLIENT_OPTIONS)
 
     def _call(self, method: Method[Question, Answer], question: Question, action: str) -> Answer:
         call = self._channel.unary_unary(method.path, request_serializer=CODEC.encode, response_deserializer=bytes)

@@ -282,19 +282,13 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             if self._retry_at_us is None:
                 self._say(f"the watermark holds. {gone}")
             self._retry_at_us = now_us + _RETRY_US
-            self._hang_up()
+            self._connected().redial()
             return last
         if self._retry_at_us is not None:
             self._say("the service answers again.")
         self._retry_at_us = None
         self._batch_planned = False
         return self._take(reply, last.token)
-
-    def _hang_up(self) -> None:
-        # After failures a connection waits ever longer before its next attempt; a new connection tries at once.
-        if self._client is not None:
-            self._client.close()
-        self._client = None
 
     def _say(self, what: str) -> None:
         # Logging is not configured in this process; Spark passes its standard error on to the driver's.
@@ -304,7 +298,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     def _take(self, reply: HeartbeatReply, token: str) -> HeartbeatOffset:
         _check(reply)
         self._wake_at_us = reply.wake_at_us
-        silent = None if self._client is None else self._client.silent_since
+        silent = self._connected().silent_since
         known = None if self._last is None else self._last.client_silent_since
         # Every run counts its epochs from 0, and a client's first answer comes after the first offset, so the epoch of
         # its answer may be that of the checkpoint.
@@ -320,16 +314,21 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         return last
 
     def _call(self, token: str, **more: Any) -> HeartbeatReply:
-        from .driver_rpc import Client, HeartbeatRequest
-        from .told import SCHEME, ToldClient
+        from .driver_rpc import HeartbeatRequest
 
-        if self._client is None:
-            self._client = (ToldClient if self._address.startswith(SCHEME) else Client)(self._address)
         request = HeartbeatRequest(
             self._stream_id, token, planned_at_us=self._planned_at_us, polled_until_us=self._polled_until_us,
             available_now=self._available_now, **more,
         )  # fmt: skip
-        return self._client.heartbeat(request)
+        return self._connected().heartbeat(request)
+
+    def _connected(self) -> Client | ToldClient:
+        from .driver_rpc import Client
+        from .told import SCHEME, ToldClient
+
+        if self._client is None:
+            self._client = (ToldClient if self._address.startswith(SCHEME) else Client)(self._address)
+        return self._client
 
 
 def _is_planner() -> bool:

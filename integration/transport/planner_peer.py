@@ -81,8 +81,6 @@ class ServicePeer:
             sys.stderr.write(printable(line) + "\n")
             sys.stderr.flush()
         self._retry_at_us = monotonic_us() + _RETRY_US
-        if self._client is not None:
-            self._client.close()
-        self._client = None
+        self._connected().redial()
         # Drop the events of the last answer, because the planner has already taken them.
         self._guidance = replace(self._guidance, events=())

@@ -205,6 +205,24 @@ def test_a_query_that_ends_by_itself_waits_for_the_answer_to_its_newest_batch(mo
     assert len(slept) == 3
 
 
+def test_an_answer_that_could_not_be_read_once_does_not_end_the_wait_for_the_newest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader()
+    reader.reader.prepareForTriggerAvailableNow()
+    reader.poll()
+    tell(SECRET, reader.offset["token"], 5_000, batches=1)
+    assert reader.poll() == 5_000, "and a second batch is planned"
+    [answer] = folder.glob("*.told")
+    whole = answer.read_bytes()
+    answer.write_bytes(b"{")
+    assert reader.poll() == 5_000
+    answer.write_bytes(whole)
+    monkeypatch.setattr(time, "sleep", lambda _: tell(SECRET, reader.offset["token"], 9_000, epoch=2, batches=2))
+    reader.reader._retry_at_us = 0
+    assert reader.poll() == 9_000
+
+
 def test_the_files_lie_where_only_their_user_enters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     assert told._folder() == Path(sockets.new_address().removeprefix("unix:")).parent
