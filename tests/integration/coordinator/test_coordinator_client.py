@@ -797,31 +797,6 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
         server.stop(None).wait(20)
 
 
-def test_a_field_of_another_version_is_named_to_who_asks_and_in_the_log(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield from (data for data in said if not data)  # until the client hangs up
-
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Watch": grpc.unary_stream_rpc_method_handler(lambda *_: iter([messages.encode({"messages": [], "newer": 1})])),
-        "Say": grpc.stream_stream_rpc_method_handler(say),
-        "Status": grpc.unary_unary_rpc_method_handler(lambda *_: messages.encode({"newer": 1})),
-    }
-    server, address = grpc.server(ThreadPoolExecutor(4)), f"unix:{folder}/c.sock"
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(messages.SERVICE, handlers)])
-    server.add_insecure_port(address)
-    server.start()
-    try:
-        with pytest.raises(CoordinatorUnreachable, match="StatusAnswer: Object contains unknown field `newer`"):
-            ask_status(Caller(address))
-        with caplog.at_level(logging.WARNING), CoordinatorClient(Caller(address)) as one:
-            wait_until(lambda: "Told: Object contains unknown field `newer`" in one.why, "it says why")
-        assert "Told: Object contains unknown field `newer`" in caplog.text
-    finally:
-        server.stop(None).wait(20)
-
-
 def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
     door = Door(f"unix:{folder}/c.sock")
     with (
