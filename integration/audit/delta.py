@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
@@ -47,4 +47,11 @@ def live_files(folder: Path) -> Iterator[tuple[int, Path, int]]:
                 "audit it in a session with lowmark.audit_table.",
             )
     for action in actions.select(["path", "size_bytes", "modification_time"]).to_pylist():
-        yield action["modification_time"] * 1_000_000, folder / unquote(action["path"]), action["size_bytes"]
+        path = folder / unquote(action["path"])
+        # A clone names the files of its origin, and a log of strangers could name any file of this machine.
+        if urlsplit(action["path"]).scheme or not path.resolve().is_relative_to(folder.resolve()):
+            raise AuditImpossible(
+                f"the Delta table {str(folder)!r:.200} names a file outside of its folder: {action['path']!r:.200}",
+                "audit it in a session with lowmark.audit_table.",
+            )
+        yield action["modification_time"] * 1_000_000, path, action["size_bytes"]

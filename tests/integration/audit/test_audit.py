@@ -355,6 +355,21 @@ def test_a_delta_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path, f
     assert "cannot be read" in err
 
 
+@pytest.mark.parametrize("name", ["{}", "file://{}", "../secret.parquet", "a/..%2F../secret.parquet", "link"])
+def test_a_delta_table_that_names_a_file_outside_of_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    """As a clone does, and a log could that is meant to show a file of its reader."""
+    table, secret = tmp_path / "table", tmp_path / "secret.parquet"
+    write_deltalake(table, pa.table({"at": timed(10)}))
+    [inside] = table.glob("*.parquet")
+    inside.rename(secret)
+    (table / "link").symlink_to(secret)
+    log = table / "_delta_log" / "00000000000000000000.json"
+    log.write_text(log.read_text().replace(inside.name, name.format(secret)))
+    code, out, err = call("files", table, "--event-time", "at")
+    assert (code, out) == (2, "")
+    assert "names a file outside of its folder" in err
+
+
 def test_files_elsewhere_are_refused_under_the_name_that_was_given(tmp_path: Path) -> None:
     for given, said, call_says in (
         ("s3://key:secret@bucket/orders", "s3://bucket/orders", "s3a://bucket/orders"),
