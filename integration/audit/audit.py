@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from lowmark.watermark import WatermarkStrategy
+from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark import WatermarkStrategy, duration_us
+from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.replay.profile import SplitProfile
 from lowmark.watermark.replay.replay import Numbers, Replay
 from lowmark.watermark.replay.report import AuditReport, report
-from lowmark.watermark.strategy import FUTURE_GUARD_US
+from lowmark.watermark.strategy import FUTURE_GUARD_US, Duration
 
 from .cuts import Cut
 from .event_time import EventTimes
@@ -29,6 +32,43 @@ class Question:
     window_us: int | None = None
     rows_per_batch: int | None = None
     trigger_us: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        delays: Sequence[Duration],
+        window: Duration | None,
+        rows_per_batch: int | None,
+        trigger: Duration | None,
+        *,
+        prefix: str = "",
+    ) -> Question:
+        """Make the question of a user; in an error, `prefix` stands before the name of the argument.
+
+        Raises:
+            AuditImpossible: with such windows or batches nothing can be replayed.
+            InvalidDuration: a value is no length of time.
+        """
+        check_rows(rows_per_batch, f"{prefix}rows_per_batch")
+        return cls(
+            tuple(duration_us(delay, what=f"{prefix}delay") for delay in delays) if delays else DELAYS_US,
+            None if window is None else _length_us(window, f"{prefix}window"),
+            rows_per_batch,
+            None if trigger is None else _length_us(trigger, f"{prefix}trigger"),
+        )
+
+
+def check_rows(rows: int | None, what: str) -> None:
+    """Refuse a number of rows that is none, or below 1."""
+    if rows is not None and not (isinstance(rows, int) and rows > 0):
+        raise AuditImpossible(f"{what}: expected 1 or more, got {shown(rows)}", "leave it out, or pass more.")
+
+
+def _length_us(value: Duration, what: str) -> int:
+    us = duration_us(value, what=what)
+    if us < MILLISECOND_US:
+        raise AuditImpossible(f"{what}: expected a millisecond or more, got {value}", "leave it out, or pass more.")
+    return us
 
 
 @dataclass

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 from lowmark.integration.console import EscapingConsole
 from lowmark.integration.errors import AuditImpossible
-from lowmark.watermark import duration_us
 from lowmark.watermark.replay.advice import Advice
 from lowmark.watermark.replay.open_rows import starts_of
 from lowmark.watermark.replay.report import AuditReport
+from lowmark.watermark.strategy import Duration
 
-from .audit import DELAYS_US, Audit, Question
+from .audit import Audit, Question, check_rows
 from .cuts import Cut, by_offset, by_time_of_writing
 from .event_time import EventTimes
 from .kafka_range import ROWS
@@ -30,8 +29,6 @@ from .text import show
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-Duration = str | timedelta
 
 _MOST_SPLITS = 20_000
 _SPLIT, _TIME, _ORDER = "lowmark_split", "lowmark_time", "lowmark_order"
@@ -98,12 +95,8 @@ def audit_table(
 
     columns = [split] if isinstance(split, str) else list(split)
     timed = _check(df, columns, event_time, order)
-    question = Question(
-        tuple(duration_us(delay, what="delays") for delay in delays) if delays else DELAYS_US,
-        None if window is None else duration_us(window, what="window"),
-        rows_per_batch,
-        None if trigger is None else duration_us(trigger, what="trigger"),
-    )
+    question = Question.of(delays, window, rows_per_batch, trigger)
+    check_rows(rows, "rows")
     named = F.concat_ws("/", *(_shown(df, each) for each in columns))
     at = F.unix_micros(_quoted(order)) if timed else F.col(_quoted(order)).cast("long")
     narrow = df.select(named.alias(_SPLIT), F.unix_micros(_quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(

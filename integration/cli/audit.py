@@ -215,30 +215,18 @@ def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, i
 def _question(
     delays: list[str] | None, window: str | None, rows_per_batch: int | None, trigger: str | None
 ) -> Question:
-    from lowmark.integration.audit.audit import DELAYS_US, Question
+    from lowmark.integration.audit.audit import Question
 
     if rows_per_batch is not None and trigger is not None:
         raise typer.BadParameter("--rows-per-batch and --trigger: a batch is cut by one of them")
-    return Question(
-        tuple(duration_us(delay, what="--delay") for delay in delays) if delays else DELAYS_US,
-        None if window is None else _us(window, "--window"),
-        rows_per_batch,
-        None if trigger is None else _us(trigger, "--trigger"),
-    )
+    return Question.of(delays or (), window, rows_per_batch, trigger, prefix="--")
 
 
 def _wanted(rows: int, last: str | None, everything: bool) -> Wanted:  # noqa: FBT001  # passed on
     from lowmark.integration.audit.kafka_range import Wanted
 
-    return Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
-
-
-def _us(text: str, option: str) -> int:
-    """A duration in microseconds, at least a millisecond."""
-    us = duration_us(text, what=option)
-    if us < 1_000:
-        raise typer.BadParameter(f"{option}: expected a millisecond or more, got {text}")
-    return us
+    last_us = None if last is None else duration_us(last, what="--last")
+    return Wanted(None if everything or last is not None else rows, last_us)
 
 
 def _local(text: str) -> Path:

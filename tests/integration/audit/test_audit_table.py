@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,11 @@ def test_what_cannot_be_audited_is_refused(bronze: DataFrame, spark: SparkSessio
         ({"event_time": "when"}, "there is no column 'when'"),
         ({"event_time": "offset"}, "expected timestamp"),
         ({"order": "topic"}, "expected a whole number or a timestamp"),
+        ({"window": "0 seconds"}, "window: expected a millisecond or more"),
+        ({"trigger": timedelta(0), "order": "timestamp"}, "trigger: expected a millisecond or more"),
+        ({"rows_per_batch": 0}, "rows_per_batch: expected 1 or more, got 0"),
+        ({"rows_per_batch": 2.5}, r"rows_per_batch: expected 1 or more, got 2\.5"),
+        ({"rows": 0}, "rows: expected 1 or more, got 0"),
     ):
         arguments = {"split": "partition", "event_time": "at", "order": "offset", **given}
         with pytest.raises(AuditImpossible, match=words):
