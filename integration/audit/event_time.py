@@ -59,12 +59,26 @@ _LIMITS = (1e11, 1e14, 1e17)  # bounds between the sizes of the units, in the or
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """The event times of n rows: microseconds since the epoch, 0 where `timed` says that the row has none."""
+    """The event times of n rows: microseconds since the epoch, 0 where `timed` says that the row has none.
+
+    `null`: rows without a value. Other rows without a time have a value that cannot be read.
+    """
 
     times_us: Micros
     timed: Flags
-    null_rows: int
-    unreadable_rows: int
+    null: Flags
+
+    @property
+    def null_rows(self) -> int:
+        return int(self.null.sum())
+
+    @property
+    def unreadable_rows(self) -> int:
+        return int((~self.timed & ~self.null).sum())
+
+    def of(self, rows: npt.NDArray[np.intp]) -> EventTimes:
+        """The times of some of the rows."""
+        return EventTimes(self.times_us[rows], self.timed[rows], self.null[rows])
 
 
 _MOST_STEPS = 100  # each step is a decoder within a decoder
@@ -144,7 +158,7 @@ class TimeReader:
     def payloads(self, payloads: Sequence[bytes | None], path: JsonPath) -> EventTimes:
         found, broken = field_values(payloads, path)
         times = self.values(found)
-        return EventTimes(times.times_us, times.timed, times.null_rows - broken, times.unreadable_rows + broken)
+        return EventTimes(times.times_us, times.timed, times.null & ~broken)
 
     def headers(self, values: Sequence[bytes | None]) -> EventTimes:
         """Return the times in a header's values: texts, and numbers as texts."""
@@ -170,19 +184,18 @@ class TimeReader:
         kind = column.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             try:
-                return _settled(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), column.null_count)
+                return _settled(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), _null(column))
             except pa.ArrowInvalid:
                 return self.values(column.to_pylist())
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return self._numbers(column)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._texts(column.cast(pa.string()))
-        return _settled(pa.nulls(len(column), pa.int64()), column.null_count)
+        return _settled(pa.nulls(len(column), pa.int64()), _null(column))
 
     # -- how
 
     def _numbers(self, column: pa.Array[Any]) -> EventTimes:
-        nulls = column.null_count
         valid = np.asarray(column.is_valid())
         values = np.asarray(column.fill_null(0))
         if self.unit is None and valid.any():
@@ -201,7 +214,7 @@ class TimeReader:
             scaled = values.astype(np.float64) * _US_PER[unit]
             fits = valid & np.isfinite(scaled) & (np.abs(scaled) < _MOST_US)
             times_us = np.where(fits, np.floor(np.where(fits, scaled, 0)), 0).astype(np.int64)
-        return EventTimes(times_us, fits, nulls, len(values) - nulls - int(fits.sum()))
+        return EventTimes(times_us, fits, _null(column))
 
     def _another(self, values: npt.NDArray[Any], valid: Flags, unit: Unit) -> Flags:
         """Find and count the numbers whose size fits a unit other than ``unit``; shape (n,)."""
@@ -215,18 +228,17 @@ class TimeReader:
         return another
 
     def _texts(self, column: pa.Array[Any]) -> EventTimes:
-        nulls = column.null_count
         if self.pattern is None and _NUMBER.fullmatch(next((v for v in column.slice(0, 100).to_pylist() if v), "")):
             # Numbers as texts, as in CSV. A text that is no number leaves the other rows readable.
             numbers = pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, pa.scalar(None, pa.string()))
             whole = pc.all(pc.match_substring_regex(numbers, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
-            return EventTimes(read.times_us, read.timed, nulls, len(column) - nulls - int(read.timed.sum()))
+            return EventTimes(read.times_us, read.timed, _null(column))
         if self.pattern is not None:
             return self._formatted(column, self.pattern)
         for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
-                return _settled(column.cast(kind).cast(pa.int64()), nulls)
+                return _settled(column.cast(kind).cast(pa.int64()), _null(column))
             except pa.ArrowInvalid:
                 continue
         return self._one_by_one(column.to_pylist())
@@ -244,11 +256,11 @@ class TimeReader:
         if pc.any(left).as_py():
             read = pa.array([self._single(text) for text in column.filter(left).to_pylist()], pa.int64())
             made = pc.replace_with_mask(made, left, read)
-        return _settled(made, column.null_count)
+        return _settled(made, _null(column))
 
     def _one_by_one(self, values: Sequence[Any]) -> EventTimes:
         made = pa.array([self._single(value) for value in values], pa.int64())
-        return _settled(made, sum(value is None for value in values))
+        return _settled(made, np.array([value is None for value in values], np.bool_))
 
     def _single(self, value: Any) -> int | None:
         try:
@@ -275,17 +287,17 @@ class TimeReader:
         return None
 
 
-def field_values(payloads: Sequence[bytes | None], path: JsonPath) -> tuple[list[Any], int]:
-    """Return a field of each JSON payload, None for a payload without the field; and how many are no JSON."""
+def field_values(payloads: Sequence[bytes | None], path: JsonPath) -> tuple[list[Any], Flags]:
+    """Return a field of each JSON payload, None for a payload without the field; and which payloads are no JSON."""
     decode, get = _decoder(path)
     found: list[Any] = []
-    broken = 0
-    for payload in payloads:
+    broken = np.zeros(len(payloads), np.bool_)
+    for at, payload in enumerate(payloads):
         value = None
         try:
             value = None if payload is None else get(decode(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            broken += 1
+            broken[at] = True
         except (AttributeError, IndexError, TypeError):  # a step is null, or an array is too short
             pass
         found.append(value)
@@ -315,7 +327,9 @@ def _unit_of(size: float) -> Unit:
     return list(Unit)[bisect_right(_LIMITS, size)]
 
 
-def _settled(micros: pa.Array[Any], nulls: int) -> EventTimes:
-    timed = np.asarray(micros.is_valid())
-    times_us = np.asarray(micros.fill_null(0)).astype(np.int64)
-    return EventTimes(times_us, timed, nulls, len(timed) - int(timed.sum()) - nulls)
+def _null(column: pa.Array[Any]) -> Flags:
+    return np.asarray(column.is_null())
+
+
+def _settled(micros: pa.Array[Any], null: Flags) -> EventTimes:
+    return EventTimes(np.asarray(micros.fill_null(0)).astype(np.int64), np.asarray(micros.is_valid()), null)

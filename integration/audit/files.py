@@ -231,13 +231,7 @@ class FilesAudit:
             audit.discover(new)
             for at, name in enumerate(names):
                 rows = np.flatnonzero(split_of == at)
-                timed = times.timed[rows]
-                untimed = int((~timed).sum())
-                # Null and unreadable rows are known per piece; with one split in a piece, as usual, the split's numbers
-                # are exact.
-                nulls = min(untimed, times.null_rows) if times.unreadable_rows else untimed
-                part = EventTimes(times.times_us[rows], timed, nulls, untimed - nulls)
-                audit.add(self._numbers[name], rows, part, written_us=None)
+                audit.add(self._numbers[name], rows, times.of(rows), written_us=None)
             unbroken += len(times.timed)
             if unbroken >= _BATCH_ROWS:
                 cut.batch_over()

@@ -244,8 +244,7 @@ class _Reading:
         stamped = kinds != _NO_TIMESTAMP
         place = self._of.place
         if place is None:
-            missing = count - int(stamped.sum())
-            times = EventTimes(np.where(stamped, written_us, 0), stamped, missing, 0)
+            times = EventTimes(np.where(stamped, written_us, 0), stamped, ~stamped)
         elif isinstance(place, Header):
             times = self._of.reader.headers([_header(message, place.name) for message in messages[:count]])
         else:

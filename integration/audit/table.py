@@ -256,7 +256,7 @@ class _Table:
             part = slice(first, after)
             if begins is not None:
                 part = slice(first + int(np.searchsorted(order[part], begins[number])), after)
-            times = EventTimes(times_us[part], timed[part], int((~timed[part]).sum()), 0)
+            times = EventTimes(times_us[part], timed[part], ~timed[part])
             keys = order[part].astype(np.int64)
             written_us = keys if self.timed else None
             if len(keys):

@@ -397,6 +397,14 @@ def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Pat
     assert (split["before_1970_rows"], split["future_rows"]) == (1, 1)
 
 
+def test_rows_without_a_good_time_are_counted_in_their_own_split(tmp_path: Path) -> None:
+    rows = [("silent", None), ("broken", "soon"), ("silent", None), ("good", START_US // 1_000), ("broken", "soon")]
+    (tmp_path / "a.json").write_text("".join(json.dumps({"who": who, "at": at}) + "\n" for who, at in rows))
+    splits = told("files", tmp_path, "--event-time", "at", "--split", "who", "--unit", "ms")["splits"]
+    counts = {name: (split["null_rows"], split["unreadable_rows"]) for name, split in splits.items()}
+    assert counts == {"silent": (2, 0), "broken": (0, 2), "good": (0, 0)}
+
+
 @pytest.mark.parametrize(
     ("values", "reader", "expected"),
     [
@@ -575,7 +583,7 @@ def test_advice_names_the_silent_the_stray_and_the_late(tmp_path: Path) -> None:
             times_us[::10] -= 4 * SECOND_US
         if split == 2:
             times_us[77] += 10**15
-        ok = EventTimes(times_us, np.ones(count, np.bool_), 0, 0)
+        ok = EventTimes(times_us, np.ones(count, np.bool_), np.zeros(count, np.bool_))
         audit.add(split, written_us[:count], ok, written_us=written_us[:count])
         cut.end(split)
     found: AuditReport = audit.report(what="it", order="", event_time="", complete=True, notes=())

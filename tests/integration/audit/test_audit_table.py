@@ -58,7 +58,7 @@ def expected(*, timed: bool) -> AuditReport:
     )
     written_us = START_US + np.arange(ROWS) * SECOND_US
     for split in range(3):
-        times = EventTimes(times_of(split), np.ones(ROWS, np.bool_), 0, 0)
+        times = EventTimes(times_of(split), np.ones(ROWS, np.bool_), np.zeros(ROWS, np.bool_))
         keys = written_us if timed else np.arange(ROWS) + 1_000
         audit.add(split, keys, times, written_us=written_us if timed else None)
         cut.end(split)
