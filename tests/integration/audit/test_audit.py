@@ -270,6 +270,12 @@ def test_a_path_without_end_is_refused(tmp_path: Path, steps: int) -> None:
     assert (code, f"goes {steps:,} steps deep" in err) == (2, True), err
 
 
+def test_a_split_that_is_no_path_is_not_taken_for_the_event_time(tmp_path: Path) -> None:
+    _written(tmp_path, "a.json", b'{"at": 1}\n')
+    code, _, err = call("files", tmp_path, "--event-time", "$.at", "--split", "device[")
+    assert (code, "'device[' is no path into JSON" in err, "--event-time 'device['" in err) == (2, True, False), err
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
     table = pa.table({"at": pa.array(rows_of(0, 0), pa.timestamp("us", "UTC"))})
