@@ -92,7 +92,7 @@ def wait(
     if failed is not None and debug:
         raise failed
     answer = _Answer(None, []) if answer is None else answer
-    passed = failed is None and _is_passed(answer, past_us)
+    passed = failed is None and _has_passed(answer.until_us, past_us)
     if as_json:
         told = {"stream": name, "past_us": past_us, "passed": passed, "complete_until_us": answer.until_us}
         print_json({**told, "why": answer.why, **({} if failed is None else {"error": str(failed)})})
@@ -115,24 +115,24 @@ def _wait(
 
     deadline = time.monotonic() + timeout_seconds
     answer: _Answer | None = None
-    failed: LowmarkError | None = None
     while True:
+        failed: LowmarkError | None = None
         try:
-            answer, failed = question(), None
+            answer = question()
+            if _has_passed(answer.until_us, past_us):
+                return answer, None
         except LowmarkError as error:
             failed = error
-        if failed is None and _is_passed(answer, past_us):
-            return answer, None
-        if answer is None and not hangs(failed):
-            return None, failed
+            if answer is None and not hangs(error):
+                return None, error
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
             return answer, failed
         time.sleep(min(every_seconds, left_seconds))
 
 
-def _is_passed(answer: _Answer | None, past_us: int) -> bool:
-    return answer is not None and answer.until_us is not None and answer.until_us >= past_us
+def _has_passed(at_us: int | None, past_us: int) -> bool:
+    return at_us is not None and at_us >= past_us
 
 
 def _of_checkpoints(checkpoints: list[str], name: str | None, past_us: int) -> _Answer:
@@ -163,7 +163,7 @@ def _of_services(name: str | None, connect: str | None, past_us: int) -> _Answer
             continue
         at_us = each["run"].get("complete_until_us")  # a service of an earlier version does not know
         until_us.append(at_us)
-        if at_us is None or at_us < past_us:
+        if not _has_passed(at_us, past_us):
             why.append(explanation + _beside(each, past_us))
     return _Answer(least_us(until_us), why or (["no query with a low watermark runs"] if not until_us else []))
 
@@ -180,7 +180,7 @@ def _of_coordinator(caller: Caller, name: str | None, job: str | None, past_us: 
     sources = [source for source in known if job in (None, source.job_id)]
     if job is not None and not sources:
         raise UnknownStream(f"{job}/{name or '*'}", tuple(f"{each.job_id}/{each.source_id}" for each in known))
-    behind = [each for each in sources if each.complete_until_us is None or each.complete_until_us < past_us]
+    behind = [each for each in sources if not _has_passed(each.complete_until_us, past_us)]
     why = [f"{each.source_id} of {each.job_id}: {sink_in_words(each)}" for each in behind]
     return _Answer(least_us(each.complete_until_us for each in sources), why or ([] if sources else [_NO_TASK]))
 
@@ -189,8 +189,7 @@ def _beside(stream: dict[str, Any], past_us: int) -> str:
     """Return the words for a cause that lies in the sink and not in a split; empty without such a cause."""
     if stream["run"]["ended"]:
         return "\n  sink   the query has ended; it goes on from its checkpoint when it is started again"
-    low_us = stream["low_watermark_us"]
-    if low_us is None or low_us < past_us:
+    if not _has_passed(stream["low_watermark_us"], past_us):
         return ""
     return (
         "\n  sink   the low watermark has passed the time; the batch that brings it into the sink is not committed yet"
