@@ -35,7 +35,7 @@ from . import delta
 from .audit import Audit, Question
 from .cuts import AsRead
 from .event_time import EventTimes, TimeReader, field_values, json_path
-from .kafka_range import Wanted
+from .wanted import Wanted
 
 PARQUET, CSV, JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
 GZIP = ".gz"

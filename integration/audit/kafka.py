@@ -28,8 +28,9 @@ from lowmark.watermark.replay.report import AuditReport
 from .audit import Audit, Question
 from .cuts import by_offset, by_time_of_writing
 from .event_time import EventTimes, Header, JsonPath, TimeReader, shown_place
-from .kafka_range import Offsets, TopicRange, Topics, Wanted
+from .kafka_range import Offsets, TopicRange, Topics
 from .schema import Schema, schema_id, unframed
+from .wanted import Wanted
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -12,24 +12,12 @@ from lowmark.sources.kafka.client import KafkaClient, Topic
 from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
 
-ROWS = 1_000_000  # read by default
+from .wanted import Wanted
+
 _BISECTIONS = 40
 Offsets = dict[TopicPartitionId, int]
 
 _EARLIEST, _LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The part to read.
-
-    Attributes:
-        rows: approximate number of the newest rows; None: no limit.
-        last_us: span of time before now in which rows were written, by the records' timestamps; None: no limit.
-    """
-
-    rows: int | None = ROWS
-    last_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from lowmark.watermark.strategy import Duration
 from .audit import Audit, Question, check_rows
 from .cuts import Cut, by_offset, by_time_of_writing
 from .event_time import EventTimes
-from .kafka_range import ROWS
 from .page import page
 from .text import show
+from .wanted import ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
+from lowmark.integration.audit.wanted import ROWS, Wanted
 from lowmark.integration.console import EscapingConsole, print_error, print_json
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
 from lowmark.watermark import duration_us
@@ -24,7 +25,7 @@ from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Jso
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question
     from lowmark.integration.audit.event_time import TimeReader
-    from lowmark.integration.audit.kafka_range import Topics, Wanted
+    from lowmark.integration.audit.kafka_range import Topics
     from lowmark.watermark.replay.report import AuditReport
 
 audit = typer.Typer(
@@ -59,7 +60,6 @@ All = Annotated[bool, typer.Option("--all", help="Read all there is, however muc
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures to this file, too.")]
 Limit = Annotated[int, typer.Option(help="Show so many splits, those that lose most first; 0: all.", min=0)]
 
-_ROWS = 1_000_000
 _log = logging.getLogger("lowmark")
 
 
@@ -93,7 +93,7 @@ def kafka(
     window: Window = None,
     rows_per_batch: RowsPerBatch = None,
     trigger: Trigger = None,
-    rows: Rows = _ROWS,
+    rows: Rows = ROWS,
     last: Last = None,
     everything: All = False,
     properties: Annotated[
@@ -157,7 +157,7 @@ def files(
     window: Window = None,
     rows_per_batch: RowsPerBatch = None,
     trigger: Trigger = None,
-    rows: Rows = _ROWS,
+    rows: Rows = ROWS,
     last: Last = None,
     everything: All = False,
     html: Html = None,
@@ -223,8 +223,6 @@ def _question(
 
 
 def _wanted(rows: int, last: str | None, everything: bool) -> Wanted:  # noqa: FBT001  # passed on
-    from lowmark.integration.audit.kafka_range import Wanted
-
     last_us = None if last is None else duration_us(last, what="--last")
     return Wanted(None if everything or last is not None else rows, last_us)
 

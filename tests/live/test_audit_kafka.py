@@ -19,7 +19,8 @@ import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
 from lowmark.integration.audit.kafka import KafkaAudit
-from lowmark.integration.audit.kafka_range import Topics, Wanted
+from lowmark.integration.audit.kafka_range import Topics
+from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.cli import main
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv

@@ -22,8 +22,8 @@ from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, spark_shares
 from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path, shown_place
 from lowmark.integration.audit.files import FilesAudit
-from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
+from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import SplitKey

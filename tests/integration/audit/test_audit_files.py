@@ -12,8 +12,8 @@ import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
-from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
+from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.cli.audit import _Watch
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport

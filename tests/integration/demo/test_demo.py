@@ -20,7 +20,7 @@ import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
-from lowmark.integration.audit.kafka_range import Wanted
+from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.demo import kafka_feed as kafka_feed_module
 from lowmark.integration.demo.feed import demo_script
 from lowmark.integration.demo.kafka_feed import KafkaFeed

@@ -14,8 +14,8 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
-from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page as audit_page
+from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.app import PageServer
