@@ -129,9 +129,8 @@ class KinesisFeed:
     def name(self, value: object) -> str:
         return self.script.splits[int(str(value).rpartition("-")[2])].name
 
-    def next(self, batch: int) -> None:
-        del batch  # both queries run the same one: that is what they wait for
-        self._step.wait()
+    def next(self) -> None:
+        self._step.wait()  # until both queries run the same batch
 
     def abandon(self) -> None:
         self._step.abort()

@@ -98,9 +98,8 @@ class PravegaFeed:
     def name(self, value: object) -> str:
         return self._names[str(value)]
 
-    def next(self, batch: int) -> None:
-        del batch  # both queries run the same one: that is what they wait for
-        self._step.wait()
+    def next(self) -> None:
+        self._step.wait()  # until both queries run the same batch
 
     def abandon(self) -> None:
         self._step.abort()

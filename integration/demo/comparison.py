@@ -90,7 +90,7 @@ class Lane:
             self.status = self.ask()  # as it was when this batch was planned: the batch after the last rows decides
         self.batches = batch + 1
         if self.batches < self.feed.batches:
-            self.feed.next(batch)
+            self.feed.next()
 
     def newest(self) -> Progress | None:
         """The last batch's progress; raises what ended the query."""

@@ -76,7 +76,7 @@ class Feed(Protocol):
     def name(self, value: object) -> str:
         """The split's name in the script, from its value in the column or its name in a status."""
 
-    def next(self, batch: int) -> None:
+    def next(self) -> None:
         """Called by each query while it runs a batch; returns when the next batch's rows are there."""
 
     def abandon(self) -> None:
@@ -104,7 +104,7 @@ class GeneratorFeed:
     def name(self, value: object) -> str:
         return str(value)
 
-    def next(self, batch: int) -> None:
+    def next(self) -> None:
         """The rows are always there."""
 
     def abandon(self) -> None:

@@ -108,9 +108,8 @@ class KafkaFeed:
     def name(self, value: object) -> str:
         return self.script.splits[int(str(value))].name
 
-    def next(self, batch: int) -> None:
-        del batch  # both queries wait until they run the same batch
-        self._step.wait()
+    def next(self) -> None:
+        self._step.wait()  # until both queries run the same batch
 
     def abandon(self) -> None:
         self._step.abort()
