@@ -58,7 +58,7 @@ class Question:
         )
 
 
-def check_rows(rows: int | None, what: str) -> None:
+def check_rows(rows: object, what: str) -> None:
     """Refuse a number of rows that is none, or below 1."""
     if rows is not None and not (isinstance(rows, int) and rows > 0):
         raise AuditImpossible(f"{what}: expected 1 or more, got {shown(rows)}", "leave it out, or pass more.")
