@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,4 +89,4 @@ def _tasks(spark: SparkSession, tasks: int, rounds: int) -> Row:
                     spent["native"], spent["wrapped"])  # fmt: skip
     assert row.added is not None
     note = f"{row.added.median / tasks:.2f} ms more per task, rows included"
-    return Row.pairs("pitfall 53", row.what, "ms", spent["native"], spent["wrapped"], note=note)
+    return replace(row, note=note)

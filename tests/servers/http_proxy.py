@@ -34,14 +34,12 @@ class Proxy:
         self.refused = 0
         self.heard: Callable[[str], object] = lambda operation: None
         self._server: http.server.ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start to listen; may be called again after `stop`."""
         self._server = http.server.ThreadingHTTPServer((LOCALHOST, self.port), self._handler())
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True).start()
 
     def stop(self) -> None:
         """Stop listening, so that connections are refused."""
@@ -71,9 +69,6 @@ class Proxy:
 
             def log_message(self, *args: object) -> None:
                 """Log nothing, to keep pytest's output clean."""
-
-            def log_error(self, *args: object) -> None:
-                """The same."""
 
         return Handler
 
