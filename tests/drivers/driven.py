@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers.session import driver_session
+from tests.servers.local import wait_until
 from tests.sparks import CONNECTOR_FAULT
 
 if TYPE_CHECKING:
@@ -82,6 +83,18 @@ class Config:
     def emitted(self) -> Windows:
         """The windows in the output, in the order of batches."""
         return [window for file in sorted(self.output.glob("*.json")) for window in read_windows(file)]
+
+
+def poll_query(query: StreamingQuery, check: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
+    """Wait for a condition of a running query; raise the query's own error as soon as it fails."""
+
+    def alive_and_true() -> bool:
+        if not query.isActive:
+            query.awaitTermination()  # raises the query's own error
+            raise AssertionError(f"the query was stopped while waiting for {what}")
+        return check()
+
+    wait_until(alive_and_true, what, seconds=seconds)
 
 
 def read_windows(path: Path) -> Windows:

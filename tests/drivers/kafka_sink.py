@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import marking
-from tests.drivers.driven import Windows, main
+from tests.drivers.driven import Windows, main, poll_query
 from tests.servers.kafka import Broker
-from tests.servers.local import Process, wait_until
+from tests.servers.local import Process
 from tests.worlds.kafka_reading import values_of
 
 
@@ -54,11 +54,9 @@ class KafkaSinkQuery(marking.MarkingQuery):
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def emitted() -> bool:
-            if not query.isActive:
-                query.awaitTermination()  # which raises
             return any(us >= self.config.last_us for (_, us), _ in self.config.emitted())
 
-        wait_until(emitted, f"the windows of {self.config.last_us}", seconds=150)
+        poll_query(query, emitted, f"the windows of {self.config.last_us}", seconds=150)
 
 
 if __name__ == "__main__":

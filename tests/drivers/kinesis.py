@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
-from tests.drivers.driven import STREAM, Driven
-from tests.servers.local import wait_until
+from tests.drivers.driven import STREAM, Driven, poll_query
 
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
@@ -58,12 +57,10 @@ class KinesisQuery(Driven[Config]):
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def low() -> bool:
-            if not query.isActive:
-                query.awaitTermination()  # which raises
             low_us = service.status(STREAM).low_watermark_us
             return low_us is not None and low_us >= self.config.last_low_us
 
-        wait_until(low, "the last low watermark", seconds=150)
+        poll_query(query, low, "the last low watermark", seconds=150)
         query.processAllAvailable()
         query.processAllAvailable()
 

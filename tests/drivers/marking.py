@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
-from tests.drivers.driven import Driven, Windows, read_windows, write_windows
-from tests.servers.local import jars, wait_until
+from tests.drivers.driven import Driven, Windows, poll_query, read_windows, write_windows
+from tests.servers.local import jars
 
 PARTITION_US = 600_000_000
 FILES_A_BATCH = 3
@@ -90,11 +90,9 @@ class MarkingQuery(Driven[Config]):
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def marked() -> bool:
             names = {json.loads(file.read_text())["partition"] for file in self.config.marks.glob("*.json")}
-            if not query.isActive:
-                query.awaitTermination()  # which raises
             return self.config.last in names
 
-        wait_until(marked, f"the mark of {self.config.last}", seconds=150)
+        poll_query(query, marked, f"the mark of {self.config.last}", seconds=150)
 
     def _take(self, frame: DataFrame, batch_id: int) -> None:
         rows = [((split, start), n) for split, start, n, _ in frame.collect()]

@@ -7,7 +7,6 @@ than all others. A restart that forgets the newcomer drops the second row. See `
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 from collections import Counter
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.progress import Progress
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
-from tests.drivers.driven import STREAM, Driven
-from tests.worlds.kafka_scenarios import HOUR_US, MINUTE_US, T0_US, poll_query
+from tests.drivers.driven import STREAM, Driven, poll_query
+from tests.worlds.kafka_scenarios import HOUR_US, MINUTE_US, T0_US
 
 From = Literal["files", "rate", "kafka"]
 ROWS = 3  # of a step
@@ -96,8 +96,8 @@ class Newcomers(Driven[Config]):
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def in_force() -> bool:
             progress = query.lastProgress
-            watermark = None if progress is None else progress.eventTime.get("watermark")
-            return watermark is not None and us_of(watermark) >= self.config.closed_us
+            watermark_us = None if progress is None else Progress.from_json(progress.json).watermark_us
+            return watermark_us is not None and watermark_us >= self.config.closed_us
 
         poll_query(query, in_force, "the last low watermark in force", seconds=200)
 
@@ -120,11 +120,6 @@ class Newcomers(Driven[Config]):
                 script = F.array(*(F.struct(F.lit(split).alias("split"), F.lit(us).alias("us")) for split, us in said))
                 at = F.least(F.col("value"), F.lit(len(said) - 1))  # the rate source has no end
                 return values.select(F.element_at(script, (at + 1).cast("int")).alias("r")).select("r.*")
-
-
-def us_of(text: str) -> int:
-    """Convert a time in Spark's progress to microseconds."""
-    return round(dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1_000_000)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
-from tests.drivers.driven import STREAM, Driven
-from tests.servers.local import wait_until
+from tests.drivers.driven import STREAM, Driven, poll_query
 
 BOUND_MS = 10_000
 
@@ -48,11 +47,9 @@ class PravegaQuery(Driven[Config]):
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def out() -> bool:
-            if not query.isActive:
-                query.awaitTermination()  # which raises
             return sum(rows for _, rows in self.config.emitted()) >= self.config.rows
 
-        wait_until(out, f"{self.config.rows} rows in windows", seconds=150)
+        poll_query(query, out, f"{self.config.rows} rows in windows", seconds=150)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.drivers import driven
-from tests.drivers.driven import STREAM, Driven, write_windows
+from tests.drivers.driven import STREAM, Driven, poll_query, write_windows
 from tests.servers.kafka import Broker
 from tests.servers.local import Process
 from tests.sparks import IN_ROCKSDB, OWN_CHECKPOINTS
-from tests.worlds.kafka_scenarios import VALUE_TIME, Log, batch_windows, bounded, counted, history, poll_query, source
+from tests.worlds.kafka_scenarios import VALUE_TIME, Log, batch_windows, bounded, counted, history, source
 
 OTHER = "payments"
 How = Literal["wrapped", "read", "prepared", "native"]

@@ -18,7 +18,7 @@ from lowmark.watermark import LowmarkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.drivers.driven import STREAM
+from tests.drivers.driven import STREAM, poll_query
 from tests.drivers.torture import OTHER, Config, Query
 from tests.servers.kafka import Broker
 from tests.servers.local import wait_until
@@ -35,7 +35,6 @@ from tests.worlds.kafka_scenarios import (
     counted,
     dropped,
     history,
-    poll_query,
     source,
 )
 from tests.worlds.torture import PAUSE, Driver, Torture, newest, wait_for_next

@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.drivers.driven import poll_query
 from tests.servers.kafka import Broker
 from tests.servers.local import wait_until
 from tests.sparks import start_again
@@ -36,7 +37,6 @@ from tests.worlds.kafka_scenarios import (
     heartbeat_of,
     history,
     kafka_source,
-    poll_query,
     source,
 )
 

@@ -21,6 +21,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 
+from tests.drivers.driven import poll_query
 from tests.integration.driver.reported import report_of
 from tests.servers.kafka import Broker
 from tests.worlds.kafka_scenarios import (
@@ -42,7 +43,6 @@ from tests.worlds.kafka_scenarios import (
     heartbeat_of,
     history,
     kafka_source,
-    poll_query,
     remembered,
     seed,
     shuffled,

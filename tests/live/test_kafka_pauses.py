@@ -18,6 +18,7 @@ from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.drivers.driven import poll_query
 from tests.servers.kafka import Broker
 from tests.worlds.kafka_scenarios import (
     BOUND_US,
@@ -30,7 +31,6 @@ from tests.worlds.kafka_scenarios import (
     counted,
     dropped,
     history,
-    poll_query,
     remembered,
     source,
 )

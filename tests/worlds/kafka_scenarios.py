@@ -14,7 +14,7 @@ import random
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -183,11 +183,7 @@ class Sink:
 
     def windows(self) -> Windows:
         """What was emitted; fails if a window came twice."""
-        emitted = [((r.partition, r.start_us), r.rows) for r in self.spark.table(self.name).collect()]
-        windows = dict(emitted)
-        twice = len(emitted) - len(windows)
-        assert not twice, f"{twice} windows were emitted more than once"
-        return windows
+        return each_once([((r.partition, r.start_us), r.rows) for r in self.spark.table(self.name).collect()])
 
 
 class Batches:
@@ -201,11 +197,15 @@ class Batches:
 
     def windows(self) -> Windows:
         """What was emitted; fails if a window came twice."""
-        emitted = [row for batch in self.batches.values() for row in batch]
-        windows = dict(emitted)
-        twice = len(emitted) - len(windows)
-        assert not twice, f"{twice} windows were emitted more than once"
-        return windows
+        return each_once([row for batch in self.batches.values() for row in batch])
+
+
+def each_once(emitted: Sequence[tuple[Window, int]]) -> Windows:
+    """The emitted windows; fails if one came twice."""
+    windows = dict(emitted)
+    twice = len(emitted) - len(windows)
+    assert not twice, f"{twice} windows were emitted more than once"
+    return windows
 
 
 @contextmanager
@@ -219,19 +219,6 @@ def history(query: StreamingQuery) -> list[Progress]:
     """The progress of every batch that Spark remembers, oldest first, each batch once."""
     seen = {p.batch_id: p for p in map(Progress.from_java, query._jsq.recentProgress())}
     return [seen[batch_id] for batch_id in sorted(seen)]
-
-
-def poll_query(query: StreamingQuery, check: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
-    """Wait for a condition of a running query; raise the query's own error as soon as it fails."""
-    from tests.servers.local import wait_until
-
-    def alive_and_true() -> bool:
-        if not query.isActive:
-            error = query.exception()
-            raise AssertionError(f"the query ended while waiting for {what}: {error}")
-        return check()
-
-    wait_until(alive_and_true, what, seconds=seconds)
 
 
 # --- checks ---
