@@ -106,7 +106,8 @@ def target(address: str) -> str:
 def check_private(folder: Path) -> None:
     """Raise SocketsRefused for a path that is no folder, belongs to another user, or that others may enter."""
     found = folder.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:  # for root, too, who could change its permissions
+    all_may_write = stat.S_ISVTX | stat.S_IWOTH
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & all_may_write == all_may_write:  # for root, too
         raise SocketsRefused(str(folder), "it is for all users, as /tmp is", "name one that only you can enter.")
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise SocketsRefused(
