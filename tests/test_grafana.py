@@ -325,6 +325,7 @@ def promtool(program: Path, folder: Path, rules: str, *command: str, file: str) 
     )
 
 
+@pytest.mark.slow
 def test_the_rules_are_valid_and_their_cases_pass(promtool_binary: Path, tmp_path: Path) -> None:
     checked = promtool(promtool_binary, tmp_path, ALERTS, "check", "rules", file="alerts.yml")
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -55,6 +55,7 @@ def served(folder: Path, fault: Fault) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [SourceRounds.begin, LowWatermarkCoordinator.take_changes])
 def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Callable[..., object]) -> None:
     lows: list[int] = []
@@ -85,6 +86,7 @@ def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Ca
     journal.close()
 
 
+@pytest.mark.slow
 def test_an_error_before_it_listens_ends_it_with_the_error(folder: Path) -> None:
     with served(folder, Fault(name_of(Journal.write), 1, "KeyError", after=True)) as process:
         _, log = process.communicate(timeout=SECONDS)

@@ -96,6 +96,7 @@ def test_of_batches_that_stay_as_they_are_no_more_than_that_are_late(seed: int) 
     assert rows <= batches, f"seed {seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_after_a_change_the_share_is_there_again(seed: int) -> None:
     split = Rows(seed, 200)
@@ -169,6 +170,7 @@ def test_of_every_stream_no_more_than_that_is_late(stream: LateStream, coverage:
     assert drive(stream, coverage, by_rows=False, warm=warm, batches=batches).batches <= SLACK + chance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_restarts_take_nothing_from_that(*, by_rows: bool) -> None:
     found = drive(STREAMS[2], 0.99, by_rows=by_rows, warm=400, batches=1_500, restart_every=60)

@@ -128,6 +128,7 @@ def watermarks_of(strategy: WatermarkStrategy) -> SplitWatermarks:
     return SplitWatermarks(strategy, job_id="j", source_id="s", task_id="t")
 
 
+@pytest.mark.slow
 @settings(LAWS, max_examples=draws(400))
 @given(beginning, steps, st.sampled_from(STRATEGIES), st.integers(0, 7))
 def test_columns_and_mappings_tell_the_same(

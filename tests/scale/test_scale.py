@@ -16,6 +16,7 @@ LINE = tuple(
 )  # a hundredth of a millisecond for a split
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_driver_grow_in_a_line() -> None:
     small, large = ({f.part: f.value for f in driver_figures(size, turns=1)} for size in (1_000, 4_000))
 

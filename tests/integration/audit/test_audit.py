@@ -202,6 +202,7 @@ def timed(count: int) -> Any:
     return pa.array([START_US] * count, pa.timestamp("us", "UTC"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeated", [True, False], ids=["repeated", "packed"])
 def test_a_small_file_that_unpacks_to_much_is_told_and_takes_no_memory(tmp_path: Path, repeated: bool) -> None:
     """A text of 30 KB in each of 65,536 rows is 1.9 GiB, in a file of some KiB. Packed: one text of 300 MB."""

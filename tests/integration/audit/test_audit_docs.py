@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import functions as F
@@ -45,6 +46,7 @@ def settled(text: str) -> str:
     return re.sub(r"36\dd( \d+h)? ahead", "DAYS ahead", re.sub(r"\d{4}-\d\d-\d\d", "DAY", text)).strip()
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     shown = BLOCK.search((ROOT / "docs" / "audit.md").read_text(encoding="utf-8"))
     assert shown

@@ -91,6 +91,7 @@ def test_help_names_every_command_and_starts_no_spark() -> None:
     assert loaded.stdout == "False False\n"
 
 
+@pytest.mark.slow
 def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     failed = run("offsets", missing)
@@ -165,6 +166,7 @@ def test_options_of_the_demo_that_do_not_fit_are_refused(arguments: tuple[str, .
     assert says in err
 
 
+@pytest.mark.slow
 def test_the_demo_on_kinesis_is_an_example_with_the_options_and_exit_codes_of_the_demo() -> None:
     example = [sys.executable, str(ROOT / "examples" / "demo_kinesis.py"), "--region", "eu-west-1", "--json"]
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
@@ -178,6 +180,7 @@ def test_the_demo_on_kinesis_is_an_example_with_the_options_and_exit_codes_of_th
     assert failed.stderr == f"lowmark: {said}\n"
 
 
+@pytest.mark.slow
 def test_the_demo_on_pravega_is_an_example_that_needs_a_controller() -> None:
     example = [sys.executable, str(ROOT / "examples" / "demo_pravega.py")]
     failed = subprocess.run(example, capture_output=True, text=True, check=False, timeout=60)

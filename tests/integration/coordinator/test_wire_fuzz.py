@@ -210,6 +210,7 @@ def swapped(data: Any, field: str, value: Any) -> Any:
     return data
 
 
+@pytest.mark.slow
 @QUICK
 @given(said=st.lists(MESSAGES, min_size=2, max_size=6), data=st.data())
 def test_replayed_and_reordered_messages(target: Target, said: list[dict[str, Any]], data: st.DataObject) -> None:

@@ -24,6 +24,7 @@ def open_queries() -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.mark.slow
 def test_a_batch_costs_the_same_however_many_splits_have_ended(open_queries: ExitStack) -> None:
     folder = Folder(remember=REMEMBERED, listed=2 * REMEMBERED)
     folder.add(FILES)

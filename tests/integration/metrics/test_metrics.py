@@ -602,6 +602,7 @@ def test_a_query_that_is_started_again_goes_on_counting() -> None:
     assert seen.one("lowmark_query_running") == 1
 
 
+@pytest.mark.slow
 def test_no_counter_goes_down_whatever_happens_to_queries() -> None:
     for seed in range(20):
         chance = random.Random(seed)

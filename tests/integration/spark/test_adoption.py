@@ -600,6 +600,7 @@ def startable(root: Path) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("then", ["again", "undo"])
 def test_a_kill_at_any_step_leaves_the_old_the_new_or_nothing_that_starts(tmp_path: Path, then: str) -> None:

@@ -74,6 +74,7 @@ def test_a_driver_that_has_lowmark_from_a_zip_ships_nothing_rather_than_an_empty
     assert "NotADirectoryError" in ran.stderr
 
 
+@pytest.mark.slow
 def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path) -> None:
     """With only pyspark, pyarrow and numpy: lowmark/__init__.py in the zip file puts the archive on the path."""
     archive = package(tmp_path / "lowmark.zip")

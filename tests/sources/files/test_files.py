@@ -113,6 +113,7 @@ def test_the_laws_hold_in_another_process(tmp_path: Path) -> None:
     check_source(filled(tmp_path, "parquet"), other_process=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_text_is_cut_every_so_many_rows(tmp_path: Path, kind: str) -> None:
     source = filled(tmp_path, kind, (3 * STEP_ROWS + 5, 2 * STEP_ROWS))
@@ -171,6 +172,7 @@ def test_a_row_group_larger_than_a_batch_is_one_step(tmp_path: Path) -> None:
     assert (parts[-1].position, sum(part.rows.num_rows for part in parts)) == (1, 150_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event_time", [None, "ts"])
 def test_a_packed_row_group_is_read_in_pieces(tmp_path: Path, event_time: str | None) -> None:
     """131,072 rows with a text of 2 KB are 256 MiB, in a file of some KiB; their times are texts, too."""

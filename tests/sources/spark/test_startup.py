@@ -33,6 +33,7 @@ def started(*path: str | Path) -> tuple[str, list[str]]:
     return file, found
 
 
+@pytest.mark.slow
 def test_pyspark_is_imported_from_where_it_is_installed() -> None:
     archives = [LIB / "pyspark.zip", *LIB.glob("py4j-*.zip")]
     assert str(LIB) in started(*archives)[0], "Spark's own order of the path takes the archive"
@@ -43,6 +44,7 @@ def test_pyspark_is_imported_from_where_it_is_installed() -> None:
     assert OURS not in path
 
 
+@pytest.mark.slow
 def test_an_archive_of_another_pyspark_stays_in_front(tmp_path: Path) -> None:
     lib = tmp_path / "pyspark" / "python" / "lib"
     lib.mkdir(parents=True)

@@ -502,6 +502,7 @@ def test_a_broken_source_is_found(law: str, text: str, source: type[Numbered]) -
     assert isinstance(found.value, AssertionError)
 
 
+@pytest.mark.slow
 def test_what_differs_in_another_process_only_is_found() -> None:
     check_source(OfThisProcess())
     with pytest.raises(SourceBroken, match="read again in another process"):
