@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from lowmark.sources.kit.options import chosen_columns
 from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 
 from .errors import InvalidKafkaOption, InvalidUtf8
@@ -53,13 +54,9 @@ class KafkaColumns:
             if kind not in ("binary", "string"):
                 raise InvalidKafkaOption(f"{column}_type", repr(kind), '"binary" or "string"', "convert in the query.")
             types[column] = pa.string() if kind == "string" else pa.binary()
-        unknown = [name for name in names if name not in types]
-        if unknown or not names or len(set(names)) < len(names):
-            got = repr(unknown[0]) if unknown else repr(list(names))
-            raise InvalidKafkaOption("columns", got, f"some of {', '.join(types)}, each once", "check the spelling.")
-        self.names = tuple(names)
-        self.schema = pa.schema([pa.field(name, types[name]) for name in names])
-        self.per_record = tuple(name for name in names if name not in CONSTANT)
+        self.names = chosen_columns(names, list(types), InvalidKafkaOption, "check the spelling.")
+        self.schema = pa.schema([pa.field(name, types[name]) for name in self.names])
+        self.per_record = tuple(name for name in self.names if name not in CONSTANT)
 
     def convert(self, messages: Sequence[Message]) -> list[pa.Array[Any]]:
         """Return the columns `per_record` of one or more records without errors among them. Raises InvalidUtf8."""

@@ -82,6 +82,10 @@ class KafkaOffsets:
         Raises:
             InvalidKafkaOption: a key is no (topic, partition), or an offset is negative or has more than 64 bits.
         """
+        given: object = by_partition
+        if not isinstance(given, Mapping):
+            expected = "offsets by (topic, partition)"
+            raise InvalidKafkaOption("offsets", shown(given), expected, 'write {("orders", 0): 17}.')
         named: list[tuple[TopicPartitionId, int | KafkaOffsets]] = []
         for key, position in by_partition.items():
             match key:

@@ -19,8 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
-from lowmark.sources.kit.options import check_just_one, checked_pattern, goes_on, one_of, seconds_of
+from lowmark.sources.kit.options import check_just_one, checked_pattern, goes_on, listed, one_of, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
+from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS, KafkaColumns
 from .enumerator import (
@@ -130,14 +131,21 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         consumer_options: Mapping[str, object] | None = None,
         give_up_after: str | timedelta = "1 minute",
     ) -> None:
-        options = dict(consumer_options or {})
+        properties: Any = {} if consumer_options is None else consumer_options
+        if not isinstance(properties, Mapping):
+            got = f"a {type(properties).__name__}"  # not the value, because it may have a password
+            raise InvalidKafkaOption("consumer_options", got, "a mapping of properties", 'write {"client.id": "me"}.')
+        options = dict(properties)
         for name in options:
+            if not isinstance(name, str):
+                raise InvalidKafkaOption("consumer_options", shown(name), "texts as names", "see librdkafka's names.")
             if (hint := JAVA_ONLY.get(name, OWNED.get(name))) is not None:
                 why = "librdkafka has no such property" if name in JAVA_ONLY else "the connector sets it itself"
                 raise InvalidKafkaOption(f"consumer_options[{name!r}]", f"a value, but {why}", "nothing", hint)
-        brokers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+        addresses = listed(bootstrap_servers)
+        brokers = ",".join(addresses) if all(isinstance(each, str) for each in addresses) else ""
         if not brokers.strip():
-            raise InvalidKafkaOption("bootstrap_servers", repr(bootstrap_servers), '"host:port"', "name a broker.")
+            raise InvalidKafkaOption("bootstrap_servers", shown(bootstrap_servers), '"host:port"', "name a broker.")
         self._subscriber = _subscriber(topics, topic_pattern, partitions)
         self._start = KafkaOffsets.of(start)
         self._stop = None if stop is None else KafkaOffsets.of(stop, option="stop")
@@ -238,7 +246,7 @@ def _subscriber(
     if topic_pattern is not None:
         return TopicPattern(checked_pattern(topic_pattern, "topic_pattern", InvalidKafkaOption))
     if partitions is not None:
-        pairs: list[Any] = list(partitions)
+        pairs = listed(partitions)
         for pair in pairs:
             match pair:
                 case (str(), int(number)) if number >= 0:
@@ -249,7 +257,7 @@ def _subscriber(
     named: Any = topics
     if isinstance(named, str):
         raise InvalidKafkaOption("topics", repr(named), "a list of names", f"write [{named!r}].")
-    names = list(named)
+    names = listed(named)
     for name in names:
         if not isinstance(name, str) or not name:
             raise InvalidKafkaOption("topics", repr(names), "a list of names", f"{name!r} is no name of a topic.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lowmark.watermark import LowmarkError, duration_us
 from lowmark.watermark.errors import shown
@@ -33,6 +33,26 @@ def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
         raise refusal(", ".join(given), got, "exactly one of them", "say what to read.")
 
 
+def listed(given: object) -> list[Any]:
+    """Return the entries of a list. A text, and what is no list, is an entry itself, for the check of the entries.
+
+    >>> listed(("a", "b")), listed("a"), listed(None)
+    (['a', 'b'], ['a'], [None])
+    """
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
+def chosen_columns(given: object, known: Sequence[str] | None, refusal: Refusal, hint: str) -> tuple[str, ...]:
+    """Return the names of columns, some of the known ones, each once. None: any name may be known later."""
+    names = listed(given)
+    unknown = [name for name in names if not isinstance(name, str) or (known is not None and name not in known)]
+    if unknown or isinstance(given, str) or not names or len(set(names)) < len(names):
+        expected = "names of columns" if known is None else f"some of {', '.join(known)}"
+        said = f"write [{given!r}]." if isinstance(given, str) and not unknown else hint
+        raise refusal("columns", shown(unknown[0] if unknown else given), f"{expected}, each once", said)
+    return tuple(names)
+
+
 def one_of(given: str, option: str, values: Sequence[str], refusal: Refusal) -> str:
     """Return a word that is one of the allowed words."""
     if given not in values:
@@ -54,9 +74,12 @@ def goes_on(on_data_loss: str, refusal: Refusal) -> bool:
 
 def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
     """Return a valid regular expression."""
+    given: object = text
+    if not isinstance(given, str):
+        raise refusal(option, shown(given), "a regular expression", "write it as a text.")
     try:
         re.compile(text)
-    except (re.error, OverflowError, RecursionError, TypeError) as wrong:
+    except (re.error, OverflowError, RecursionError) as wrong:
         raise refusal(option, repr(text), "a regular expression", f"{wrong}; it is Python's syntax.") from None
     return text
 

@@ -44,7 +44,16 @@ EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
         ({"topics": None, "topic_pattern": "("}, "option topic_pattern: expected a regular expression"),
         ({"topics": None, "partitions": ["orders/0"]}, r"expected \(topic, partition\) pairs"),
         ({"topics": None, "partitions": [("orders", -1)]}, r"expected \(topic, partition\) pairs"),
+        ({"topics": 5}, "topics: expected a list of names, got .* Hint: 5 is no name of a topic"),
+        ({"topics": None, "topic_pattern": b"a"}, "topic_pattern: expected a regular expression, got b'a'"),
+        ({"topics": None, "partitions": 5}, r"expected \(topic, partition\) pairs, got 5"),
         ({"bootstrap_servers": " "}, "option bootstrap_servers"),
+        ({"bootstrap_servers": None}, 'bootstrap_servers: expected "host:port", got None'),
+        ({"bootstrap_servers": b"b:9092"}, "bootstrap_servers: expected \"host:port\", got b'b:9092'"),
+        ({"bootstrap_servers": ["b:9092", None]}, 'bootstrap_servers: expected "host:port"'),
+        ({"consumer_options": "client.id=me"}, "consumer_options: expected a mapping of properties, got a str"),
+        ({"consumer_options": [("client.id", "me")]}, "expected a mapping of properties, got a list"),
+        ({"consumer_options": {1: "me"}}, "consumer_options: expected texts as names, got 1"),
         ({"start": 17}, "a bare number has no unit"),
         ({"start": "newest"}, 'option start: expected "earliest"'),
         ({"start": {("orders", 0): -2}}, "expected an offset of 0 or more, got -2"),
@@ -68,6 +77,9 @@ EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
         ({"isolation": "committed"}, 'expected "read_committed" or "read_uncommitted"'),
         ({"columns": ["value", "time"]}, "got 'time'"),
         ({"columns": []}, "option columns"),
+        ({"columns": None}, "columns: expected some of key, .*, each once, got None"),
+        ({"columns": [["value"]]}, r"columns: expected some of key, .*, each once, got \['value'\]"),
+        ({"columns": "value"}, r"columns: expected some of key, .*, got 'value'. Hint: write \['value'\]"),
         ({"columns": ["value", "value"]}, "each once"),
         ({"value_type": "json"}, 'option value_type: expected "binary" or "string"'),
         ({"transactional": "false"}, "option transactional: expected True, False or None, got 'false'"),
@@ -77,6 +89,19 @@ EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidKafkaOption, match=text):
         KafkaSource(**{**PLAIN, **options})
+
+
+def test_consumer_options_that_are_no_mapping_are_not_shown_because_they_may_have_a_password() -> None:
+    options: Any = "sasl.password=hunter2"
+    with pytest.raises(InvalidKafkaOption) as refused:
+        KafkaSource(**PLAIN, consumer_options=options)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_offsets_that_are_no_mapping_are_refused() -> None:
+    positions: Any = [("orders", 0)]
+    with pytest.raises(InvalidKafkaOption, match=r"offsets: expected offsets by \(topic, partition\), got \["):
+        KafkaOffsets.offsets(positions)
 
 
 @pytest.mark.parametrize("time", [2**63, "2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), 1.5])
