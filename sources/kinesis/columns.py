@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lowmark.sources.kit.options import chosen_columns
 
 from .aggregated import MalformedPacket, is_packed, md5, unpacked
 from .client import milliseconds
@@ -34,11 +35,7 @@ class KinesisColumns:
     """The chosen columns. Raises InvalidKinesisOption for an unknown name, or a name twice."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        if not self.names or len(set(self.names)) < len(self.names) or not set(self.names) <= COLUMNS.keys():
-            raise InvalidKinesisOption(
-                "columns", repr(list(names)), f"some of {', '.join(COLUMNS)}, each once", "names are case-sensitive."
-            )
+        self.names = chosen_columns(names, list(COLUMNS), InvalidKinesisOption, "names are case-sensitive.")
         fields: list[pa.Field[Any]] = [pa.field(name, COLUMNS[name]) for name in self.names]
         self.schema = pa.schema(fields)
 

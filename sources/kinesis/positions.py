@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from numbers import Integral
 from typing import Any
 
 from lowmark.watermark.errors import shown
@@ -37,15 +38,25 @@ class KinesisPosition:
 
     @classmethod
     def at_timestamp(cls, time_us: int) -> KinesisPosition:
-        """The place before the first record that arrived at this time, microseconds since the epoch, or later."""
-        return cls("AT_TIMESTAMP", time_us=time_us)
+        """The place before the first record that arrived at this time, microseconds since the epoch, or later.
+
+        Raises InvalidKinesisOption.
+        """
+        given: object = time_us
+        if not isinstance(given, Integral):
+            wanted = "microseconds since the epoch"
+            raise InvalidKinesisOption("at_timestamp", shown(given), wanted, "a datetime may be given as start itself.")
+        return cls("AT_TIMESTAMP", time_us=int(given))
 
     @classmethod
     def after_sequence_numbers(cls, read: Mapping[ShardKey, str]) -> KinesisPosition:
         """The place where another reader stopped: (stream, shard) -> sequence number of its last record.
 
-        Parents of these shards count as read; all other shards begin at their first records.
+        Parents of these shards count as read; all other shards begin at their first records. Raises
+        InvalidKinesisOption.
         """
+        if not _are_sequence_numbers(read):
+            raise _refused("after_sequence_numbers", read, "{(stream, shard): sequence number}")
         return cls("AFTER_SEQUENCE_NUMBER", after=tuple(sorted(read.items())))
 
     @classmethod
@@ -57,14 +68,19 @@ class KinesisPosition:
             return cls(given.upper())
         if isinstance(given, datetime):
             return cls.at_timestamp(milliseconds(given if given.tzinfo else given.replace(tzinfo=timezone.utc)) * 1_000)
-        if isinstance(given, Mapping) and given and all(map(_is_sequence_number, given.items())):
+        if given and _are_sequence_numbers(given):
             return cls.after_sequence_numbers(given)
-        raise InvalidKinesisOption(
-            option,
-            shown(given),
-            '"TRIM_HORIZON", "LATEST", a datetime, or {(stream, shard): sequence number}',
-            "sequence numbers are text: as numbers of JSON they lose digits.",
-        )
+        wanted = '"TRIM_HORIZON", "LATEST", a datetime, or {(stream, shard): sequence number}'
+        raise _refused(option, given, wanted)
+
+
+def _refused(option: str, given: object, wanted: str) -> InvalidKinesisOption:
+    hint = "sequence numbers are text: as numbers of JSON they lose digits."
+    return InvalidKinesisOption(option, shown(given), wanted, hint)
+
+
+def _are_sequence_numbers(given: object) -> bool:
+    return isinstance(given, Mapping) and all(map(_is_sequence_number, given.items()))
 
 
 def _is_sequence_number(pair: tuple[Any, Any]) -> bool:

@@ -149,15 +149,18 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
                 raise InvalidKinesisOption(name, shown(rate), "a number above 0", "None does not limit.")
         self._rates = reads_per_second, bytes_per_second
         self.fetching = Fetching.side_by_side(fetchers)
-        self._settings = KinesisSettings(
-            region=region,
-            endpoint_url=endpoint_url,
-            profile=profile,
-            role_arn=role_arn,
-            role_session_name=role_session_name,
-            role_external_id=role_external_id,
-            give_up_seconds=_seconds(give_up_after, "give_up_after"),
-        )
+        texts: dict[str, Any] = {
+            "region": region,
+            "endpoint_url": endpoint_url,
+            "profile": profile,
+            "role_arn": role_arn,
+            "role_session_name": role_session_name,
+            "role_external_id": role_external_id,
+        }
+        for name, text in texts.items():
+            if text is not None and not isinstance(text, str):
+                raise InvalidKinesisOption(name, shown(text), "a text", "or leave it out.")
+        self._settings = KinesisSettings(**texts, give_up_seconds=_seconds(give_up_after, "give_up_after"))
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KinesisSource:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from .options import Refusal, check_just_one, checked_pattern
+from .options import Refusal, check_just_one, checked_pattern, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Streams:
             return cls(pattern=checked_pattern(stream_pattern, "stream_pattern", refusal))
         if isinstance(streams, str):
             raise refusal("streams", repr(streams), "a list of names", f"write [{streams!r}].")
-        given: list[Any] = sorted(streams or (), key=str)
+        given = sorted(listed(streams), key=str)
         named = {name: each for each in given if isinstance(each, str) and (name := name_of(each)) is not None}
         if not named or len(named) < len(given):
             raise refusal("streams", repr(streams), expected, hint)

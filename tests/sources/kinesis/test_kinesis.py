@@ -64,7 +64,16 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"streams": None, "stream_pattern": "o.*", "start": {("sales", "s"): "7"}}, "got one in sales"),
         ({"stop": "TRIM_HORIZON"}, '"LATEST" or a datetime'),
         ({"on_data_loss": "ignore"}, '"error" or "go_on"'),
+        ({"streams": 5}, "streams: expected names or ARNs of streams, each name once, got 5"),
+        ({"streams": None, "stream_pattern": b"o.*"}, "a regular expression, got b'o"),
         ({"columns": ["data", "offset"]}, "some of partitionKey"),
+        ({"columns": None}, "some of partitionKey, .*, got None"),
+        ({"columns": [["data"]]}, r"some of partitionKey, .*, got \['data'\]"),
+        ({"columns": "data"}, r"some of partitionKey, .* Hint: write \['data'\]"),
+        ({"region": ["eu-west-1"]}, r"region: expected a text, got \['eu-west-1'\]"),
+        ({"endpoint_url": b"http://h"}, "endpoint_url: expected a text"),
+        ({"profile": 5}, "profile: expected a text, got 5"),
+        ({"role_arn": ["arn"]}, "role_arn: expected a text"),
         ({"fetchers": 0}, "1 or more"),
         ({"fetchers": "3"}, "a whole number, 1 or more, got '3'"),
         ({"fetchers": 2.5}, "a whole number, 1 or more, got 2.5"),
@@ -81,6 +90,18 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
 def test_options_that_make_no_sense_are_refused_with_a_hint(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidKinesisOption, match=words):
         KinesisSource(**{**NAMED, **changes})
+
+
+@pytest.mark.parametrize("time", ["2026-01-01", datetime(2026, 1, 1, tzinfo=timezone.utc), 1.5, None])
+def test_a_time_that_is_no_number_of_microseconds_is_refused(time: Any) -> None:
+    with pytest.raises(InvalidKinesisOption, match="at_timestamp: expected microseconds since the epoch, got "):
+        KinesisPosition.at_timestamp(time)
+
+
+@pytest.mark.parametrize("read", [None, {("orders", "s"): BIG}, {"s": str(BIG)}, [("orders", "s")]])
+def test_sequence_numbers_that_are_none_are_refused(read: Any) -> None:
+    with pytest.raises(InvalidKinesisOption, match=r"after_sequence_numbers: expected .* sequence numbers are text"):
+        KinesisPosition.after_sequence_numbers(read)
 
 
 def test_a_source_is_its_options() -> None:
