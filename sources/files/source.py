@@ -36,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
+from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -49,7 +50,7 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import one_of
+from lowmark.sources.kit.options import chosen_columns, listed, one_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import Counter, MetricGroup
 from lowmark.sources.worker import described
@@ -155,13 +156,23 @@ class FileSource(SimpleSource[FileSplit]):
         now_us: Callable[[], int] = _clock_us,
         steady_us: Callable[[], int] = _steady_us,
     ) -> None:
-        if format not in FORMATS:
+        if format not in list(FORMATS):
             raise InvalidFileOption("format", shown(format), f"one of {sorted(FORMATS)}", "name what the files are.")
         for option, value in (("on_unreadable", on_unreadable), ("on_vanished", on_vanished)):
             one_of(value, option, ("error", "skip"), InvalidFileOption)
-        if columns is not None and event_time is not None and event_time not in columns:
-            raise InvalidFileOption("columns", str(list(columns)), f"event_time {event_time!r} among them", "add it.")
-        self.paths = (paths,) if isinstance(paths, str) else tuple(paths)
+        if event_time is not None and not isinstance(event_time, str):
+            raise InvalidFileOption("event_time", shown(event_time), "the name of a column", "None cuts by rows only.")
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise InvalidFileOption("schema", shown(schema), "a pyarrow.Schema", "None takes that of the first file.")
+        if columns is not None:
+            columns = chosen_columns(columns, None, InvalidFileOption, "None reads all columns.")
+            if event_time is not None and event_time not in columns:
+                wanted = f"event_time {event_time!r} among them"
+                raise InvalidFileOption("columns", str(list(columns)), wanted, "add it.")
+        self.paths = tuple(listed(paths))
+        for path in self.paths:
+            if not isinstance(path, str) or not path:
+                raise InvalidFileOption("paths", shown(path), "texts", "write a path of pathlib as str(path).")
         self.bounded, self.discover_every = bounded, discover_every
         duration_us(discover_every, what="discover_every")  # refused now rather than later
         self._format, self.event_time, self._columns, self._recursive = format, event_time, columns, recursive
@@ -428,4 +439,8 @@ def _instant_us(value: datetime | int | None) -> int | None:
         if value.tzinfo is None:
             raise InvalidFileOption("modified_after", repr(value), "an aware datetime", "add tzinfo=timezone.utc.")
         return us_of(value)
+    given: object = value
+    if given is not None and not isinstance(given, Integral):
+        wanted = "an aware datetime, or microseconds since the epoch"
+        raise InvalidFileOption("modified_after", shown(given), wanted, "write a datetime with its time zone.")
     return value

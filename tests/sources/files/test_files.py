@@ -649,6 +649,20 @@ def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"on_unreadable": "ignore"}, ValueError, 'on_unreadable: expected "error" or "skip", got \'ignore\''),
         ({"on_vanished": None}, ValueError, "on_vanished: expected"),
         ({"columns": ["a"], "event_time": "b"}, ValueError, "columns: expected event_time 'b' among them"),
+        ({"format": ["csv"]}, InvalidFileOption, "format: expected one of"),
+        ({"paths": None}, InvalidFileOption, "paths: expected texts, got None"),
+        ({"paths": Path("x")}, InvalidFileOption, r"paths: expected texts, got PosixPath.* Hint: .* str\(path\)"),
+        ({"paths": [["x"]]}, InvalidFileOption, r"paths: expected texts, got \['x'\]"),
+        ({"paths": b"x"}, InvalidFileOption, "paths: expected texts"),
+        ({"paths": ""}, InvalidFileOption, "paths: expected texts, got ''"),
+        ({"columns": 5}, InvalidFileOption, "columns: expected names of columns, each once, got 5"),
+        ({"columns": "ab", "event_time": "a"}, InvalidFileOption, r"columns: expected .* Hint: write \['ab'\]"),
+        ({"columns": []}, InvalidFileOption, "columns: expected names of columns, each once"),
+        ({"columns": ["a", "a"]}, InvalidFileOption, "columns: expected names of columns, each once"),
+        ({"event_time": ["a"]}, InvalidFileOption, "event_time: expected the name of a column"),
+        ({"schema": "a int"}, InvalidFileOption, "schema: expected a pyarrow.Schema, got 'a int'"),
+        ({"modified_after": "2026-01-01"}, InvalidFileOption, "modified_after: expected an aware datetime, or micro"),
+        ({"modified_after": float("nan")}, InvalidFileOption, "modified_after: expected .*, got nan"),
         ({"discover_every": "soon"}, InvalidDuration, "discover_every"),
         ({"max_age": 5}, InvalidDuration, "max_age"),
         ({"modified_after": datetime(2026, 1, 1)}, ValueError, "modified_after: expected an aware datetime"),  # noqa: DTZ001
@@ -656,7 +670,7 @@ def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        FileSource("x", **options)
+        FileSource(**{"paths": "x", **options})
 
 
 # -- discovery
