@@ -24,12 +24,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lowmark.sources.kit.options import listed
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.errors import shown
 
@@ -107,6 +109,7 @@ class StreamScript:
     shuffle_us: int
 
     def __post_init__(self) -> None:
+        _check_types(self)
         names = [split.name for split in self.splits]
         if not names or len(set(names)) != len(names):
             raise InvalidScript("splits", "one or more, each name once", str(names))
@@ -290,6 +293,26 @@ class StreamScript:
             times_us[numbers == self._stray(split)] += split.stray_us
         times_us[numbers == self._last(split)] = self.end_us + split.last_us
         return times_us
+
+
+def _check_types(script: StreamScript) -> None:
+    """Refuse values of other types, because a script that is written in Python comes past the checks of JSON."""
+    _check_whole(script, "")
+    for split in listed(script.splits):
+        if not isinstance(split, SplitScript) or not isinstance(split.name, str):
+            raise InvalidScript("splits", "SplitScripts with texts as names", shown(split))
+        _check_whole(split, f" of {split.name}")
+        parents: object = split.parents
+        if isinstance(parents, str) or not all(isinstance(parent, str) for parent in listed(parents)):
+            raise InvalidScript(f"parents of {split.name}", "a tuple of names", shown(parents))
+
+
+def _check_whole(script: StreamScript | SplitScript, of: str) -> None:
+    """Refuse what is no whole number, nor None where a field may be None."""
+    for field in fields(script):
+        kind, value = str(field.type), getattr(script, field.name)
+        if kind.startswith("int") and not isinstance(value, Integral) and not (value is None and "None" in kind):
+            raise InvalidScript(f"{field.name}{of}", "a whole number", shown(value))
 
 
 def _check_names(what: str, plain: Mapping[str, Any], kind: type[StreamScript | SplitScript]) -> None:

@@ -7,6 +7,7 @@ import pickle
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowmark.sources import Boundedness, SourceSplit, SplitEnd, check_source, read_slices
-from lowmark.sources.generator import SCHEMA, GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.generator import SCHEMA, GeneratorSource, InvalidScript, SplitScript, StreamScript
 
 TICK_US = 1_000_000
 PUBLISHED = [708524, 1479936, 343027, 3375528, 3669348, 1800271, 3318861]  # after start_us
@@ -119,6 +120,10 @@ def test_a_script_survives_json() -> None:
         assert StreamScript.from_plain(json.loads(json.dumps(script.to_plain()))) == script
 
 
+def split(**fields: Any) -> SplitScript:
+    return SplitScript(**{"name": "a", "rows_per_tick": 1, **fields})
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -139,6 +144,17 @@ def test_a_script_survives_json() -> None:
             "parents of c5: expected all children of 'p' to begin in one tick, got 4 and 5",
         ),
         ({"splits": (SplitScript("a", 1, behind_us=1),)}, "behind_us of a: expected whole ticks of 1000000, got 1"),
+        ({"splits": None}, "splits: expected SplitScripts with texts as names, got None"),
+        ({"splits": ("a",)}, "splits: expected SplitScripts with texts as names, got 'a'"),
+        ({"ticks": None}, "ticks: expected a whole number, got None"),
+        ({"tick_us": "1"}, "tick_us: expected a whole number, got '1'"),
+        ({"start_us": float("nan")}, "start_us: expected a whole number, got nan"),
+        ({"splits": (split(rows_per_tick=None),)}, "rows_per_tick of a: expected a whole number, got None"),
+        ({"splits": (split(stray_tick="3"),)}, "stray_tick of a: expected a whole number, got '3'"),
+        (
+            {"splits": (split(), split(name="b", from_tick=3, parents="a"))},
+            "parents of b: expected a tuple of names, got 'a'",
+        ),
     ],
 )
 def test_a_script_that_makes_no_sense_is_refused(change: dict[str, object], text: str) -> None:
@@ -304,3 +320,17 @@ def test_rows_arrive_as_they_are_read() -> None:
     assert (end.position, end.rows, end.finished) == (22, 40, False)
     with pytest.raises(ValueError, match=r"^ticks_per_batch: expected 1 or more, got 0$"):
         GeneratorSource(SCRIPT, seed=1, ticks_per_batch=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"script": SCRIPT.to_plain()}, "script: expected a StreamScript, got {"),
+        ({"seed": None}, "seed: expected a whole number, got None"),
+        ({"ticks_per_batch": "10"}, "ticks_per_batch: expected a whole number, got '10'"),
+        ({"ticks_per_batch": float("nan")}, "ticks_per_batch: expected a whole number, got nan"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidScript, match=text):
+        GeneratorSource(**{"script": SCRIPT, "seed": 1, **change})
