@@ -7,14 +7,13 @@ The system of the source decides where a batch ends, or else the limits of a use
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SplitPlanner, SplitT
 from lowmark.sources.slicing import NextRow, NoRowsReason, SliceLimits, SlicePlan, next_row, plan_slices
 
-from .induced import InducedBatches
+from .induced import InducedBatches, closed_on_error
 from .offset import BatchOffset
 from .options import PlanOptions
 from .peer import Guidance
@@ -40,12 +39,8 @@ class Extent(Generic[SplitT]):
         self._unaimed: set[str] = set()  # the splits of the run that have not answered where they end
         self._previous_time_us = time_us
         self._previous_span_us: int | None = None
-        try:
+        with closed_on_error(self.planner):
             self._induced = InducedBatches(source, name, live, self.planner) if source.externally_induced else None
-        except BaseException:
-            with suppress(Exception):  # the first error says more
-                self.planner.close()
-            raise
 
     def plan(
         self,

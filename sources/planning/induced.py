@@ -5,13 +5,24 @@ The reader runs on the driver and reads nothing: it says when a checkpoint is du
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
+
+
+@contextmanager
+def closed_on_error(opened: SplitPlanner[Any] | ExternallyInducedSourceReader[Any]) -> Iterator[None]:
+    """Close what was opened if the work with it raises. An error of the closing is dropped: the first says more."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            opened.close()
+        raise
 
 
 class InducedBatches(Generic[SplitT]):
@@ -30,14 +41,10 @@ class InducedBatches(Generic[SplitT]):
             )
         self._reader: ExternallyInducedSourceReader[SplitT] = reader
         self._given = {split.split_id for split in live}  # given to the reader, and not finished
-        try:
+        with closed_on_error(reader):
             reader.use_planner(planner)
             reader.add_splits(live)
             reader.start()
-        except BaseException:
-            with suppress(Exception):  # the first error says more
-                reader.close()
-            raise
 
     def plan(self, splits: Sequence[SplitT], checkpoint: int, *, targets: Mapping[str, int] | None) -> SlicePlan:
         """Return a batch that ends at the reader's snapshot; an empty batch until the reader says that one is due.
