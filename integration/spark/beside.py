@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.moment import format_time_us
 
-from .checkpoint import initial_offset, kafka_starting_offsets
+from .checkpoint import initial_offset, kafka_starting_offsets, starting_at
 from .checkpoint_store import LocalStore, batches, local_store
-from .kafka_offsets import Starting, earliest, kafka_positions
-from .offset_log import COPY, OffsetEntry, ahead_of_clock, json_object, planned_entry
+from .kafka_offsets import Starting
+from .offset_log import COPY, OffsetEntry, ahead_of_clock, planned_entry
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
         if batch + 1 in entries and (entries[batch + 1].watermark_ms or 0) * 1_000 + delay_us < open_us
     ]
     if passed:
-        starting = _positions(offset for _, offset in entries[passed[-1]].sources)
+        starting = starting_at(offset for _, offset in entries[passed[-1]].sources)
         return Beside(_with_new(starting, stopped), stopped, watermark_ms * 1_000)
     if 0 not in entries:
         raise CheckpointUnreadable(
@@ -112,11 +111,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
 
 def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:
     """The start of the old query, as its Kafka sources recorded it."""
-    return _with_new(_positions(initial_offset(store, id_) for id_, _ in newest.sources), stopped)
-
-
-def _positions(offsets: Iterable[str | None]) -> Starting:
-    return earliest(kafka_positions(json_object(offset)) for offset in offsets)
+    return _with_new(starting_at(initial_offset(store, id_) for id_, _ in newest.sources), stopped)
 
 
 def _with_new(starting: Starting, stopped: Starting) -> Starting:

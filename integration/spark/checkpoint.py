@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -179,7 +179,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             )
         batch_id = min(batch_id, done[0])
     hint = "this Spark writes a format that this version of lowmark does not read."
-    found = earliest(_positions(offset) for _, offset in planned_entry(store, batch_id, hint).sources)
+    found = starting_at(offset for _, offset in planned_entry(store, batch_id, hint).sources)
     if not found:
         raise CheckpointUnreadable(
             store.root,
@@ -187,6 +187,11 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             "only Kafka offsets can be given to a new query as startingOffsets.",
         )
     return found
+
+
+def starting_at(offsets: Iterable[str | None]) -> Starting:
+    """Return where a query goes on whose Kafka sources, Spark's or lowmark's, stand at these offsets."""
+    return earliest(_positions(offset) for offset in offsets)
 
 
 def _positions(offset: str | None) -> Mapping[tuple[str, int], int]:
