@@ -294,8 +294,10 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         return [split for split in found if not any(split.split_id in ids for ids in known)]
 
     def _count_forgotten(self, found: Sequence[SplitT]) -> None:
-        """Count the listed splits whose ids the state does not have. The first look tells them by their stamps."""
+        """Count the listed splits whose ids the state does not have. The first list tells them by their stamps."""
         if self._older is None:
+            if self._forgotten and not found:
+                return  # an empty list tells nothing: what was listed before may come back, as a folder that is mounted
             assert self._stamp_of is not None, "checked at the beginning"
             assert self._oldest_stamp is not None, "otherwise nothing was forgotten"
             known = (self._assigned, self._pending)

@@ -566,6 +566,26 @@ def test_a_split_that_goes_and_comes_again_while_its_process_lives_is_not_read_a
     assert found.metric("known_splits") == 1_000
 
 
+def test_splits_that_are_listed_only_after_an_empty_list_are_not_read_again() -> None:
+    """As the files of a folder that is mounted after the query has begun."""
+    state = Stamped(*range(100)).state
+    again = Stamped(known=state)
+    assert again.state.forgotten == state.forgotten > 0
+    again.look(*range(100))
+    assert again.assigned == []
+    again.look(31_000, 100)
+    assert again.assigned == ["f-031000", "f-000100"]
+
+
+def test_nothing_is_missed_after_an_empty_list_where_all_older_splits_were_gone_before() -> None:
+    found = Stamped(*range(100))
+    found.splits = []
+    found.look()
+    again = Stamped(known=found.state)
+    again.look(31)
+    assert again.assigned == ["f-000031"]
+
+
 def test_a_split_that_was_read_and_touched_is_not_read_again_while_its_process_lives() -> None:
     stamps = {number: number for number in range(100)}
     options: dict[str, Any] = {"stamp_of": lambda split: stamps[stamp_of(split)], "remember": 10}
