@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from lowmark.sources.api import (
@@ -191,6 +192,7 @@ class ChildContext:
         initial_delay: float | None = None,
         period: float | None = None,
     ) -> None:
+        @wraps(callable)  # the name of the call is in logs and errors
         def unless_closed() -> ResultT | None:
             return None if self._closed else callable()
 
@@ -201,7 +203,12 @@ class ChildContext:
         self._context.call_async(unless_closed, handle, initial_delay, period)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        self._context.run_in_coordinator_thread(lambda: None if self._closed else action())
+        @wraps(action)
+        def unless_closed() -> None:
+            if not self._closed:
+                action()
+
+        self._context.run_in_coordinator_thread(unless_closed)
 
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         # History is backlog until it ends, so only the last source may say otherwise.

@@ -22,7 +22,7 @@ from lowmark.sources import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from lowmark.sources.coordinator import SourceCoordinator
+from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
 from lowmark.sources.hybrid import DeferredSource, HybridSource, HybridSplit, InvalidHybrid
 from lowmark.sources.hybrid.enumerator import HybridEnumerator
 from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
@@ -567,6 +567,23 @@ def test_a_failover_in_the_middle_of_a_source_loses_no_finish() -> None:
     assert coordinator.metric_values()["enumerator_restores"] == 1
     assert coordinator.run("look", lambda: index_of(coordinator)) == 1
     assert coordinator.failure is None
+    coordinator.close()
+
+
+class Unreachable(Numbers):
+    def discover(self) -> Sequence[SourceSplit]:
+        raise OSError("no route")
+
+
+def test_an_error_names_the_call_of_the_source_at_fault() -> None:
+    source, gateway = HybridSource(Unreachable("a"), Numbers("b")), Gateway()
+    coordinator = SourceCoordinator(
+        source, name="orders", gateway=gateway, num_subtasks=1, clock=ManualClock(leaps=True),
+        failover=FailoverPolicy(most=0), timeout_seconds=DEADLINE_SECONDS,
+    )  # fmt: skip
+    coordinator.start()
+    with pytest.raises(SourceFailed, match=r"cannot handle the result of Unreachable\.discover"):
+        await_ids(coordinator, gateway, ["0:a0"])
     coordinator.close()
 
 
