@@ -397,6 +397,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         try:
             return serializer.deserialize(state_version, data[_HEADER.size :])
         except Exception as error:
+            if isinstance(error, LowmarkError) and not isinstance(error, ValueError):
+                raise  # not of the bytes: a part of a hybrid source cannot be made
             raise invalid(told_briefly(error)) from error
 
     # -- failover, on the coordinator's thread

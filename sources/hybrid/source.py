@@ -22,10 +22,11 @@ import msgspec
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Fetching, Source, SplitEnumeratorContext, VersionedSerializer
 from lowmark.sources.serializer import UnreadableState
+from lowmark.sources.worker import described
 
 from .enumerator import HybridEnumerator, HybridState
 from .reader import HybridPlanner, HybridSplit, HybridSplitReader
-from .succession import AnySource, DeferredSource, Succession
+from .succession import AnySource, DeferredSource, DeferredSourceFailed, Succession
 
 
 class HybridSource(Source[HybridSplit, HybridState]):
@@ -135,4 +136,7 @@ def _known(sources: Succession, index: int) -> AnySource:
             f"the checkpoint is of source {index} of a HybridSource that has sources 0 to {sources.last_index} now",
             "sources may be added behind the last one, and none taken away that was read.",
         )
-    return sources[index]
+    try:
+        return sources[index]
+    except Exception as cause:  # of the user's function
+        raise DeferredSourceFailed(index, described(cause)) from cause

@@ -23,6 +23,16 @@ class InvalidHybrid(LowmarkError, ValueError):
     _fact = "source {index} of a HybridSource: {reason}"
 
 
+class DeferredSourceFailed(LowmarkError, RuntimeError):
+    """A deferred source cannot be made, so the splits in a checkpoint cannot be read yet."""
+
+    index: int  # the source, from 0
+    cause: str  # type and text of the error
+    _fact = "source {index} of a HybridSource cannot be made: {cause}"
+    _hint = "the checkpoint is whole: the query goes on from it once DeferredSource.create returns the source."
+    _cause_knows_best = True
+
+
 @dataclass(frozen=True, slots=True)
 class DeferredSource:
     """A source that is made at the switch to it.

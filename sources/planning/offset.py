@@ -99,7 +99,10 @@ class BatchOffset(msgspec.Struct, frozen=True):
         return cls(source, checkpoint, token, positions, packed)
 
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
-        """Return the state. Raises `UnreadableOffset` if its bytes are not ours, or of a later version."""
+        """Return the state. Raises `UnreadableOffset` if its bytes are not ours, or of a later version.
+
+        A serializer's `LowmarkError` that is no ValueError does not blame the bytes, and is passed on.
+        """
         if not self.state:
             return BatchState(b"")
         try:
@@ -113,6 +116,8 @@ class BatchOffset(msgspec.Struct, frozen=True):
                 wire.time_us,
             )
         except Exception as broken:  # a connector's serializer may raise any error
+            if isinstance(broken, LowmarkError) and not isinstance(broken, ValueError):
+                raise  # not of the bytes: a part of a hybrid source cannot be made
             raise UnreadableOffset(self.source, told_briefly(broken)) from broken
 
     @staticmethod

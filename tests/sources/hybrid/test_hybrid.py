@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,9 @@ from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, Sourc
 from lowmark.sources.hybrid import DeferredSource, HybridSource, HybridSplit, InvalidHybrid
 from lowmark.sources.hybrid.enumerator import HybridEnumerator
 from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
+from lowmark.sources.hybrid.succession import DeferredSourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
+from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.testing import ManualEnumeratorContext, check_source
 
@@ -319,6 +322,30 @@ def test_a_deferred_source_sees_the_enumerator_before_it_and_none_after_a_restar
     state = driver.source.enumerator_state_serializer.serialize(driver.enumerator.snapshot_state(1))
     restored.enumerator_state_serializer.deserialize(1, state)
     assert [child, None] == PREVIOUS
+
+
+def out_of_reach(previous: Any) -> Numbers:
+    if previous is None:
+        raise OSError("no route")
+    return Numbers("b")
+
+
+def test_a_deferred_source_that_cannot_be_made_at_a_restart_does_not_blame_the_checkpoint() -> None:
+    driver = Driver(Numbers("a"), DeferredSource(out_of_reach))
+    driver.finish(0)
+    driver.finish(1)
+    split, state = Placed(0, tagged("1:b0")[0]), driver.enumerator.snapshot_state(1)
+    offset = BatchOffset.encode("orders", 1, "t", BatchState(b"", (split,)), driver.source.split_serializer)
+    data = driver.source.enumerator_state_serializer.serialize(state)
+
+    again = HybridSource(Numbers("a"), DeferredSource(out_of_reach))
+    said = "source 1 of a HybridSource cannot be made: OSError: no route. Hint: the checkpoint is whole"
+    with pytest.raises(DeferredSourceFailed, match=said):
+        offset.decode(again.split_serializer)
+    coordinator = SourceCoordinator(again, name="orders", gateway=Gateway(), num_subtasks=1)
+    with pytest.raises(DeferredSourceFailed, match=said):
+        coordinator.reset_to_checkpoint(1, struct.pack(">iii", 1, 1, len(data)) + data)
+    coordinator.close()
 
 
 # -- what is refused
