@@ -174,7 +174,9 @@ class FileSource(SimpleSource[FileSplit]):
             if not isinstance(path, str) or not path:
                 raise InvalidFileOption("paths", shown(path), "texts", "write a path of pathlib as str(path).")
         self.bounded, self.discover_every = bounded, discover_every
-        duration_us(discover_every, what="discover_every")  # refused now rather than later
+        if duration_us(discover_every, what="discover_every") == 0:  # refused now rather than later
+            wanted = "a duration above 0"
+            raise InvalidFileOption("discover_every", shown(discover_every), wanted, "each look lists all files.")
         self._format, self.event_time, self._columns, self._recursive = format, event_time, columns, recursive
         self._given_schema, self._filesystem = schema, filesystem
         self._now_us, self._steady_us = now_us, steady_us

@@ -664,6 +664,7 @@ def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"modified_after": "2026-01-01"}, InvalidFileOption, "modified_after: expected an aware datetime, or micro"),
         ({"modified_after": float("nan")}, InvalidFileOption, "modified_after: expected .*, got nan"),
         ({"discover_every": "soon"}, InvalidDuration, "discover_every"),
+        ({"discover_every": "0 seconds"}, InvalidFileOption, "discover_every: expected a duration above 0"),
         ({"max_age": 5}, InvalidDuration, "max_age"),
         ({"modified_after": datetime(2026, 1, 1)}, ValueError, "modified_after: expected an aware datetime"),  # noqa: DTZ001
     ],
