@@ -250,7 +250,17 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
                     dense, position = True, position + given.num_rows
                     yield (SplitRows(split_id, given, position),)
                     continue
-                before, (rows, position) = position, given
+                before = position
+                match given:
+                    case (pa.RecordBatch() | pa.Table() as rows, position):
+                        pass
+                    case _:
+                        raise BrokenSplitReader(
+                            self._name,
+                            split_id,
+                            f"gave a {type(given).__name__}",
+                            "a RecordBatch, or rows and the position after them as (rows, position)",
+                        )
                 batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches(_BATCH_ROWS)
                 *inside, last = batches or [pa.RecordBatch.from_pylist([], rows.schema)]
                 # A step has no position inside to go on from, so its batches stay together in one fetch.

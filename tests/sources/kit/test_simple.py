@@ -216,6 +216,16 @@ def test_a_split_whose_reading_failed_is_never_called_finished() -> None:
         reader.fetch()
 
 
+@pytest.mark.parametrize("given", [pa.table({"n": [1, 2]}), pa.table({"n": [1], "m": [2]}), [{"n": 1}], (1, 2), None])
+def test_what_is_no_batch_and_no_pair_of_rows_and_position_is_named(given: Any) -> None:
+    class Wrong(Growing):
+        def read(self, split: Table) -> Iterator[Any]:
+            yield given
+
+    with pytest.raises(BrokenSplitReader, match=f"gave a {type(given).__name__}.* expected a RecordBatch, or rows and"):
+        list(read_slices(Wrong(), [Table(split_id="a", stop=2)]))
+
+
 # -- DiscoveringEnumerator
 
 
