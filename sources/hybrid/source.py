@@ -59,7 +59,7 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     @property
     def fetching(self) -> Fetching:  # type: ignore[override]
-        """The fetching of the source with the most threads."""
+        """The fetching of the source with the most threads; they read the other sources, too."""
         return max((source.fetching for source in self._sources), key=lambda each: each.threads)
 
     @property
