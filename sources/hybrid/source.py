@@ -49,9 +49,8 @@ class HybridSource(Source[HybridSplit, HybridState]):
 
     @property
     def event_time(self) -> str | None:
-        """The event-time column of the known sources; a source without such a column is not searched by time."""
-        named = {source.event_time for source in self._sources} - {None}
-        return named.pop() if len(named) == 1 else None
+        """The event-time column of the sources; a source without such a column is not searched by time."""
+        return self._sources.event_time
 
     @property
     def boundedness(self) -> Boundedness:

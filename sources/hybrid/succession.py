@@ -67,6 +67,9 @@ class Succession:
         for index, source in enumerate(sources):
             if not isinstance(source, DeferredSource):
                 self._made[index] = self._checked(index, source)
+        named = {source.event_time for source in self._made.values()} - {None}
+        # The event-time column of the sources that are not deferred; None without one, or with several.
+        self.event_time = named.pop() if len(named) == 1 else None
 
     def __iter__(self) -> Iterator[AnySource]:
         """The sources that are known now."""
@@ -88,6 +91,12 @@ class Succession:
                     index, f"it was announced as {source.boundedness.value} and is {made.boundedness.value}",
                     "give DeferredSource the boundedness of what it makes.",
                 )  # fmt: skip
+            if None not in (self.event_time, made.event_time) and made.event_time != self.event_time:
+                raise InvalidHybrid(
+                    index,
+                    f"its event time is {made.event_time!r}, and that of the other sources is {self.event_time!r}",
+                    "name one column, because the stream takes the times that each source has passed for its own.",
+                )
             self._made[index] = self._checked(index, made)
         return self._made[index]
 

@@ -401,6 +401,16 @@ def test_sources_that_need_a_stream_of_their_own_are_refused(unlike: Numbers, me
         HybridSource(Numbers("a"), unlike)
 
 
+class Arriving(Numbers):
+    @property
+    def event_time(self) -> str | None:
+        return "arrived"
+
+
+def other_time(previous: object) -> Numbers:
+    return Arriving("b")
+
+
 def other_schema(previous: object) -> Numbers:
     return Numbers("b", schema=pa.schema([NAME]))
 
@@ -410,6 +420,7 @@ def other_schema(previous: object) -> Numbers:
     [
         (DeferredSource(other_schema), "its columns differ: number: int64 in source 0, missing here"),
         (DeferredSource(after_a, Boundedness.CONTINUOUS_UNBOUNDED), "announced as continuous_unbounded and is bounded"),
+        (DeferredSource(other_time), "its event time is 'arrived', and that of the other sources is 'at'"),
     ],
 )
 def test_a_deferred_source_is_checked_when_it_is_made(deferred: DeferredSource, message: str) -> None:
