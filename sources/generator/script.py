@@ -297,22 +297,33 @@ class StreamScript:
 
 def _check_types(script: StreamScript) -> None:
     """Refuse values of other types, because a script that is written in Python comes past the checks of JSON."""
-    _check_whole(script, "")
+    _check_whole(script)
     for split in listed(script.splits):
         if not isinstance(split, SplitScript) or not isinstance(split.name, str):
             raise InvalidScript("splits", "SplitScripts with texts as names", shown(split))
-        _check_whole(split, f" of {split.name}")
+        _check_whole(split)
         parents: object = split.parents
-        if isinstance(parents, str) or not all(isinstance(parent, str) for parent in listed(parents)):
+        if parents != () and (
+            isinstance(parents, str) or not all(isinstance(parent, str) for parent in listed(parents))
+        ):
             raise InvalidScript(f"parents of {split.name}", "a tuple of names", shown(parents))
 
 
-def _check_whole(script: StreamScript | SplitScript, of: str) -> None:
+def _check_whole(script: StreamScript | SplitScript) -> None:
     """Refuse what is no whole number, nor None where a field may be None."""
-    for field in fields(script):
-        kind, value = str(field.type), getattr(script, field.name)
-        if kind.startswith("int") and not isinstance(value, Integral) and not (value is None and "None" in kind):
-            raise InvalidScript(f"{field.name}{of}", "a whole number", shown(value))
+    for name, optional in _NUMBERS[SplitScript if isinstance(script, SplitScript) else StreamScript]:
+        value = getattr(script, name)
+        # First the type, because isinstance asks an abstract class slowly, and a script may have 100,000 splits.
+        if type(value) is not int and not isinstance(value, Integral) and not (value is None and optional):
+            of = f" of {script.name}" if isinstance(script, SplitScript) else ""
+            raise InvalidScript(f"{name}{of}", "a whole number", shown(value))
+
+
+_NUMBERS: Mapping[type, list[tuple[str, bool]]] = {
+    kind: [(field.name, "None" in str(field.type)) for field in fields(kind) if str(field.type).startswith("int")]
+    for kind in (StreamScript, SplitScript)
+}
+"""The fields that are whole numbers, and whether each may be None."""
 
 
 def _check_names(what: str, plain: Mapping[str, Any], kind: type[StreamScript | SplitScript]) -> None:

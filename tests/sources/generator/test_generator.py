@@ -151,6 +151,7 @@ def split(**fields: Any) -> SplitScript:
         ({"start_us": float("nan")}, "start_us: expected a whole number, got nan"),
         ({"splits": (split(rows_per_tick=None),)}, "rows_per_tick of a: expected a whole number, got None"),
         ({"splits": (split(stray_tick="3"),)}, "stray_tick of a: expected a whole number, got '3'"),
+        ({"splits": (split(parents=None),)}, "parents of a: expected a tuple of names, got None"),
         (
             {"splits": (split(), split(name="b", from_tick=3, parents="a"))},
             "parents of b: expected a tuple of names, got 'a'",
