@@ -204,6 +204,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._forget_from = 0 if remember is None else _with_slack(remember)
         # Ids that the state does not have any more; None: the first look of this process will tell.
         self._older: set[str] | None = None if state.oldest_stamp is not None else set()
+        self._began_empty = False  # whether the first lists of this process were empty
         self._pending = {split.split_id: split for split in state.pending}
         self._preparing = False
         self._discoveries = 1 if bounded and state.discovered else 0
@@ -296,8 +297,9 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
     def _count_forgotten(self, found: Sequence[SplitT]) -> None:
         """Count the listed splits whose ids the state does not have. The first list tells them by their stamps."""
         if self._older is None:
-            if self._forgotten and not found:
-                return  # an empty list tells nothing: what was listed before may come back, as a folder that is mounted
+            if not found:
+                self._began_empty = True  # as a folder that is not mounted yet: the next list tells
+                return
             assert self._stamp_of is not None, "checked at the beginning"
             assert self._oldest_stamp is not None, "otherwise nothing was forgotten"
             known = (self._assigned, self._pending)
@@ -306,6 +308,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 for split in found
                 if self._stamp_of(split) < self._oldest_stamp and not any(split.split_id in ids for ids in known)
             }
+            if self._began_empty and not any(split.split_id in self._assigned for split in found):
+                self._older = set()  # not even the newest came back, so all that was read is deleted
             if (more := len(self._older) - self._forgotten) > 0:
                 log.warning(
                     "%s: %d splits or more came while the query was stopped, with stamps older than the newest %d that "

@@ -587,13 +587,20 @@ def test_splits_that_are_listed_only_after_an_empty_list_are_not_read_again() ->
     assert again.assigned == ["f-031000", "f-000100"]
 
 
-def test_nothing_is_missed_after_an_empty_list_where_all_older_splits_were_gone_before() -> None:
+def test_splits_with_an_old_stamp_are_new_after_an_empty_list_if_all_that_was_read_is_deleted() -> None:
+    again = Stamped(known=Stamped(*range(100)).state)
+    again.look(31)
+    again.look(30)
+    assert again.assigned == ["f-000031", "f-000030"]
+
+
+def test_splits_that_were_away_before_a_restart_and_after_it_are_not_read_again() -> None:
     found = Stamped(*range(100))
     found.splits = []
     found.look()
     again = Stamped(known=found.state)
-    again.look(31)
-    assert again.assigned == ["f-000031"]
+    again.look(*range(100))
+    assert again.assigned == []
 
 
 def test_a_split_that_was_read_and_touched_is_not_read_again_while_its_process_lives() -> None:
