@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 
 _POST_SECONDS = 30.0
+_HTTP_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?([/?][!-~]*)?", re.IGNORECASE)
 _WITH_YEAR = re.compile("%([%FGY])")
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
@@ -98,6 +99,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: object) -> None:
         return None
+
+
+def takes_post(address: str) -> bool:
+    """Whether this is an HTTP address to which `urllib` can post: it takes no login and no blank.
+
+    >>> takes_post("https://hooks.example/done?key=1"), takes_post("localhost:8080/done"), takes_post("http:///done")
+    (True, False, False)
+    """
+    return _HTTP_ADDRESS.fullmatch(address) is not None
 
 
 def poster(address: str) -> Callable[[DonePartition], None]:

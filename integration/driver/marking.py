@@ -28,9 +28,10 @@ from lowmark.integration.transport.observed import decode_sketch
 from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
 from lowmark.watermark import duration_us
+from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import datetime_of
 
-from .done_partition import DonePartition, name_at, poster, success_files_in
+from .done_partition import DonePartition, name_at, poster, success_files_in, takes_post
 from .insist import insist
 from .partitions import Due, Kept, Partitions, has_times
 
@@ -70,6 +71,9 @@ def marking_of(
     if len(acts) != 1:
         fact = f"mark_done has {len(acts)} ways to mark a partition, expected one"
         raise WrapRefused(stream, fact, "pass success_files=, call= or post=.")
+    if post is not None and not takes_post(post):
+        fact = f"mark_done: post is {shown(post)}, expected http:// or https:// and a host, without a login or a blank"
+        raise WrapRefused(stream, fact, 'pass post="http://localhost:8080/done".')
     try:
         name_at(datetime_of(0), layout)
     except ValueError as unfit:

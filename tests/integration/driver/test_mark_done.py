@@ -444,5 +444,16 @@ def test_arguments_that_do_not_fit_are_refused(service: LowWatermarkService, fee
         service.mark_done(df, name="orders", time="at", call=print)
     with pytest.raises(WrapRefused, match='"split" is string'):
         service.mark_done(df, name="orders", time="split", call=print)
+    for post in (
+        "localhost:8080/done",
+        "localhost",
+        "http:///done",
+        "http://me:secret@localhost/done",
+        "http://localhost/the hour",
+        "file:///tmp/done",
+    ):
+        with pytest.raises(WrapRefused, match=r"post is '.*', expected http:.* without a login or a blank") as wrong:
+            service.mark_done(df, name="orders", time="ts", post=post)
+        assert "secret" not in str(wrong.value)
     with pytest.raises(UnknownStream):
         service.mark_done(df, name="clicks", time="ts", call=print)
