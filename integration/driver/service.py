@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -163,33 +164,40 @@ class LowWatermarkService:
         self.address = sockets.new_address()  # before any thread starts, because the address may be refused
         self._low_heard = threading.Event()
         self._client: CoordinatorClient | None = None
-        if coordinator is not None:
-            from lowmark.integration.coordinator.access import Caller
-            from lowmark.integration.coordinator.client import CoordinatorClient
-
-            given = coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key
-            files = [None if path is None else Path(path) for path in given]
-            self._client = CoordinatorClient(
-                Caller(coordinator, *files), on_low=lambda *_: self._low_heard.set(), on_given_up=self._enqueue_refusal
-            )
         self._session, self._spark = session_of(spark), spark
         self._stopping = False
-        self._listeners = Listeners()
-        self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
-        self._desks = Desks(
-            self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, beside=self._beside
-        )
-        self._runs = self._desks.runs
-        self._audits = Audits(self._runs.clock)
-        self._standing = Standing(self._runs, self._audits)
-        self._loop = Loop("lowmark-loop", self._look_for_ends)
-        self._answers = answers = Answers(
-            self._call, self._desks, self._standing, self._session.application, self._low_heard
-        )
-        self._server = Server(self.address, *answers.handlers)
         self._metrics = None
         self._page: PageServer | None = None
-        try:
+        with ExitStack() as undo:  # whoever gets an error, or presses Ctrl-C, gets no service that could be stopped
+            if coordinator is not None:
+                from lowmark.integration.coordinator.access import Caller
+                from lowmark.integration.coordinator.client import CoordinatorClient
+
+                given = coordinator_ca, coordinator_token_file, coordinator_cert, coordinator_key
+                files = [None if path is None else Path(path) for path in given]
+                self._client = CoordinatorClient(
+                    Caller(coordinator, *files),
+                    on_low=lambda *_: self._low_heard.set(),
+                    on_given_up=self._enqueue_refusal,
+                )
+                undo.callback(self._client.close)
+            self._listeners = Listeners()
+            undo.callback(self._listeners.stop)
+            self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
+            self._desks = Desks(
+                self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, beside=self._beside
+            )
+            self._runs = self._desks.runs
+            self._audits = Audits(self._runs.clock)
+            self._standing = Standing(self._runs, self._audits)
+            self._loop = Loop("lowmark-loop", self._look_for_ends)
+            undo.callback(self._loop.stop)
+            self._answers = answers = Answers(
+                self._call, self._desks, self._standing, self._session.application, self._low_heard
+            )
+            self._server = Server(self.address, *answers.handlers)
+            undo.pop_all()
+            undo.callback(self.stop)  # in their place, because now all that it ends is there
             if require_coordinator and self._client is not None:
                 self._client.reach()
             if metrics_port is not None:
@@ -201,9 +209,7 @@ class LowWatermarkService:
 
                 self._page = PageServer(lambda asked: {self.address: answers.status(asked)}, port=page_port)
             self._queries.listen_to(self._session)
-        except BaseException:  # Ctrl-C, too, because the wait for a coordinator may be long
-            self.stop()  # the caller gets no service, so the caller could not stop its threads
-            raise
+            undo.pop_all()
         atexit.register(self.stop)
         self._made = True
         if not beside:

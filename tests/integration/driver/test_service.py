@@ -16,6 +16,7 @@ from lowmark.integration.cli.main import app
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.driver import runs
 from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit
+from lowmark.integration.process import sockets
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.sources.worker import WorkerDied
@@ -85,6 +86,15 @@ def test_a_session_that_cannot_be_listened_to_leaves_no_thread(
     monkeypatch.setattr(Queries, "listen_to", refused)
     with no_thread_stays(), pytest.raises(SessionUnfit, match="a session of a test"):
         LowWatermarkService(spark, metrics_port=0)
+
+
+def test_a_socket_that_cannot_be_made_leaves_no_thread(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the disk of the sockets' folder is full."""
+    monkeypatch.setattr(sockets, "new_address", lambda: f"unix:{tmp_path}/no folder/1.sock")
+    with no_thread_stays(), pytest.raises(RuntimeError, match="Failed to bind to address unix:"):
+        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
 
 
 def _as_it_is(row: object, time_us: int | None) -> int:
