@@ -33,14 +33,17 @@ class AuditedRun(StreamRun):
     late_us: int | None = field(default=None, init=False)  # by which Spark judges the rows of the next batch
     used_us: int | None = field(default=None, init=False)  # the watermark of the newest batch
     dropped_rows: int = field(default=0, init=False)
+    _counted_batch_id: int | None = field(default=None, init=False)
     _rows_log: RowsLog = field(default_factory=partial(RowsLog, looked_at_watermark=True))  # it is the user's own
 
     def take(self, progress: Progress, now_us: int) -> None:
         """Take the progress of a batch."""
         if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
             return
-        self.late_us, self.used_us = self.used_us, progress.watermark_us
-        self.dropped_rows += progress.dropped_rows
+        if progress.batch_id != self._counted_batch_id:  # otherwise an error has ended the first try
+            self._counted_batch_id = progress.batch_id
+            self.late_us, self.used_us = self.used_us, progress.watermark_us
+            self.dropped_rows += progress.dropped_rows
         self.asked_at_us = now_us
         self.report(progress, len(progress.sources), planned_at_us=now_us, now_us=now_us)
 

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from lowmark.integration.driver import failures
 from lowmark.integration.driver.audited import AuditedRun, Audits
+from lowmark.integration.driver.run_log import RowsLog
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream, metric_of
 from lowmark.integration.driver.stream_run import StreamRun
@@ -22,7 +23,7 @@ from lowmark.integration.errors import ByHandRefused, UnreadableReport
 from lowmark.integration.run_status import run_json
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
-from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.progress import Progress, StateOperator
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest, MarkRequest, SetRequest
 from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
@@ -133,6 +134,34 @@ def test_an_audit_that_cannot_tell_whose_source_is_whose_lets_nobody_go(caplog: 
 
     assert len(known(run)) == 2
     assert "not read any more" not in caplog.text
+
+
+def test_an_audited_batch_whose_report_is_taken_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=0)
+    look, looks = RowsLog.look, iter([False, True, True])
+
+    def fail_once(*args: Any) -> bool:
+        if next(looks):
+            return look(*args)
+        raise OSError("no room for the log")
+
+    monkeypatch.setattr(RowsLog, "look", fail_once)
+    operators = [StateOperator(3), StateOperator(2)]
+    batches = [
+        msgspec.structs.replace(
+            progress(n, {"a": {"0": n}}), state_operators=operators, event_time={"watermark": f"1970-01-01T00:00:0{n}Z"}
+        )
+        for n in (1, 2)
+    ]
+    with pytest.raises(OSError, match="no room"):
+        run.take(batches[0], now_us=1)
+    judged_by: list[int | None] = []
+    for batch in batches:
+        run.take(batch, now_us=2)
+        judged_by.append(run.late_us)
+
+    assert judged_by == [None, 1_000_000]
+    assert "10 rows dropped by it so far" in run.status(now_us=3).why
 
 
 # -- rows of each partition
