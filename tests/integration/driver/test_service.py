@@ -18,6 +18,7 @@ from lowmark.integration.driver import runs
 from lowmark.integration.errors import CoordinatorUnreachable, SessionUnfit
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.queries import Queries
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
@@ -129,10 +130,17 @@ class Planted(Exception):  # no error of the product
 
 
 def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_next(
-    spark: SparkSession, feed: Feed, checkpoint: str
+    spark: SparkSession, feed: Feed, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
     def fail() -> None:
         raise Planted("in the middle")
+
+    def answer(request: HeartbeatRequest) -> HeartbeatReply:
+        asked.set()
+        assert may_answer.wait(60)
+        return at_once(request)
 
     [port] = free_ports(1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")  # for events missed by the dead
@@ -143,6 +151,10 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
     ran.settle()
     feed.put(("a", 1, 130), ("b", 1, 130), ("new", 1, 110))
     ran.settle()
+    # An idle query asks every second, and the dead service closes its socket once the query has heard of the error.
+    at_once = dead._answers._heartbeat
+    monkeypatch.setattr(dead._answers, "_heartbeat", answer)
+    assert asked.wait(20)
     dead._loop.post(fail)
     wait_until(lambda: dead.failed is not None, "the loop has ended")
 
@@ -159,6 +171,7 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
     assert (shown.exit_code, shown.stderr.count("\n")) == (0, 1)
     assert shown.stderr.startswith(f"lowmark: the service at {dead.address} has failed: cannot give the status: {said}")
     feed.put(("a", 1, 500), ("b", 1, 500))
+    may_answer.set()
     with pytest.raises(StreamingQueryException, match="Planted: in the middle"):
         ran.query.awaitTermination(60)
     wait_until(lambda: not Path(dead.address.removeprefix("unix:")).exists(), "no query needs its answer")
