@@ -107,8 +107,7 @@ class ClassicSession:
         def begin(event: JavaObject) -> None:
             # In Spark's thread, because the query may end before the loop takes the event.
             query = spark._jsparkSession.streams().get(event.id())
-            if query is None:
-                return  # it has ended already
+            assert query is not None, "Spark lists a query before the query starts (`StreamingQueryManager.startQuery`)"
             known = RunningQuery.of(spark, query)
             keep(known)
             if streams := known.streams():
