@@ -3,70 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.transport.accumulated import BatchTrack
-from lowmark.integration.transport.measure import Measured
-from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder, RecordedMeasure
-from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.watermark import WatermarkStrategy
-from lowmark.watermark.lateness import buckets_of
 
-from tests.integration.driver.reported import accumulated
 from tests.integration.feed import Feed, run, start, windows
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 SECOND_US = 1_000_000
 STRATEGY = WatermarkStrategy.for_adaptive_out_of_orderness(coverage=0.9, at_least="1 second", at_most="1 minute")
-KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
-
-
-def recording(times_s: list[list[float | None]], monkeypatch: pytest.MonkeyPatch) -> BatchTrack:
-    """Return the track of a task that reads these portions of a split."""
-    left: list[dict[Any, BatchTrack]] = []
-    recorder = AccumulatorRecorder("ts", None, KEY, SimpleNamespace(add=left.append), None, lateness=True)  # type: ignore[arg-type]
-    task = recorder.begin(SimpleNamespace(subtask=3))  # type: ignore[arg-type]
-    for portion in times_s:
-        micros = [None if at is None else round(at * SECOND_US) for at in portion]
-        batch = pa.record_batch({"ts": pa.array(micros, pa.timestamp("us", "UTC"))})
-        task.see(SimpleNamespace(split_id="a", rows=batch))  # type: ignore[arg-type]
-    context = SimpleNamespace(getLocalProperty=lambda name: "0" if "batch" in name else "q")
-    monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
-    task.end()
-    return left[0]["q", 0]
-
-
-def measured(track: BatchTrack) -> Measured:
-    found = RecordedMeasure(accumulated({("q", 0): track})).report("q", 0, {}, STRATEGY)
-    assert found is not None
-    return found
-
-
-def test_rows_are_counted_by_how_late_they_are_across_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    track = recording([[10, 30, 20, None], [40, 25, 40]], monkeypatch)
-    again = recording([[10, 30, 20, None], [40, 25, 40]], monkeypatch)
-    track.absorb(again)
-    [counted] = measured(track).lateness.values()  # a retried task counts once
-    late = buckets_of(np.array([0, 10 * SECOND_US, 15 * SECOND_US])).tolist()
-    assert counted == {late[0]: 4, late[1]: 1, late[2]: 1}
-
-
-def test_rows_are_counted_by_their_times_across_portions_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    track = recording([[10, 30, 20, None], [40, 10]], monkeypatch)
-    track.times["other", 4] = {7: 1}
-    [(split, counted), (_, other)] = measured(track).times.items()
-    assert counted[10 * SECOND_US] == 2  # the time of the first row is exact
-    assert sum(counted.values()) == 5
-    assert split != "other"
-    assert other == {7: 1}
 
 
 def test_a_wrapped_stream_finds_its_bounds_by_batches(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:

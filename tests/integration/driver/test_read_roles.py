@@ -21,13 +21,10 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver import stream_factory
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.recorder import AccumulatorRecorder, EventWithoutFormat
-from lowmark.integration.transport.split_key import SplitKey
-from lowmark.sources import HybridSource, SourceEvent, check_source
+from lowmark.sources import HybridSource, check_source
 from lowmark.sources.files import FileSource
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.rate import RateLimiterStrategy
-from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import SplitState, WatermarkStrategy
 from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
@@ -269,17 +266,3 @@ def test_a_source_that_decides_where_batches_end_is_read_whole_and_once_over_a_r
     assert sizes == [{"a": 7, "b": 7}] * 2 + [{"a": 7, "b": 6}] + [{"a": 7}] * 2 + [{"a": 5}]
     assert risen == sorted(risen)
     assert risen[-1] == 190 - STEP
-
-
-@dataclass(frozen=True)
-class Told(SourceEvent):
-    """The message of a reader to its enumerator."""
-
-    rows: int
-
-
-def test_an_event_of_a_source_without_a_format_for_events_is_refused_and_says_what_is_missing() -> None:
-    nowhere: Any = None  # no report leaves the task
-    recorder = AccumulatorRecorder("at", None, SplitKey(("split",), ("string",)), nowhere, events=None)
-    with pytest.raises(EventWithoutFormat, match=r"reader 3 .* Told\(rows=7\).* Hint: give .* an event_serializer"):
-        recorder.begin(SlotWork(3, 17, ())).send(Told(7))

@@ -35,15 +35,8 @@ from lowmark.integration.transport.driver_rpc import (
     StatusRequest,
     handler,
 )
-from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.planner_peer import ServicePeer
-from lowmark.integration.transport.recorder import (
-    SPLIT_TYPE,
-    AccumulatorRecorder,
-    ReaderMeasure,
-    ReadersMeasure,
-    RecordedMeasure,
-)
+from lowmark.integration.transport.recorder import SPLIT_TYPE, RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
@@ -235,27 +228,6 @@ def test_what_readers_count_is_added_to_what_the_planner_counts_once_a_task(quer
     assert query.run.splits.source_metrics == {"data_losses": 6, "discoveries": 1, "lost_offsets": 20}
 
 
-def test_what_readers_count_and_send_is_added_where_others_measure_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracks: Tracks = {}
-    recorder: Any = AccumulatorRecorder(None, None, KEY, SimpleNamespace(add=tracks.update), PlainEvents())  # type: ignore[arg-type]
-    task = recorder.begin(SimpleNamespace(subtask=3))
-    task.see(SimpleNamespace(split_id="a", rows="of any columns"))
-    task.count({"data_losses": 1, "lost_offsets": 5})
-    task.send(b"gap")
-    monkeypatch.setattr(
-        "pyspark.TaskContext.get",
-        lambda: SimpleNamespace(getLocalProperty=lambda name: "0" if "batch" in name else "q"),
-    )
-    task.end()
-    rows: Any = SimpleNamespace(report=lambda *asked: Measured(rows={7: 2}), forget=lambda *asked: None)
-    measure = ReaderMeasure(rows, ReadersMeasure(accumulated(tracks)))
-    found = measure.report("q", 0, {}, STRATEGY)
-    assert found == Measured(rows={7: 2}, counted={"data_losses": 1, "lost_offsets": 5}, events=((3, 1, b"gap"),))
-    measure.forget("q", 0)
-    assert tracks == {}
-    assert measure.report("q", 1, {}, STRATEGY) == Measured(rows={7: 2}), "of a batch without a reader's word"
-
-
 def test_only_the_newest_plans_are_kept() -> None:
     reader = KnownPlanner("s")
     for checkpoint in range(50):
@@ -281,15 +253,6 @@ def test_a_plan_that_comes_late_is_there_for_its_report() -> None:
     for checkpoint in (1, 3, 2):
         reader.keep(Planned(checkpoint, {}))
     assert list(reader.plans) == [1, 2, 3]
-
-
-class PlainEvents:
-    """The format of events that are bytes."""
-
-    version = 1
-
-    def serialize(self, event: bytes) -> bytes:
-        return event
 
 
 class Wire:
