@@ -51,22 +51,24 @@ class LateOutput:
         """The added columns."""
         return [name for name in (self.late, self.watermark) if name is not None]
 
-    def check(self, df: DataFrame, name: str) -> None:
+    def check(self, df: DataFrame, name: str, strategy: WatermarkStrategy) -> None:
         """Refuse columns and a folder that cannot be: `WrapRefused`, and `SessionUnfit` for a Spark Connect client."""
-        self._check_columns(df, name)
+        self._check_columns(name)
         self._check_folder(name)
+        if not self.names and self.folder is None:
+            return
+        _check_session(df, name)
+        for added in _known_already(df, self.names):
+            raise WrapRefused(name, f'"{added}" names a column that exists already', "choose another name.")
+        if self.folder is not None:
+            _check_rows_of_files(df, name, strategy)
 
-    def _check_columns(self, df: DataFrame, name: str) -> None:
+    def _check_columns(self, name: str) -> None:
         given: list[tuple[str, object, str]] = [("late", self.late, "is_late"), ("watermark", self.watermark, "passed")]
         for argument, column, example in given:
             if column is not None and (not isinstance(column, str) or not column):
                 hint = f'pass {argument}="{example}".'
                 raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
-        if not self.names:
-            return
-        _check_session(df, name)
-        for added in _known_already(df, self.names):
-            raise WrapRefused(name, f'"{added}" names a column that exists already', "choose another name.")
 
     def add(self, data: DataFrame, name: str, event_time: str) -> DataFrame:
         """Return the user's rows with the columns."""
@@ -87,27 +89,16 @@ class LateOutput:
             made.append(F.get(F.array(F.lit(None).cast("timestamp")), F.col(_ROW)).alias(self.watermark))
         return made
 
-    def branch(self, df: DataFrame, name: str, event_time: str, strategy: WatermarkStrategy) -> DataFrame | None:
+    def branch(self, df: DataFrame, name: str, event_time: str) -> DataFrame | None:
         """Return the branch of a query that writes the late rows of each batch and yields no row; None: no folder.
 
         Args:
             df: the user's rows, checked by `wrap.check_input` and `check`, before they are measured.
 
-        Raises `WrapRefused`, and `SessionUnfit` for a client of Spark Connect.
+        Raises `WrapRefused`.
         """
         if self.folder is None:
             return None
-        _check_session(df, name)
-        if strategy.timestamp_assigner is not None:
-            raise WrapRefused(
-                name,
-                "late_to reads the source beside the timestamp assigner, so it does not know the assigned times",
-                "make the event time a column before wrapping, and leave the assigner out.",
-            )
-        for added in _known_already(df, [UNTIL, WATERMARK, LATE_BY]):
-            fact = f'late_to adds a column "{added}" to its files, and the rows have one'
-            raise WrapRefused(name, fact, "rename it before wrapping.")
-        check_arrow(df, name)
         writer = LateFileWriter(name, event_time, _reached(name, os.fspath(self.folder)))
         dropped = self._timed(df, name, event_time).filter(F.col(UNTIL) <= _watermark(df.sparkSession, name))
         # The branch is united with rows that have the added columns. These come from Python, because Spark would remove
@@ -140,6 +131,20 @@ class LateOutput:
         if not isinstance(kind, TimestampType):
             raise WrapRefused(name, f"late_until is {kind.simpleString()}, expected timestamp", _UNTIL_HINT)
         return timed
+
+
+def _check_rows_of_files(df: DataFrame, name: str, strategy: WatermarkStrategy) -> None:
+    """Refuse rows that `late_to` cannot write."""
+    if strategy.timestamp_assigner is not None:
+        raise WrapRefused(
+            name,
+            "late_to reads the source beside the timestamp assigner, so it does not know the assigned times",
+            "make the event time a column before wrapping, and leave the assigner out.",
+        )
+    for added in _known_already(df, [UNTIL, WATERMARK, LATE_BY]):
+        fact = f'late_to adds a column "{added}" to its files, and the rows have one'
+        raise WrapRefused(name, fact, "rename it before wrapping.")
+    check_arrow(df, name)
 
 
 def _check_session(df: DataFrame, name: str) -> None:

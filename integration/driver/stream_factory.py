@@ -57,8 +57,8 @@ def wrapped(
 ) -> tuple[DataFrame, Stream]:
     """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
-    late.check(df, name)
-    dropped = late.branch(df, name, event_time, strategy)
+    late.check(df, name, strategy)
+    dropped = late.branch(df, name, event_time)
     df, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
     return df, replace(stream, late=late, dropped=dropped)
 
@@ -156,8 +156,8 @@ def read(
         if not isinstance(df, DataFrame):
             raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
-    late.check(df, name)
-    dropped = late.branch(df, name, time, strategy)
+    late.check(df, name, strategy)
+    dropped = late.branch(df, name, time)
     SplitKey.of(name, [split_column], dict(df.dtypes))
     wrap.check_session(spark, name=name)
     measure: Measure
