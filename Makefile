@@ -59,7 +59,7 @@ demo-pravega: java .venv/.installed-test .cache/jars/pravega.stamp .cache/jars/p
 demo-kinesis: java .venv/.installed-test ## the same on a server that stands in for Kinesis
 	@$(bin)/python -m tests.commands.demo_kinesis $(DEMO_ARGS)
 
-# The laws are held against a fourth of the worlds that make test draws (tests/laws/strategies.py).
+# The laws are held against an eighth of the worlds that make test draws (tests/laws/strategies.py).
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half.
 check: lint ## before every commit: ruff, mypy --strict, all quick tests: without a JVM, a server and what takes long
 	@LOWMARK_DRAWS=few $(bin)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
