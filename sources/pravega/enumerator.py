@@ -1,6 +1,7 @@
 """Finds segments: first the segments of a position, and from then on their successors.
 
-    position    head, tail or a StreamCut: its segments, each from its byte on
+    position    head, tail or a StreamCut: its segments, each from its byte on; the tail of a sealed stream is the ends
+                of its last segments
     successors  asked for each sealed segment; Pravega keeps them for the life of a stream, also for truncated
                 segments, so an unseen scaling is found, and with it any lost events
 
@@ -38,7 +39,7 @@ class Positions:
         given = self.cuts.get(stream, self.otherwise)
         if given == "head":
             return client.head(stream)
-        return client.tail(stream) if given == "tail" else client.cut_of(given)
+        return _tail(client, stream) if given == "tail" else client.cut_of(given)
 
 
 class SegmentWalk:
@@ -129,3 +130,22 @@ class SegmentWalk:
             mine = tuple(parent for parent in parents.get(segment, ()) if parent in segments)
             splits.append(split_of(stream, segment, start, None if end is None else max(start, end), mine))
         return splits
+
+
+def _tail(client: PravegaClient, stream: str) -> StreamCut:
+    """Return where a stream ends; a sealed stream ends with its last segments.
+
+    Without segments, a restart would take a sealed stream for a new one, because the state has ids of segments only.
+    """
+    cut = client.tail(stream)
+    if cut.positions:
+        return cut
+    successors = client.successors(stream, client.between(client.head(stream), cut))
+    last = [(stream, segment) for segment, after in successors.items() if not after]
+    action = f"look up where segments of {stream} end"
+    positions = {}
+    for (_, segment), state in client.all_states(last, action).items():
+        if state is None:  # the stream was deleted meanwhile
+            raise PravegaStreamMissing(client.settings.scope, stream, client.settings.place, action)
+        positions[segment] = state.tail
+    return StreamCut(stream, positions)

@@ -176,6 +176,26 @@ def test_new_streams_of_a_pattern_begin_at_their_head(pravega: Pravega) -> None:
     assert query.events() == as_events(rows(5, 10))
 
 
+def test_a_stream_of_a_pattern_that_was_sealed_before_the_start_at_the_tail_is_not_read(pravega: Pravega) -> None:
+    prefix = pravega.create_stream(2)
+    pravega.write_json(prefix, rows(0, 20))
+    pravega.split_one(prefix)
+    pravega.write_json(prefix, rows(20, 40))
+    pravega.seal_stream(prefix)
+    source = pravega.source(stream_pattern=f"{prefix}.*", start="tail")
+    query = Reading(source)
+    assert (query.events(), query.going) == ([], [])
+    later = pravega.create_stream(1, f"{prefix}-later")
+    pravega.write_json(later, rows(40, 50))
+    again = Reading(source, query)
+    assert [split.split_id for split in again.going] == [f"{later}/0.#epoch.0"]
+    assert again.events() == as_events(rows(40, 50))
+    assert len(query.finished) == 3, "the last segments, one without a predecessor"
+    assert Reading(pravega.source(prefix, start="tail", stop="tail")).events() == []
+    bounded = Reading(pravega.source(prefix, stop="tail"))
+    assert sorted([*bounded.events(), *bounded.events()]) == as_events(rows(0, 40))
+
+
 def test_truncated_events_are_an_error_or_are_counted(pravega: Pravega) -> None:
     stream = pravega.create_stream(1)
     pravega.write_json(stream, rows(0, 10))

@@ -350,6 +350,58 @@ def bounded(client: PravegaClient) -> Sequence[PravegaSplit]:
     )()
 
 
+class Sealed(Halves):
+    """Streams of a pattern: `orders` is sealed, with its second segment as the last one; `returns` comes later."""
+
+    def __init__(self) -> None:
+        halves = {("orders", 0): SegmentState(0, 100, sealed=True), ("orders", NEXT): SegmentState(0, 70, sealed=True)}
+        super().__init__(halves)
+        self.there = ["orders"]
+
+    def streams(self) -> list[str]:
+        return self.there
+
+    def head(self, stream: str) -> StreamCut:
+        return StreamCut(stream, {0: 0})
+
+    def tail(self, stream: str) -> StreamCut:
+        return StreamCut(stream, {})
+
+    def between(self, start: StreamCut, stop: StreamCut) -> list[int]:
+        assert start.positions, "Pravega answers with an internal error"
+        return [segment for segment in super().between(start, stop) if segment >= min(start.positions)]
+
+
+@pytest.mark.parametrize("stop", [None, Positions("tail", {})])
+def test_of_a_stream_that_is_sealed_before_the_start_at_the_tail_no_event_is_read(stop: Positions | None) -> None:
+    client = Sealed()
+    streams, tail = Streams(pattern=".*"), Positions("tail", {})
+    begun = SegmentWalk(lambda: client, streams, tail, stop, [], late=False)()
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    assert {name: (end.position, end.finished) for name, end in planner.latest(begun).items()} == {
+        "orders/1.#epoch.1": (70, True)
+    }
+    assert [split.start for split in begun] == [70]
+
+
+def test_a_restart_takes_no_stream_that_was_sealed_before_the_start_for_a_new_one() -> None:
+    """A stream that comes later begins at its head."""
+    client = Sealed()
+    walk = partial(SegmentWalk, lambda: client, Streams(pattern=".*"), Positions("tail", {}), None)
+    ids = [split.split_id for split in walk([], late=False)()]
+    again = walk(ids, late=True)
+    assert not again()
+    client.there = ["orders", "returns"]
+    assert {split.split_id: split.start for split in again()} == {"returns/0.#epoch.0": 0, "returns/1.#epoch.1": 0}
+
+
+def test_a_sealed_stream_that_is_deleted_while_its_tail_is_looked_up_is_not_there() -> None:
+    client = Sealed()
+    client.states_of = dict.fromkeys(client.states_of)
+    with pytest.raises(PravegaStreamMissing, match="stream shop/orders is not there"):
+        Positions("tail", {}).resolve(client, "orders")
+
+
 def test_a_bounded_segment_that_nobody_answers_for_is_not_taken_for_an_empty_one() -> None:
     with pytest.raises(PravegaUnavailable, match=r"where segments of orders end, tried for 7 s: nobody there"):
         bounded(Halves({}))
