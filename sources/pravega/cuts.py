@@ -9,6 +9,8 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 
+from lowmark.watermark.errors import shown
+
 from .client import PravegaClient, StreamCut
 from .errors import InvalidPravegaOption
 from .segment import segment_of
@@ -16,19 +18,20 @@ from .segment import segment_of
 _READABLE = re.compile(r"\d+:(?P<scope>[^/:]+)/(?P<stream>[^/:]+):.*")
 
 
-def check_stream_cut(text: str, option: str, scope: str, stream: str | None = None) -> str:
+def check_stream_cut(text: object, option: str, scope: str, stream: str | None = None) -> str:
     """Return the stream of a StreamCut's text. Needs no Java, so a source can refuse a wrong text when it is made.
 
     Raises:
         InvalidPravegaOption: the text is no StreamCut, or a StreamCut of another scope, or not of `stream`.
     """
     try:
-        found = _READABLE.fullmatch(gzip.decompress(base64.b64decode(text, validate=True)).decode())
+        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+        found = _READABLE.fullmatch(gzip.decompress(data).decode())
     except (binascii.Error, OSError, EOFError, zlib.error, ValueError):
         found = None
     if found is None:
         raise InvalidPravegaOption(
-            option, repr(text[:60]), '"head", "tail" or the text of a StreamCut', "StreamCut.asText() makes it."
+            option, shown(text), '"head", "tail" or the text of a StreamCut', "StreamCut.asText() makes it."
         )
     if found["scope"] != scope or stream not in {None, found["stream"]}:
         wanted = f"one of scope {scope}" if stream is None else f"one of {scope}/{stream}"

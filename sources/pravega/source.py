@@ -34,6 +34,7 @@ from lowmark.sources.kit.options import check_count, goes_on, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.watermark.errors import shown
 
 from .chunks import chunks
 from .client import OPENED_TOGETHER, StreamCut, client_of
@@ -56,6 +57,7 @@ from .settings import PravegaSettings
 Position = str | Sequence[str] | Mapping[str, str]
 
 
+_ENDS = ("head", "tail")
 _NAME = re.compile(r"[0-9A-Za-z.-]+")
 _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
@@ -193,8 +195,6 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.externally_induced = bool(reader_group)
         self._start = _positions("start", start, scope, self._streams)
         self._stop = None if stop is None else _positions("stop", stop, scope, self._streams)
-        if self._stop == Positions("head", {}):
-            raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
         self.bounded = stop is not None
         self._period_seconds = _seconds(discover_every, "discover_every")
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
@@ -359,22 +359,30 @@ def _check_group(reader_group: str, subscriber: str, unfit: Mapping[str, bool]) 
         )
 
 
-def _positions(option: str, given: Position, scope: str, streams: Streams) -> Positions:
-    otherwise = "head" if option == "start" else "tail"
-    if isinstance(given, str) and given in {"head", "tail"}:
-        return Positions(given, {})
+def _positions(option: str, given: object, scope: str, streams: Streams) -> Positions:
+    if isinstance(given, str) and given in _ENDS:
+        found = Positions(given, {})
+    else:
+        found = Positions("head" if option == "start" else "tail", _cuts_by_stream(option, given, scope))
+        _check_read(option, found.cuts, streams)
+    if option == "stop" and "head" in {found.otherwise, *found.cuts.values()}:
+        raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
+    return found
+
+
+def _cuts_by_stream(option: str, given: object, scope: str) -> dict[str, str]:
     if isinstance(given, Mapping):
         for stream, text in given.items():
-            if text not in {"head", "tail"}:
+            if text not in _ENDS:
                 check_stream_cut(text, option, scope, stream)
-        _check_read(option, given, streams)
-        return Positions(otherwise, dict(given))
-    texts = [given] if isinstance(given, str) else list(given)
-    cuts = {check_stream_cut(text, option, scope): text for text in texts}
-    if len(cuts) < len(texts):
-        raise InvalidPravegaOption(option, repr(texts), "one StreamCut for each stream", "leave the others out.")
-    _check_read(option, cuts, streams)
-    return Positions(otherwise, cuts)
+        cuts, count = dict(given), len(given)
+    else:
+        texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        cuts, count = {check_stream_cut(text, option, scope): text for text in texts}, len(texts)
+    if not cuts or len(cuts) < count:
+        hint = "name each stream once, or leave the option out."
+        raise InvalidPravegaOption(option, shown(given), "one StreamCut for each stream", hint)
+    return cuts
 
 
 def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
