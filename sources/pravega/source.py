@@ -171,7 +171,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         trust_store: str = "",
         validate_host_name: bool = True,
     ) -> None:
-        if not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d+", controller):
+        if not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d+", str(controller)):  # None: a variable that is not set
             raise InvalidPravegaOption(
                 "controller", repr(controller), '"tcp://host:port" or "tls://host:port"', "9090 is usual."
             )
@@ -179,6 +179,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption("scope", "nothing", "the name of a scope", "name the scope of the streams.")
         if bool(username) != bool(password):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
+        if isinstance(jvm_options, str):  # not shown, because an option may be a password
+            raise InvalidPravegaOption("jvm_options", "a text", "a list of options", 'write ["-Xmx512m"].')
         check_count(fetchers, "fetchers", InvalidPravegaOption, "each is a thread of a task.")
         self._streams = Streams.of(
             streams,

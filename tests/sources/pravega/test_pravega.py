@@ -198,6 +198,8 @@ def test_times_are_found_in_json_and_by_functions() -> None:
     ("change", "said"),
     [
         ({"controller": "pravega:9090"}, "controller: expected"),
+        ({"controller": None}, "controller: expected .*, got None"),
+        ({"jvm_options": "-Xmx1g"}, "jvm_options: expected a list of options, got a text"),
         ({"streams": "orders"}, "streams: expected a list of names"),
         ({"stream_pattern": "o.*"}, "exactly one of them, got streams and stream_pattern"),
         ({"streams": None}, "exactly one of them, got none"),
