@@ -107,21 +107,22 @@ class EventTime:
 
     @cached_property
     def _decoder(self) -> Callable[[bytes | None], Any]:
-        *outer, last = self.path[2:].split(".")
-        kind: Any = msgspec.defstruct("Event", [(last, int | float | str | None, None)])
-        for name in reversed(outer):
-            kind = msgspec.defstruct("Event", [(name, kind | None, None)])
-        decode, path = msgspec.json.Decoder(kind).decode, (*outer, last)
+        path = self.path[2:].split(".")
+        kind: Any = int | float | str
+        for name in reversed(path):
+            # The field has a name of its own, because a struct cannot have all names of JSON, such as `__init__`.
+            kind = msgspec.defstruct("Event", [("field", kind | None, None)], rename={"field": name})
+        decode = msgspec.json.Decoder(kind).decode
 
         def read(event: bytes | None) -> Any:
             try:
                 value = decode(event or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return None
-            for name in path:
+            for _ in path:
                 if value is None:
                     return None
-                value = getattr(value, name)
+                value = value.field
             return value
 
         return read

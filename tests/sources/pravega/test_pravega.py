@@ -188,6 +188,9 @@ def test_times_are_found_in_json_and_by_functions() -> None:
     found = EventTime("$.a.at", "s").times_us(events).tolist()
     assert found == [1_500_000, 0, *[NO_TIME] * 8]
     assert pickle.loads(pickle.dumps(EventTime("$.a.at", "s"))).times_us(events).tolist() == found  # noqa: TID251
+    odd: pa.BinaryArray = pa.array([b'{"__init__": 7, "__class__": {"field": 8}}'], pa.binary())
+    named = [EventTime(path).times_us(odd).tolist() for path in ("$.__init__", "$.__class__.field", "$.field")]
+    assert named == [[7_000], [8_000], [NO_TIME]], "any name of JSON"
     naive = EventTime.of(lambda given: pa.array([7] * len(given), pa.timestamp("ms")))
     assert naive.times_us(events).tolist() == [7_000] * 10
     with pytest.raises(InvalidPravegaOption, match="an array with a time for each"):
