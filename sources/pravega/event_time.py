@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import LEAST_US, datetime_from_iso, us_of
 
 from .errors import InvalidPravegaOption
@@ -63,11 +64,14 @@ class EventTime:
 
     def __post_init__(self) -> None:
         unit_us(self.unit)
-        if self.decode is None and not (
-            self.path.startswith("$.") and all(part.isidentifier() for part in self.path[2:].split("."))
-        ):
+        if self.decode is None:
+            fits = self.path.startswith("$.") and all(part.isidentifier() for part in self.path[2:].split("."))
+        else:
+            fits = callable(self.decode)
+        if not fits:
+            given = self.path if self.decode is None else self.decode
             raise InvalidPravegaOption(
-                "event_time", repr(self.path), 'a path such as "$.order.at", or a function', "fields of objects only."
+                "event_time", shown(given), 'a path such as "$.order.at", or a function', "fields of objects only."
             )
 
     @classmethod
@@ -85,15 +89,19 @@ class EventTime:
         if isinstance(found, pa.ChunkedArray):
             found = found.combine_chunks()
         if not isinstance(found, pa.Array) or len(found) != len(events):
-            raise InvalidPravegaOption(
-                "event_time", f"{type(found).__name__} for {len(events)} events", "an array with a time for each",
-                "return one of pyarrow's arrays.",
-            )  # fmt: skip
-        # A time without a zone counts as UTC, like its number.
-        kind = (
-            pa.timestamp("us", tz=getattr(found.type, "tz", None)) if pa.types.is_timestamp(found.type) else pa.int64()
-        )
-        times: pa.Array[Any] = found.cast(kind, safe=False).cast(pa.int64()).cast(TIME)
+            raise _unfit(f"{type(found).__name__} for {len(events)} events", "return one of pyarrow's arrays.")
+        if pa.types.is_timestamp(found.type):
+            kind: Any = pa.timestamp("us", tz=found.type.tz)  # a time without a zone counts as UTC, like its number
+        elif pa.types.is_integer(found.type) or pa.types.is_null(found.type):
+            kind = pa.int64()
+        else:
+            raise _unfit(f"an array of {found.type}", "cast it to timestamps or int64.")
+        try:
+            # Nanoseconds are cut to whole microseconds; any other number that does not fit is refused.
+            whole = found.cast(kind, safe=getattr(found.type, "unit", "") != "ns")
+        except pa.ArrowInvalid as wrong:
+            raise _unfit(f"an array of {found.type}", f"{wrong}; null is for an event without a time.") from None
+        times: pa.Array[Any] = whole.cast(pa.int64()).cast(TIME)
         return times
 
     def times_us(self, events: pa.BinaryArray) -> npt.NDArray[np.int64]:
@@ -129,6 +137,12 @@ class EventTime:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "unit": self.unit, "decode": self.decode}  # without the decoder
+
+
+def _unfit(got: str, hint: str) -> InvalidPravegaOption:
+    return InvalidPravegaOption(
+        "event_time", got, "an array with a time for each: timestamps, or whole microseconds", hint
+    )
 
 
 def _us(value: float | str | None, per_unit_us: int) -> int | None:

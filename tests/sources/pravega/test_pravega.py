@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -193,8 +193,43 @@ def test_times_are_found_in_json_and_by_functions() -> None:
     assert named == [[7_000], [8_000], [NO_TIME]], "any name of JSON"
     naive = EventTime.of(lambda given: pa.array([7] * len(given), pa.timestamp("ms")))
     assert naive.times_us(events).tolist() == [7_000] * 10
-    with pytest.raises(InvalidPravegaOption, match="an array with a time for each"):
-        EventTime.of(lambda given: pa.array([7])).times(events)
+
+
+@pytest.mark.parametrize(
+    ("times", "us"),
+    [
+        (pa.nulls(1), NO_TIME),
+        (pa.array([7], pa.uint32()), 7),
+        (pa.array([1_999], pa.timestamp("ns", "UTC")), 1),
+        (pa.chunked_array([pa.array([7], pa.timestamp("s"))]), 7_000_000),
+    ],
+)
+def test_a_function_returns_timestamps_or_whole_microseconds(times: Any, us: int) -> None:
+    events: pa.BinaryArray = pa.array([b"{}"], pa.binary())
+    assert EventTime.of(lambda _: times).times_us(events).tolist() == [us]
+
+
+@pytest.mark.parametrize(
+    ("times", "got"),
+    [
+        (pa.array([7, 8]), "Int64Array for 1 events"),
+        ([7], "list for 1 events"),
+        (pa.array(["1700000000000000"]), "an array of string"),
+        (pa.array(["yesterday"]), "an array of string"),
+        (pa.array([1.5]), "an array of double"),
+        (pa.array([True]), "an array of bool"),
+        (pa.array([date(2026, 11, 28)]), "an array of date32"),
+        (pa.array([date(2026, 11, 28)], pa.date64()), "an array of date64"),
+        (pa.array([timedelta(seconds=1)]), "an array of duration"),
+        (pa.array([2**62], pa.timestamp("s")), "an array of timestamp.*out of bounds.*null is for"),
+        (pa.array([2**64 - 1], pa.uint64()), "an array of uint64.*null is for"),
+    ],
+)
+def test_what_a_function_returns_instead_of_times_is_refused(times: Any, got: str) -> None:
+    events: pa.BinaryArray = pa.array([b"{}"], pa.binary())
+    expected = "an array with a time for each: timestamps, or whole microseconds"
+    with pytest.raises(InvalidPravegaOption, match=f"event_time: expected {expected}, got {got}"):
+        EventTime.of(lambda _: times).times(events)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +245,7 @@ def test_times_are_found_in_json_and_by_functions() -> None:
         ({"streams": ["a/b"]}, "streams: expected names"),
         ({"stop": "head"}, "stop: expected"),
         ({"event_time": "at"}, "event_time: expected a path"),
+        ({"event_time": 5}, "event_time: expected a path such as .*, or a function, got 5"),
         ({"event_time": "$.at", "event_time_unit": "h"}, "event_time_unit: expected s, ms or us"),
         ({"columns": ["event_time"]}, "columns: expected some of"),
         ({"on_data_loss": "cry"}, "on_data_loss: expected"),
