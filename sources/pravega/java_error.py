@@ -17,6 +17,8 @@ class JavaError(Enum):
 
     >>> JavaError.MISSING.is_in("RuntimeException: failed < NoSuchSegmentException: shop/orders/0.#epoch.0")
     True
+    >>> JavaError.MISSING.is_in("InvalidStreamException < StatusRuntimeException: UNAVAILABLE: io exception")
+    False
     """
 
     DENIED = (
@@ -26,7 +28,8 @@ class JavaError(Enum):
         "AuthenticationException",
         "TokenException",
     )
-    MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
+    # Without a text of its own, an InvalidStreamException wraps any error of the controller, also that it is away.
+    MISSING = ("NoSuchSegmentException", "InvalidStreamException: Stream ", "NOT_FOUND")
     TRUNCATED = ("SegmentTruncatedException",)
     AT_END = ("EndOfSegmentException",)
     FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")

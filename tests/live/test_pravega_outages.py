@@ -92,6 +92,34 @@ def test_a_reader_goes_on_in_the_middle_of_a_slice(outage: Outage) -> None:
     assert sorted(events) == sorted(event for _, event in sent), "each event once"
 
 
+def test_a_task_waits_for_what_writers_have_noted(outage: Outage) -> None:
+    """Java wraps a controller's silence like its answer that there is no stream; rows came without a noted time."""
+    server, controller, _ = outage
+    stream, time_ms = server.create_stream(1), 1_000
+    with server.writer(stream) as writer:
+        for marks in (1, 2):
+            writer.write(numbered(10, 10))
+
+            def is_marked(wanted: int = marks) -> bool:
+                nonlocal time_ms
+                time_ms += 1
+                writer.note_time(time_ms)
+                found = server.client.marks(stream)
+                return found is not None and len({mark.positions[0] for mark in found.marks}) == wanted
+
+            wait_until(is_marked, f"mark {marks}", seconds=60)
+    query = Reading(server.source(stream, noted_time=True))
+    slices = [replace(query.splits[name], stop=cut.stop) for name, cut in query.plan().slices.items()]
+    away = f"tcp://127.0.0.1:{controller.port}"
+    task = server.source(stream, noted_time=True, controller=away, give_up_after="50 seconds")  # a client of its own
+    controller.kill()
+    back = threading.Timer(3.0, controller.start)
+    back.start()
+    noted = [time for part in read_slices(task, slices) for time in part.rows["noted_time"].to_pylist()]
+    back.join()
+    assert [time is None for time in noted] == [True] * 10 + [False] * 10
+
+
 def test_who_stays_away_is_an_error_that_says_for_how_long(outage: Outage) -> None:
     server, controller, store = outage
     stream = server.create_stream(1)
