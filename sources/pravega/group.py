@@ -62,8 +62,12 @@ class PravegaGroup:
         self._leave()
         config = self._config(cuts)
         group, _ = self._make(config)
-        self._ask("reset", lambda: group.resetReaderGroup(config))
-        self._reader = _Reader(self._client, self._name)
+
+        def joined() -> _Reader:
+            group.resetReaderGroup(config)  # drops the reader of a try that had no answer, too
+            return _Reader(self._client, self._name)
+
+        self._reader = self._ask("join", joined)
 
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
         """Take a checkpoint of the group, or go on waiting for a begun checkpoint. Raises GroupReset.
@@ -141,7 +145,7 @@ class PravegaGroup:
         if self._group is not None:
             self._group.close()
         self._group = group = self._ask("make", made)
-        streams = _streams_of(group)
+        streams = self._ask("look up the streams of", lambda: _streams_of(group))
         if not streams <= set(self._streams):
             raise PravegaGroupTaken(
                 self._client.settings.scope, self._name, ", ".join(sorted(streams)), ", ".join(self._streams)
@@ -188,7 +192,11 @@ class _Reader:
             client.settings.scope, client.java_config
         )
         name = f"lowmark-{uuid.uuid4().hex[:12]}"
-        self._reader = self._factory.createReader(name, group, serializer, config)
+        try:
+            self._reader = self._factory.createReader(name, group, serializer, config)
+        except BaseException:
+            self._factory.close()
+            raise
         self._worker = Worker(f"lowmark {group}", self._run)
         self._worker.start()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,9 @@ from lowmark.sources.planning.extent import Extent
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.pravega import InvalidPravegaOption, PravegaSource, PravegaUnavailable
+from lowmark.sources.pravega import group as group_module
 from lowmark.sources.pravega import group_reader as group_reader_module
-from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
+from lowmark.sources.pravega.client import Answer, PravegaClient, SegmentState, Silent, StreamCut
 from lowmark.sources.pravega.group import GroupReset, PravegaGroup
 from lowmark.sources.pravega.group_reader import GroupReader, standing_after
 from lowmark.sources.pravega.planner import PravegaPlanner
@@ -194,6 +195,95 @@ def test_a_group_that_could_not_be_set_back_is_set_back_by_the_next_plan() -> No
         bench.reader.should_trigger_checkpoint()
     assert bench.reader.should_trigger_checkpoint() is not None
     assert len(bench.group.joined) == 2, "at the start, and again before the checkpoint"
+
+
+class Unanswered(Exception):
+    """Stands for an error of Java that says that Pravega is away."""
+
+
+class Patient(PravegaClient):
+    """A client that asks twice; it keeps what had no answer."""
+
+    def __init__(self) -> None:
+        self.unanswered: list[str] = []
+
+    def ask(self, action: str, call: Callable[[], Answer], *, missing: Callable[[], Answer]) -> Answer:
+        try:
+            return call()
+        except Unanswered:
+            self.unanswered.append(action)
+            return call()
+
+
+class Forgetful:
+    """Java's reader group and its manager. The first question for its streams has no answer."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def createReaderGroup(self, name: str, config: object) -> None:  # Java's names
+        self.did.append("create")
+
+    def getReaderGroup(self, name: str) -> Forgetful:
+        return self
+
+    def getStreamNames(self) -> list[str]:
+        self.did.append("streams")
+        if self.did.count("streams") == 1:
+            raise Unanswered
+        return ["shop/orders"]
+
+    def resetReaderGroup(self, config: object) -> None:
+        self.did.append("reset")
+
+
+class FirstJoin(PravegaGroup):
+    def __init__(self, client: PravegaClient, java: Forgetful) -> None:
+        self._client, self._name, self._streams, self._manager = client, "g", ("orders",), java
+        self._group = self._reader = self._due = None
+
+    def _config(self, cuts: Mapping[str, StreamCut]) -> Any:
+        return cuts
+
+
+def test_every_question_of_a_join_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader of a try without an answer stays in the group until the group is reset."""
+    client, java = Patient(), Forgetful()
+
+    def reader(client: PravegaClient, group: str) -> SimpleNamespace:
+        java.did.append(f"reader of {group}")
+        if java.did.count("reader of g") == 1:
+            raise Unanswered
+        return SimpleNamespace()
+
+    monkeypatch.setattr(group_module, "_Reader", reader)
+    FirstJoin(client, java).join({})
+    assert java.did == ["create", "streams", "streams", "reset", "reader of g", "reset", "reader of g"]
+    assert client.unanswered == ["look up the streams of reader group g", "join reader group g"]
+
+
+def test_a_reader_that_cannot_be_made_leaves_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Java(SimpleNamespace):
+        """Each class of Java; each of its methods gives itself."""
+
+        closed = 0
+
+        def __call__(self, *_: object) -> Java:
+            return self
+
+        builder = build = withScope = __call__  # noqa: N815  # Java's names
+
+        def createReader(self, *_: object) -> Any:
+            raise Unanswered
+
+        def close(self) -> None:
+            self.closed += 1
+
+    java, client = Java(), SimpleNamespace(settings=SimpleNamespace(scope="shop"), java_config=None)
+    monkeypatch.setattr(group_module, "java_class", lambda name: java)
+    with pytest.raises(Unanswered):
+        group_module._Reader(client, "g")  # type: ignore[arg-type]
+    assert java.closed == 1
 
 
 def test_a_checkpoint_that_waits_for_a_reader_is_said(caplog: pytest.LogCaptureFixture) -> None:
