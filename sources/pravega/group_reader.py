@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -68,7 +68,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         self._last = 0
         self._waits_since: float | None = None
         self._trouble: str | None = None
-        self._reading: Iterator[SplitRows] | None = None
+        self._reading: Generator[SplitRows] | None = None
         self._counted: list[Mapping[str, float]] = []  # by each split reader, in its thread
 
     # -- on the driver
@@ -114,6 +114,8 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
         return self._trouble
 
     def close(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
         if self._group is not None:
             self._group.close()
 
@@ -154,7 +156,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         if self._reading is None:
-            self._reading = read_slices(self._source, list(self._splits.values()), count=self._counted.append)
+            self._reading = self._read()
         part = next(self._reading, None)
         if part is None:
             for counted in self._counted:
@@ -163,6 +165,9 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             return InputStatus.END_OF_INPUT
         output.collect(part.split_id, part.rows)
         return InputStatus.MORE_AVAILABLE
+
+    def _read(self) -> Generator[SplitRows]:
+        yield from read_slices(self._source, list(self._splits.values()), count=self._counted.append)
 
     def is_available(self) -> Future[None]:
         raise AssertionError("there is always more, or an end")

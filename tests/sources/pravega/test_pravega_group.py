@@ -357,6 +357,23 @@ def test_losses_that_a_task_meets_are_counted_by_its_reader(monkeypatch: pytest.
     assert metrics.values() == {"lost_bytes": 100, "data_losses": 2}
 
 
+def test_a_task_that_ends_early_closes_the_segments_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    def read(source: Any, splits: Any, *, count: Any) -> Iterator[Any]:
+        try:
+            yield SimpleNamespace(split_id="orders/0.#epoch.0", rows="rows")
+        finally:
+            did.append("closed")
+
+    monkeypatch.setattr(group_reader_module, "read_slices", read)
+    output: Any = SimpleNamespace(collect=lambda split_id, rows: did.append(rows))
+    reader = GroupReader(PravegaSource(**GIVEN), name="g", group=FakeGroup, cuts=cuts_of, metrics=MetricGroup())
+    assert reader.poll_next(output) is InputStatus.MORE_AVAILABLE
+    reader.close()
+    assert did == ["rows", "closed"]
+
+
 def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:
     class Releasing(PravegaGroup):
         def __init__(self) -> None:
