@@ -343,12 +343,18 @@ class FilePlanner(SplitPlanner[FileSplit]):
     def __init__(self, source: FileSource) -> None:
         self.metrics = MetricGroup()
         self._files, self._losses = source, self.metrics.counter("data_losses")
-        self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()
+        self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()  # the live ones at the end
+        self._most_indexes = _KEPT_INDEXES
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
 
     def latest(self, splits: Sequence[FileSplit]) -> Mapping[str, SplitEnd]:
+        # Every batch asks about all live splits, so the index of none of them may be forgotten.
+        self._most_indexes = max(self._most_indexes, len(splits))
+        for key in map(_key, splits):
+            if key in self._indexes:
+                self._indexes.move_to_end(key)
         self._ask(splits)
         return {split.split_id: self._end(split) for split in splits}
 
@@ -401,7 +407,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
     def _keep(self, key: tuple[str, int, int], index: FileIndex | None) -> None:
         self._indexes[key] = index
         self._losses.inc(index is None)
-        while len(self._indexes) > _KEPT_INDEXES:
+        while len(self._indexes) > self._most_indexes:
             self._indexes.popitem(last=False)
 
 

@@ -615,18 +615,9 @@ def test_a_skipped_file_has_no_rows_for_the_planner(tmp_path: Path) -> None:
     assert planner.latest([replace(split, start=2) for split in splits])["part-0.parquet"].position == 2
 
 
-def test_the_planner_keeps_so_many_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.files.source._KEPT_INDEXES", 2)
-    source = filled(tmp_path, "parquet", (5, 5, 5))
-    planner, splits = source.create_planner(), source.discover()
-    assert isinstance(planner, FilePlanner)
-    for _ in range(2):
-        assert [end.rows for end in planner.latest(splits).values()] == [5, 5, 5]
-        assert len(planner._indexes) <= 2
-
-
-def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = filled(tmp_path, "parquet")
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The splits whose indexes were read."""
     asked: list[str] = []
     index = FileSource.index
 
@@ -635,6 +626,30 @@ def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return index(self, split)
 
     monkeypatch.setattr(FileSource, "index", counted)
+    return asked
+
+
+def test_the_planner_reads_no_index_again_however_many_splits_are_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    monkeypatch.setattr("lowmark.sources.files.source._KEPT_INDEXES", 2)
+    source = filled(tmp_path, "parquet", (5, 5, 5, 5))
+    damage(tmp_path / "part-2.parquet", "parquet", "cut")
+    source = FileSource(str(tmp_path), schema=SCHEMA, event_time="ts", on_unreadable="skip")
+    planner, splits = source.create_planner(), source.discover()
+    assert isinstance(planner, FilePlanner)
+    for live in (splits[:3], splits[:3], [splits[0], *splits[2:]], [splits[0], *splits[2:]]):  # one ends, one is new
+        assert [end.rows for end in planner.latest(live).values()] == [
+            0 if split.split_id == "part-2.parquet" else 5 for split in live
+        ]
+        planner.find_time(live[1:], 0)
+    assert sorted(asked) == sorted(split.split_id for split in splits)
+    assert planner.metric_values() == {"data_losses": 1}
+    assert len(planner._indexes) == 3  # as many as were live at once
+
+
+def test_an_index_is_read_once(tmp_path: Path, asked: list[str]) -> None:
+    source = filled(tmp_path, "parquet")
     planner, splits = source.create_planner(), source.discover()
     planner.latest(splits)
     planner.find_time(splits, 0)
