@@ -27,8 +27,9 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import pairwise
@@ -186,15 +187,17 @@ class _Check(Generic[SplitT, StateT]):
     # -- the enumerator
 
     def discovery(self) -> list[SplitT]:
-        first = _Enumeration(self.source, None, _READERS)
-        splits = self.assigned_once(first)
-        if not splits:
-            raise self.broken("discovery", f"no split was assigned to any of {_READERS} readers")
-        told = sorted(first.context.no_more_splits)
-        if self.source.boundedness is Boundedness.BOUNDED and len(told) < _READERS:
-            raise self.broken("discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits")
-        first.context.next_period()
-        self.assigned_once(first)
+        with _enumeration(self.source, None, _READERS) as first:
+            splits = self.assigned_once(first)
+            if not splits:
+                raise self.broken("discovery", f"no split was assigned to any of {_READERS} readers")
+            told = sorted(first.context.no_more_splits)
+            if self.source.boundedness is Boundedness.BOUNDED and len(told) < _READERS:
+                raise self.broken(
+                    "discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits"
+                )
+            first.context.next_period()
+            self.assigned_once(first)
         for readers in range(_READERS):
             self.restored(splits, readers)
         return splits
@@ -208,14 +211,14 @@ class _Check(Generic[SplitT, StateT]):
 
     def restored(self, splits: Sequence[SplitT], readers: int) -> None:
         """Restore a snapshot that was taken with only so many readers."""
-        before = _Enumeration(self.source, None, readers)
-        state = before.enumerator.snapshot_state(1)
+        with _enumeration(self.source, None, readers) as before:
+            state = before.enumerator.snapshot_state(1)
+            given = {split.split_id for split in self.assigned_once(before)}
         self.serializer("enumerator states", lambda: self.source.enumerator_state_serializer, state)
         serializer = self.source.enumerator_state_serializer
         state = serializer.deserialize(serializer.version, serializer.serialize(state))
-        given = {split.split_id for split in self.assigned_once(before)}
-        after = _Enumeration(self.source, state, _READERS)
-        assigned = {split.split_id for split in self.assigned_once(after)}
+        with _enumeration(self.source, state, _READERS) as after:
+            assigned = {split.split_id for split in self.assigned_once(after)}
         if twice := sorted(assigned & given):
             raise self.broken("discovery", f"split {twice[0]!r} was assigned again by the restored enumerator")
         if lost := sorted({split.split_id for split in splits} - assigned - given):
@@ -476,14 +479,29 @@ class _Check(Generic[SplitT, StateT]):
         raise self.broken("changes", f"{sorted(wanted - finished)} did not finish within {_FETCHES} fetches")
 
 
-class _Enumeration(Generic[SplitT, StateT]):
-    """An enumerator on a manual context, run until no work is left."""
+@contextmanager
+def _enumeration(
+    source: Source[SplitT, StateT], state: StateT | None, readers: int
+) -> Iterator[_Enumeration[SplitT, StateT]]:
+    """Run an enumerator with so many readers until no work is left; close it in the end."""
+    enumeration = _Enumeration(source, state)
+    try:
+        enumeration.start(readers)
+        yield enumeration
+    finally:
+        enumeration.enumerator.close()
 
-    def __init__(self, source: Source[SplitT, StateT], state: StateT | None, readers: int) -> None:
+
+class _Enumeration(Generic[SplitT, StateT]):
+    """An enumerator on a manual context."""
+
+    def __init__(self, source: Source[SplitT, StateT], state: StateT | None) -> None:
         self.context = ManualEnumeratorContext[SplitT](num_subtasks=_READERS)
         self.enumerator = (
             source.create_enumerator(self.context) if state is None else source.restore_enumerator(self.context, state)
         )
+
+    def start(self, readers: int) -> None:
         self.enumerator.start()
         for subtask in range(readers):
             self.context.register(subtask)

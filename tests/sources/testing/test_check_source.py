@@ -17,13 +17,15 @@ from lowmark.sources import (
     SourceBroken,
     SourceSplit,
     SplitEnd,
+    SplitEnumerator,
+    SplitEnumeratorContext,
     SplitPlanner,
     SplitReader,
     SplitRows,
     check_source,
 )
 from lowmark.sources.api import EARLIEST_US, SplitChange
-from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator, DiscoveryFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSplitReader
 from lowmark.sources.testing import CheckedSource
 
@@ -52,6 +54,43 @@ class Connects(Numbered):
 
 def test_a_source_may_keep_a_client_once_it_plans() -> None:
     check_source(Connects())
+
+
+class Watched(DiscoveringEnumerator[SourceSplit]):
+    """Watched the enumerators that are not closed."""
+
+    open = 0
+
+    def start(self) -> None:
+        Watched.open += 1
+        super().start()
+
+    def close(self) -> None:
+        Watched.open -= 1
+        super().close()
+
+
+class FromWatched(Numbered):
+    failing = False
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit]
+    ) -> SplitEnumerator[SourceSplit, DiscoveredSplits[SourceSplit]]:
+        return Watched(context, self.discover, period_seconds=60, known=known)
+
+    def discover(self) -> Sequence[SourceSplit]:
+        if self.failing:
+            raise OSError("no network")
+        return super().discover()
+
+
+def test_every_enumerator_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_source(FromWatched())
+    assert Watched.open == 0
+    monkeypatch.setattr(FromWatched, "failing", True)
+    with pytest.raises(DiscoveryFailed, match="no network"):
+        check_source(FromWatched())
+    assert Watched.open == 0
 
 
 def test_only_so_much_is_looked_at() -> None:
