@@ -142,7 +142,10 @@ def _raw_us(raw: int, unit: str) -> int:
     """Microseconds, cut off toward zero as Arrow's cast does."""
     if unit == "ns":
         return raw // 1_000 if raw >= 0 else -(-raw // 1_000)
-    return raw * _US_PER[unit]
+    us = raw * _US_PER[unit]
+    if not -(2**63) <= us < 2**63:
+        raise pa.ArrowInvalid(f"the time {raw} {unit} does not fit into 64 bits of microseconds")
+    return us
 
 
 class TextFormat(FileFormat):
@@ -301,7 +304,7 @@ def _utc(column: Any) -> Any:
         text = pc.if_else(pc.or_(zoned, dated), text, pc.binary_join_element_wise(text, "Z", ""))
         return text.cast(TIME)
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(TIME, safe=False)
+        return column.cast(options=pc.CastOptions(TIME, allow_time_truncate=True))
     raise pa.ArrowInvalid(f"a time is expected, and the column is {column.type}")
 
 

@@ -225,6 +225,19 @@ def test_parts_of_a_microsecond_before_1970_are_cut_as_the_rows_are(tmp_path: Pa
     assert source.create_planner().find_time(source.discover(), 0) == {"a.parquet": 0}
 
 
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_time_beyond_64_bits_of_microseconds_makes_the_file_unreadable(tmp_path: Path, *, statistics: bool) -> None:
+    """As Java's largest number of milliseconds, which programs write for a time that never comes."""
+    parquet(tmp_path / "a.parquet", table(0, 10))
+    at = pa.array([0, 2**63 - 1], pa.timestamp("ms", tz="UTC"))
+    parquet(tmp_path / "b.parquet", pa.table({"id": [7, 8], "ts": at}), write_statistics=statistics)
+    with pytest.raises(FileUnreadable, match=r"cannot read the index of file .*b.parquet.*9223372036854775807"):
+        read(FileSource(str(tmp_path), schema=SCHEMA, event_time="ts"))
+    with pytest.raises(FileUnreadable, match=r"cannot read the rows of file .*b.parquet.*9223372036854775807"):
+        read(FileSource(str(tmp_path), schema=SCHEMA))
+    assert len(read(FileSource(str(tmp_path), schema=SCHEMA, event_time="ts", on_unreadable="skip"))) == 10
+
+
 @pytest.mark.parametrize("options", [{"write_statistics": False}, {"use_deprecated_int96_timestamps": True}])
 def test_without_statistics_the_column_itself_is_asked(tmp_path: Path, options: dict[str, Any]) -> None:
     parquet(tmp_path / "a.parquet", table(0, 50), **options)
