@@ -198,8 +198,12 @@ class FileSource(SimpleSource[FileSplit]):
         found = self._given_schema if self._given_schema is not None else self._first_schema()
         found = spark_schema(found, event_time=self.event_time)
         names = found.names if self._columns is None else list(self._columns)
-        if missing := [name for name in [*names, self.event_time] if name is not None and name not in found.names]:
+        wanted = [name for name in (*names, self.event_time) if name is not None]
+        if missing := [name for name in wanted if name not in found.names]:
             raise NoSchema(repr(self), f"no column {missing[0]!r} among {found.names}", "name one of these.")
+        if twice := [name for name in wanted if found.names.count(name) > 1]:
+            fact = f"column {twice[0]!r} is there more than once in {found.names}"
+            raise NoSchema(repr(self), fact, "rename it in the files, or name the other columns in columns=.")
         if self.event_time is not None and (kind := found.field(self.event_time).type) != TIME:
             raise NoSchema(
                 repr(self),

@@ -437,6 +437,13 @@ def test_columns_that_are_not_there_are_named(tmp_path: Path, options: dict[str,
         _ = FileSource(str(tmp_path), **options).schema
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path, kind: str) -> None:
+    WRITERS[kind](tmp_path / f"a.{kind}", pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"]))
+    with pytest.raises(NoSchema, match=r"column 'id' is there more than once in \['id', 'id'\]. Hint: "):
+        _ = FileSource(str(tmp_path), format=kind).schema
+
+
 def test_without_a_file_the_columns_must_be_said(tmp_path: Path) -> None:
     with pytest.raises(NoSchema, match=r"there is no file yet to take the columns from. Hint: pass schema="):
         _ = FileSource(str(tmp_path)).schema
