@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 
 _SECOND_US = 1_000_000
 
@@ -20,10 +22,10 @@ class InvalidRate(LowmarkError, ValueError):
     """A rate that lets nothing through."""
 
     what: str  # the setting or request
-    got: float  # its value
+    got: str  # its value, as text
     expected: str  # the accepted values
     hint: str  # what to do
-    _fact = "{what}: expected {expected}, got {got:g}"
+    _fact = "{what}: expected {expected}, got {got}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,17 @@ class RateLimiterStrategy:
     @classmethod
     def per_second(cls, rows: float) -> RateLimiterStrategy:
         """Allow at most `rows` rows in a second, more than 0, by all readers together, for any trigger."""
-        if not 0 < rows < float("inf"):
-            raise InvalidRate("rows per second", rows, "a number more than 0", "no_op() does not limit.")
+        given: object = rows  # users pass texts in spite of the types
+        if not isinstance(given, Real) or not 0 < rows < float("inf"):
+            raise InvalidRate("rows per second", shown(rows), "a number more than 0", "no_op() does not limit.")
         return cls(second_rows=rows)
 
     @classmethod
     def per_checkpoint(cls, rows: int) -> RateLimiterStrategy:
         """Allow at most `rows` rows, 1 or more, from one checkpoint to the next, by all readers together."""
-        if rows < 1:
-            raise InvalidRate("rows per checkpoint", rows, "1 or more", "no_op() does not limit.")
+        given: object = rows
+        if not isinstance(given, Real) or rows < 1:
+            raise InvalidRate("rows per checkpoint", shown(rows), "1 or more", "no_op() does not limit.")
         return cls(checkpoint_rows=rows)
 
     @classmethod

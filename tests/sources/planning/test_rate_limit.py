@@ -6,6 +6,7 @@ import random
 from bisect import bisect_left
 from itertools import accumulate
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -154,13 +155,20 @@ def test_a_rate_by_the_checkpoint_is_the_same_for_every_batch_and_none_is_none()
         unlimited.take(10**9, more=True)
 
 
+def _any(value: object) -> Any:
+    """Pass a value in spite of the types, as users do."""
+    return value
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: RateLimiterStrategy.per_second(0), "rows per second: expected a number more than 0, got 0"),
         (lambda: RateLimiterStrategy.per_second(float("nan")), "rows per second: expected .*, got nan"),
         (lambda: RateLimiterStrategy.per_second(float("inf")), "rows per second: expected .*, got inf"),
+        (lambda: RateLimiterStrategy.per_second(_any("5")), "rows per second: expected a number more than 0, got '5'"),
         (lambda: RateLimiterStrategy.per_checkpoint(0), "rows per checkpoint: expected 1 or more, got 0"),
+        (lambda: RateLimiterStrategy.per_checkpoint(_any("5")), "rows per checkpoint: expected 1 or more, got '5'"),
     ],
 )
 def test_rates_that_let_nothing_through_are_refused(make: object, message: str) -> None:
