@@ -122,16 +122,17 @@ def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem
         return fs.LocalFileSystem(), Path(base).absolute().as_posix(), pattern
     try:
         system, folder = fs.FileSystem.from_uri(base)
-    except pa.ArrowInvalid:
-        system, folder = _fsspec(base)
+    except pa.ArrowInvalid as unknown:
+        system, folder = _fsspec(base, unknown)
     return system, folder.rstrip("/") or "/", pattern
 
 
-def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
+def _fsspec(uri: str, unknown: pa.ArrowInvalid) -> tuple[fs.FileSystem, str]:
+    """Ask fsspec for a file system that Arrow does not know, or whose address it cannot read."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-not-found]  # optional
     except ImportError as missing:
-        hint = "install fsspec and its driver."
+        hint = f"install fsspec and its driver, or correct the address: {unknown}."
         raise InvalidFileOption("paths", repr(uri), "a file system that Arrow knows", hint) from missing
     system, folder = url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(system)), str(folder)  # type: ignore[abstract]  # the stubs miss its methods

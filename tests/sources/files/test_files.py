@@ -331,6 +331,15 @@ def test_an_unknown_file_system_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         FileSource("memory://x", format="csv").discover()
 
 
+def test_an_address_that_arrow_cannot_read_is_told_with_the_reason_and_without_its_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    with pytest.raises(InvalidFileOption, match=r"got 's3://bucket/a b'. .*syntax error at character ' '") as refused:
+        FileSource("s3://AKIA:hunter2@bucket/a b", format="csv").discover()
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize("pattern", ["f[[]1].csv", "f[+-[]1].csv", "f[[&&]1].csv", "f[!--a]1].csv"])
 def test_what_python_reads_otherwise_in_brackets_means_itself(tree: Path, pattern: str) -> None:
     assert names(FileSource(str(tree / "d3" / pattern), format="csv")) == ["f[1].csv"]
