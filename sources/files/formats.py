@@ -195,7 +195,10 @@ class CsvFormat(TextFormat):
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         with _text(filesystem, path) as stream, csv.open_csv(stream) as rows:
-            return rows.schema
+            # A time of day stays text, because Arrow makes no number of such a text.
+            return pa.schema(
+                [each.with_type(pa.string()) if pa.types.is_time(each.type) else each for each in rows.schema]
+            )
 
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         # Times are read as text and converted by `_utc`, because Arrow takes only all with or all without a zone.
@@ -268,7 +271,8 @@ def _spark_type(kind: Any) -> pa.DataType:
         (pa.types.is_uint16, pa.int32()),
         (pa.types.is_uint32, pa.int64()),
         (pa.types.is_uint64, pa.decimal128(20)),
-        (pa.types.is_time, pa.int64()),
+        (pa.types.is_time32, pa.int32()),
+        (pa.types.is_time64, pa.int64()),
         (pa.types.is_date64, pa.date32()),
         (pa.types.is_null, pa.string()),
     ]

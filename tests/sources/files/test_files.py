@@ -432,6 +432,21 @@ def test_such_types_are_read(tmp_path: Path) -> None:
     assert row["j"] == 2**63
 
 
+def test_a_time_of_day_is_the_number_of_its_file(tmp_path: Path) -> None:
+    at = pa.array([3_600_000], pa.time32("ms"))
+    rows = pa.table({"a": at, "b": pa.StructArray.from_arrays([at], ["c"]), "d": at.cast(pa.time64("us"))})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert read(FileSource(str(tmp_path))) == [{"a": 3_600_000, "b": {"c": 3_600_000}, "d": 3_600_000_000}]
+
+
+def test_a_time_of_day_in_csv_is_text(tmp_path: Path) -> None:
+    """Arrow takes it for a time, which is a number for Spark, but makes no number of the text."""
+    (tmp_path / "a.csv").write_text("id,at\n1,12:30:00\n2,\n")
+    source = FileSource(str(tmp_path), format="csv")
+    assert source.schema.types == [pa.int64(), pa.string()]
+    assert read(source) == [{"id": 1, "at": "12:30:00"}, {"id": 2, "at": ""}]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
