@@ -265,6 +265,7 @@ def _spark_type(kind: Any) -> pa.DataType:
     simple: list[tuple[Any, pa.DataType]] = [
         (_is_text, pa.string()),
         (pa.types.is_large_binary, pa.binary()),
+        (pa.types.is_binary_view, pa.binary()),
         (pa.types.is_fixed_size_binary, pa.binary()),
         (pa.types.is_float16, pa.float32()),
         (pa.types.is_uint8, pa.int16()),
@@ -274,6 +275,7 @@ def _spark_type(kind: Any) -> pa.DataType:
         (pa.types.is_time32, pa.int32()),
         (pa.types.is_time64, pa.int64()),
         (pa.types.is_date64, pa.date32()),
+        (pa.types.is_duration, pa.duration("us")),
         (pa.types.is_null, pa.string()),
     ]
     return next((ours for of, ours in simple if of(kind)), kind)

@@ -8,7 +8,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -445,6 +445,14 @@ def test_a_time_of_day_in_csv_is_text(tmp_path: Path) -> None:
     source = FileSource(str(tmp_path), format="csv")
     assert source.schema.types == [pa.int64(), pa.string()]
     assert read(source) == [{"id": 1, "at": "12:30:00"}, {"id": 2, "at": ""}]
+
+
+def test_types_of_arrow_become_those_that_spark_reads(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.array([b"x"], pa.binary_view()), "b": pa.array([1_999], pa.duration("ns"))})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    source = FileSource(str(tmp_path))
+    assert source.schema.types == [pa.binary(), pa.duration("us")]
+    assert read(source) == [{"a": b"x", "b": timedelta(microseconds=1)}]
 
 
 @pytest.mark.parametrize(
