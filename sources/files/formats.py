@@ -201,11 +201,18 @@ class CsvFormat(TextFormat):
             )
 
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        # Times are read as text and converted by `_utc`, because Arrow takes only all with or all without a zone.
-        types = {each.name: pa.string() if pa.types.is_timestamp(each.type) else each.type for each in schema}
-        convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
+        convert = csv.ConvertOptions(
+            column_types=_times_as_text(schema), include_columns=schema.names, include_missing_columns=True
+        )
         with _text(filesystem, path) as stream, csv.open_csv(stream, convert_options=convert) as rows:
             yield from rows
+
+
+def _times_as_text(schema: pa.Schema) -> pa.Schema:
+    """The columns as they are in a file, for `_utc`: Arrow takes no more than 6 digits of a second, and in csv only all
+    times with or all without a zone.
+    """
+    return pa.schema([each.with_type(pa.string()) if pa.types.is_timestamp(each.type) else each for each in schema])
 
 
 def _text(filesystem: fs.FileSystem, path: str) -> Any:
@@ -219,7 +226,7 @@ class JsonFormat(TextFormat):
         return _json_dataset(filesystem, path, None).schema
 
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        yield from _json_dataset(filesystem, path, schema).to_batches(batch_size=_BATCH_ROWS)
+        yield from _json_dataset(filesystem, path, _times_as_text(schema)).to_batches(batch_size=_BATCH_ROWS)
 
 
 def _json_dataset(filesystem: fs.FileSystem, path: str, schema: pa.Schema | None) -> Dataset:
@@ -304,6 +311,7 @@ def _utc(column: Any) -> Any:
     """Times as `TIME`, parts of a microsecond cut off; texts with or without a zone."""
     if _is_text(column.type):
         text = pc.if_else(pc.equal(column, pa.scalar("")), None, column)
+        text = pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
         zoned = pc.match_substring_regex(text, r"(Z|[+-]\d\d(:?\d\d)?)$")
         dated = pc.match_substring_regex(text, r"^[^T ]*$")  # a day alone: its sign is no zone
         text = pc.if_else(dated, pc.binary_join_element_wise(text, "T00:00:00Z", ""), text)

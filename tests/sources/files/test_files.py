@@ -432,6 +432,20 @@ def test_such_types_are_read(tmp_path: Path) -> None:
     assert row["j"] == 2**63
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_digits_beyond_a_microsecond_are_cut_off(tmp_path: Path, kind: str) -> None:
+    """As a Java program writes them, and a Go program."""
+    texts = ["2026-01-01T00:00:00.123456789Z", "2026-01-01 00:00:00.123456789", "2026-01-01T02:00:00.1234567+02:00"]
+    lines = {"csv": ["ts", *texts], "json": [f'{{"ts": "{text}"}}' for text in texts]}
+    if kind == "parquet":
+        parquet(tmp_path / "a.parquet", pa.table({"ts": texts}))
+    else:
+        (tmp_path / f"a.{kind}").write_text("\n".join(lines[kind]))
+    for options in ({"event_time": "ts"}, {"schema": pa.schema({"ts": TIME})}):
+        rows = read(FileSource(str(tmp_path), format=kind, **options))
+        assert [row["ts"] for row in rows] == [datetime(2026, 1, 1, 0, 0, 0, 123_456, timezone.utc)] * 3
+
+
 def test_a_time_of_day_is_the_number_of_its_file(tmp_path: Path) -> None:
     at = pa.array([3_600_000], pa.time32("ms"))
     rows = pa.table({"a": at, "b": pa.StructArray.from_arrays([at], ["c"]), "d": at.cast(pa.time64("us"))})
