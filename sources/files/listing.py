@@ -53,7 +53,7 @@ class FileListing:
     places: tuple[_Place, ...]
 
     def path(self, name: str) -> str:
-        return f"{self.root.rstrip('/')}/{name}"
+        return f"{beginning(self.root)}{name}"
 
     def find(self, name: str) -> FileFacts | None:
         info = self.filesystem.get_file_info(self.path(name))
@@ -136,6 +136,11 @@ def _fsspec(uri: str, unknown: pa.ArrowInvalid) -> tuple[fs.FileSystem, str]:
         raise InvalidFileOption("paths", repr(uri), "a file system that Arrow knows", hint) from missing
     system, folder = url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(system)), str(folder)  # type: ignore[abstract]  # the stubs miss its methods
+
+
+def beginning(folder: str) -> str:
+    """Return what the paths below a folder begin with; "" if the folder is that of all buckets."""
+    return f"{folder.rstrip('/')}/" if folder else ""
 
 
 def _expression(pattern: str) -> str:

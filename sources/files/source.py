@@ -61,7 +61,7 @@ from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
 from .formats import FORMATS, TIME, FileIndex, spark_schema
-from .listing import FileFacts, FileListing, resolve_paths
+from .listing import FileFacts, FileListing, beginning, resolve_paths
 
 log = logging.getLogger("lowmark")
 
@@ -424,8 +424,8 @@ def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[Fi
 
     Files outside of the new root are forgotten.
     """
-    now, before = f"{root.rstrip('/')}/", f"{known.root.rstrip('/')}/"
-    if not known.root or not (before.startswith(now) or now.startswith(before)):
+    now, before = beginning(root), beginning(known.root)
+    if not (before.startswith(now) or now.startswith(before)):
         return known
 
     files = {name: f"{before}{name}" for name in (*known.assigned, *(split.split_id for split in known.pending))}

@@ -824,6 +824,24 @@ def test_no_file_is_read_again_because_a_path_is_added_or_taken_away(tmp_path: P
     assert Enumerated(FileSource(str(tmp_path / "moved/in")), again.enumerator.snapshot_state(3)).found == []
 
 
+def test_files_of_two_buckets_are_read_once() -> None:
+    """The root of two buckets is empty, and S3 and Google's storage refuse a path that begins with a separator."""
+    buckets, _ = fs.FileSystem.from_uri("mock:///")
+    for name in ("one/in/a.csv", "two/b.csv"):
+        buckets.create_dir(name.rpartition("/")[0])
+        with buckets.open_output_stream(name) as file:
+            file.write(b"id\n1\n")
+    both = FileSource(["one/in", "two"], format="csv", filesystem=buckets)
+    assert [both.listing.path(name) for name in names(both)] == ["one/in/a.csv", "two/b.csv"]
+    assert read(both) == [{"id": 1}, {"id": 1}]
+    first = Enumerated(FileSource("one/in", format="csv", filesystem=buckets))
+    assert first.found == ["a.csv"]
+    second = Enumerated(both, first.enumerator.snapshot_state(1))
+    assert second.found == ["two/b.csv"]
+    third = Enumerated(FileSource("one/in", format="csv", filesystem=buckets), second.enumerator.snapshot_state(2))
+    assert third.found == []
+
+
 def test_max_age_bounds_what_is_remembered(tmp_path: Path) -> None:
     source = FileSource(str(tmp_path), max_age="100 seconds")
     for number, seconds in enumerate([1_000, 1_050, 1_120]):
