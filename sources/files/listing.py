@@ -2,7 +2,8 @@
 
     "data"                        the files of a folder; with recursive=True also of the folders below it
     "data/2026-*/part-?.parquet"  a pattern: * ? [ab] {x,y} within a name, ** across folders
-    "s3://bucket/data"            a URI of Arrow's file systems, else of fsspec's, if that is installed
+    "s3://bucket/data"            a URI of Arrow's file systems, else of fsspec's, if that is installed; its parameters
+                                  come last, as in "s3://bucket/data?region=eu-central-1"
 
 As in Spark, names that begin with "." or "_" or end with "._COPYING_" (Hadoop's copies) are left out, and files in
 folders of such names, because these are files still being written, or markers. "_" is fine in a partition's folder
@@ -24,6 +25,7 @@ from pyarrow import fs
 from .errors import InvalidFileOption
 
 _WILD = re.compile(r"[*?\[{]")
+_PARAMETERS = re.compile(r"\?[a-z_]+=[^*?\[{]*$")
 _ANY = re.compile(".*", re.DOTALL)
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|\{[^}]*\}|.", re.DOTALL)
 
@@ -111,6 +113,9 @@ def resolve_paths(
 
 def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, str, str | None]:
     """(file system, folder, regular expression of the rest or None)."""
+    parameters = ""
+    if "://" in path and (found := _PARAMETERS.search(path)) is not None:
+        path, parameters = path[: found.start()], found[0]
     wild = _WILD.search(path, path.find("://") + 3 if "://" in path else 0)
     base, pattern = path, None
     if wild is not None:
@@ -121,9 +126,9 @@ def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem
     if "://" not in base:
         return fs.LocalFileSystem(), Path(base).absolute().as_posix(), pattern
     try:
-        system, folder = fs.FileSystem.from_uri(base)
+        system, folder = fs.FileSystem.from_uri(base + parameters)
     except pa.ArrowInvalid as unknown:
-        system, folder = _fsspec(base, unknown)
+        system, folder = _fsspec(base + parameters, unknown)
     return system, folder.rstrip("/") or "/", pattern
 
 

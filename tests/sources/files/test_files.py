@@ -21,6 +21,7 @@ from lowmark.sources.files import FileSource, FileSplit, InvalidFileOption
 from lowmark.sources.files import source as files_source
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
 from lowmark.sources.files.formats import STEP_ROWS, spark_schema
+from lowmark.sources.files.listing import resolve_paths
 from lowmark.sources.files.source import FilePlanner
 from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.testing import ManualEnumeratorContext
@@ -338,6 +339,23 @@ def test_an_address_that_arrow_cannot_read_is_told_with_the_reason_and_without_i
     with pytest.raises(InvalidFileOption, match=r"got 's3://bucket/a b'. .*syntax error at character ' '") as refused:
         FileSource("s3://AKIA:hunter2@bucket/a b", format="csv").discover()
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "matches"),
+    [
+        ("s3://bucket/in/*.csv?region=eu-central-1&scheme=http", "bucket/in", "a.csv"),
+        ("s3://bucket/in/part-?.csv?region=eu-central-1", "bucket/in", "part-1.csv"),
+        ("s3://bucket/in?a=b/*.csv?region=eu-central-1", "bucket", "inXa=b/a.csv"),
+    ],
+)
+def test_an_address_may_have_parameters_of_its_file_system(path: str, folder: str, matches: str) -> None:
+    listing = resolve_paths([path])
+    assert isinstance(listing.filesystem, fs.S3FileSystem)
+    assert listing.filesystem.region == "eu-central-1"
+    (place,) = listing.places
+    assert place.folder == folder
+    assert place.pattern.fullmatch(matches)
 
 
 @pytest.mark.parametrize("pattern", ["f[[]1].csv", "f[+-[]1].csv", "f[[&&]1].csv", "f[!--a]1].csv"])
