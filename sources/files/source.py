@@ -291,7 +291,11 @@ class FileSource(SimpleSource[FileSplit]):
         return [file for file in files if steady_us - self._young.get(file, steady_us - min_age_us) >= min_age_us]
 
     def _first_schema(self) -> pa.Schema:
-        first = next((file for file in self._files() if file.size_bytes), None)
+        try:
+            first = next((file for file in self._files() if file.size_bytes), None)
+        except (OSError, pa.ArrowException) as cause:
+            fact = f"its files cannot be listed ({described(cause)}), and it takes the columns from the first"
+            raise NoSchema(repr(self), fact, "correct the paths: each folder must be there.") from cause
         if first is None:
             raise NoSchema(repr(self), "there is no file yet to take the columns from", "pass schema=.")
         path = self.listing.path(first.name)

@@ -514,6 +514,11 @@ def test_without_a_file_the_columns_must_be_said(tmp_path: Path) -> None:
     assert FileSource(str(tmp_path), schema=SCHEMA).schema == SCHEMA
 
 
+def test_a_folder_that_is_not_there_tells_no_columns(tmp_path: Path) -> None:
+    with pytest.raises(NoSchema, match=r"FileSource\(.*: its files cannot be listed \(FileNotFoundError: .*nowhere'"):
+        _ = FileSource(str(tmp_path / "nowhere")).schema
+
+
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_compressed_text_is_read(tmp_path: Path, kind: str) -> None:
     filled(tmp_path, kind, (50,))
