@@ -163,7 +163,9 @@ class TextFormat(FileFormat):
         edges = np.append(np.arange(0, count, STEP_ROWS, dtype=np.int64), count)
         latest_us = _by_step(np.maximum, times, _NEVER, edges)
         earliest_us = _by_step(np.minimum, times, _NO_TIME, edges)
-        return FileIndex(edges, edges * size_bytes // max(1, count), latest_us, earliest_us)
+        # By Python's integers, because rows times bytes of a large file pass 64 bits.
+        sizes = np.array([edge * size_bytes // max(1, count) for edge in edges.tolist()], np.int64)
+        return FileIndex(edges, sizes, latest_us, earliest_us)
 
     def read(
         self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int

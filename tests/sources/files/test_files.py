@@ -20,7 +20,7 @@ from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
 from lowmark.sources.files import FileSource, FileSplit, InvalidFileOption
 from lowmark.sources.files import source as files_source
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
-from lowmark.sources.files.formats import STEP_ROWS, spark_schema
+from lowmark.sources.files.formats import FORMATS, STEP_ROWS, spark_schema
 from lowmark.sources.files.listing import resolve_paths
 from lowmark.sources.files.source import FilePlanner
 from lowmark.sources.kit.discovery import DiscoveryFailed
@@ -512,6 +512,13 @@ def test_without_a_file_the_columns_must_be_said(tmp_path: Path) -> None:
     with pytest.raises(NoSchema, match=r"there is no file yet to take the columns from. Hint: pass schema="):
         _ = FileSource(str(tmp_path)).schema
     assert FileSource(str(tmp_path), schema=SCHEMA).schema == SCHEMA
+
+
+def test_the_sizes_of_a_very_large_text_file_are_shares_of_it(tmp_path: Path) -> None:
+    """Rows times bytes pass 64 bits in a file of 100 GB with 100 million rows."""
+    csv(tmp_path / "a.csv", table(0, STEP_ROWS + 1))
+    index = FORMATS["csv"].index(fs.LocalFileSystem(), str(tmp_path / "a.csv"), 2**60, SCHEMA, None)
+    assert index.size_bytes.tolist() == [0, 2**60 * STEP_ROWS // (STEP_ROWS + 1), 2**60]
 
 
 def test_a_folder_that_is_not_there_tells_no_columns(tmp_path: Path) -> None:
