@@ -243,7 +243,8 @@ class LowWatermarkService:
             strategy: how the watermark of a split is made; by default monotonous timestamps.
             splits: ids of all splits, if they are known: single values, or tuples for several split columns. Kafka's
                 partitions are known without this argument. An unknown split cannot be waited for.
-            max_splits: largest number of splits; more end the query with an error.
+            max_splits: the number of splits that a batch may have. At least twice as many are told apart; a batch with
+                more than are told apart ends the query with an error.
             detail: also measure rows and earliest event time per split, at about a quarter more work per row.
             late: name for an added boolean column, such as "is_late": true for a row at or below the watermark by which
                 Spark drops rows in the row's batch, exactly, also when the batch runs again. None: no such column.
@@ -326,7 +327,7 @@ class LowWatermarkService:
                 minutes.
             timeout: a step of the enumerator, or a pause of the source's own `SourceReader`, counts as hung after this
                 time; AvailableNow fails if a split gives no answer for this time.
-            max_splits: largest number of splits, for prepared rows, and with a generator or timestamp assigner.
+            max_splits: as in `wrap`, for prepared rows, and with a generator or timestamp assigner.
             late: name for an added boolean column, as in `wrap`.
             watermark: name for an added TIMESTAMP column, as in `wrap`.
             late_to: folder for the rows that Spark drops, as in `wrap`; each batch is planned once and read twice.
@@ -396,7 +397,7 @@ class LowWatermarkService:
             event_time: its TIMESTAMP column.
             split: the column or columns that say which split a row came from.
             splits: ids of the splits, if they are known, as in `wrap`; gives the splits their names.
-            max_splits: largest number of splits; with more, nothing is reported.
+            max_splits: the number of splits that a batch may have, as in `wrap`; with too many, nothing is reported.
             detail: also measure rows and earliest event time per split; without it no late row is assigned to a split.
 
         Returns:

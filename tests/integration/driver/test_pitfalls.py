@@ -277,6 +277,18 @@ def test_pitfall_20_more_splits_than_can_be_counted_end_the_query_with_the_reaso
         ran.settle()
 
 
+def test_pitfall_20_twice_max_splits_do_not_end_the_query(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """As docs/wrap.md says: lowmark tells at least twice as many apart."""
+    df = service.wrap(feed.df, name="orders", event_time="ts", split="v", max_splits=8)
+    ran = start(windows(df), checkpoint)
+    feed.put(*(("a", n, 100) for n in range(16)))
+    ran.settle()
+
+    assert service.status("orders").states["active"] == 16
+
+
 def test_pitfall_21_null_and_empty_splits_and_null_times_are_counted_or_shown(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
