@@ -120,3 +120,13 @@ def test_the_page_has_the_figures_of_the_committed_run() -> None:
     made = tables(json.loads(FIGURES.read_text(encoding="utf-8")))
 
     assert {name for name, text in made.items() if text not in page} == set()
+
+
+def test_other_pages_repeat_the_figures_of_a_scrape() -> None:
+    docs = FIGURES.parents[1]
+    page = (docs / "how_far_it_goes.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| a scrape, with its status |"))
+    _, _, _, of_10_000, of_50_000, *_ = (cell.strip() for cell in row.split("|"))
+
+    assert f"of 10,000 splits takes [{of_10_000}]" in (docs / "metrics.md").read_text(encoding="utf-8")
+    assert f"of 50,000 splits takes {of_50_000}." in (docs.parent / "CHANGELOG.md").read_text(encoding="utf-8")
