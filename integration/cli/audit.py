@@ -44,9 +44,21 @@ Window = Annotated[
     str | None,
     typer.Option(help="Length of the query's windows: a row is late when its window is over.", metavar="DURATION"),
 ]
-RowsPerBatch = Annotated[int | None, typer.Option(help="Rows of a batch: maxOffsetsPerTrigger, or whole files.", min=1)]
+RowsPerBatch = Annotated[
+    int | None,
+    typer.Option(
+        help="Rows of a batch: maxOffsetsPerTrigger, or whole files. Without it a hundredth of a topic's rows, 10,000 "
+        "at most; of files, a file.",
+        min=1,
+    ),
+]
 Trigger = Annotated[
-    str | None, typer.Option(help="How often a batch is planned, where rows have a time.", metavar="DURATION")
+    str | None,
+    typer.Option(
+        help="How often a batch is planned, by the times at which rows, or files, were written. Without it and "
+        "--rows-per-batch '10 seconds', where a topic has append times.",
+        metavar="DURATION",
+    ),
 ]
 Unit = Annotated[str | None, typer.Option(help="The unit of numbers since 1970: s, ms, us or ns.")]
 Format = Annotated[
