@@ -6,10 +6,11 @@ Needs Spark's Kafka connector and Delta Lake, such as, for Spark 4.2, by
 `export PYSPARK_SUBMIT_ARGS="--packages $KAFKA,$DELTA pyspark-shell"` with
 KAFKA=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and DELTA=io.delta:delta-spark_4.2_2.13:4.4.0.
 
-Each device has a watermark of its own: a device that was offline sends its stored readings and loses none, although the
-other devices went on. The program merges a minute into the table with its first reading, and again with each batch that
-changes the minute. A batch that runs again after a crash merges the same values. A reading is {"device": ...,
-"at": milliseconds, "celsius": ...}. The program reads all rows and ends; the next run goes on from there.
+Each device has a watermark of its own: a device that was offline for less than a day sends its stored readings and
+loses none, although the other devices went on. The program merges a minute into the table with its first reading, and
+again with each batch that changes the minute. A batch that runs again after a crash merges the same values. A reading
+is {"device": ..., "at": milliseconds, "celsius": ...}. The program reads all rows and ends; the next run goes on from
+there.
 """
 
 from __future__ import annotations
