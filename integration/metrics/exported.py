@@ -171,7 +171,8 @@ GAUGES: tuple[Of[RunStatus], ...] = (
 CLOCK_GAUGES: tuple[Of[WrongClock], ...] = (
     Of(
         "lowmark_wrong_clock_rows",
-        "Rows of a split beyond the future guard since the query began. Absent of splits without such rows.",
+        "Rows of a split beyond the future guard since the query began, of the ten splits with most of them. Absent of "
+        "splits without such rows.",
         lambda c: c.rows,
     ),
     Of(

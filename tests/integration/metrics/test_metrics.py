@@ -280,6 +280,16 @@ def test_counters_are_what_the_stream_counted() -> None:
     }
 
 
+def test_of_many_wrong_clocks_the_ten_with_most_rows_are_shown_as_the_help_says() -> None:
+    run = two_splits()
+    run.report({"a": 200 * SECOND_US}, future_rows={f"c{n:02}": n for n in range(1, 13)}, newest_us=10**16)
+    seen = scraper(run)
+
+    shown = {dict(at)["split"]: value for at, value in seen.of("lowmark_wrong_clock_rows").items()}
+    assert shown == {f"c{n:02}": n for n in range(3, 13)}
+    assert "the ten splits with most of them" in seen.text()
+
+
 def test_what_a_source_counts_is_shown_by_its_own_names() -> None:
     run = FakeRun("t1", source_metrics={"discoveries": 3, "lost_offsets": 7})
     shown = {dict(at)["metric"]: value for at, value in scraper(run).of("lowmark_source").items()}
