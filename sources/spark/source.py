@@ -62,7 +62,7 @@ class SplitColumnTaken(LowmarkError, ValueError):
         'stream "{stream}": split_column is "{column}", a column that the source has itself; expected a new name '
         "beside {columns}"
     )
-    _hint = "pass another name as split_column, or None to go without."
+    _hint = "pass another name."
 
 
 class EventNotTaken(LowmarkError, RuntimeError):

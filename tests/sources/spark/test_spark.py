@@ -158,6 +158,7 @@ def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() ->
     with pytest.raises(SplitColumnTaken, match='stream "numbers": split_column is "number", a column that') as taken:
         binding.arrow_schema()
     assert "expected a new name beside number" in str(taken.value)
+    assert str(taken.value).endswith("Hint: pass another name."), "service.read refuses None"
 
 
 @dataclass(frozen=True)
