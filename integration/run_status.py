@@ -97,7 +97,8 @@ class RunStatus:
         asked_at_us: time of the heartbeat's last question.
         reported_at_us: when the last batch was reported, None before the first.
         seen_at_us: when Spark last showed that the query lives: it finished a batch, or found nothing to do.
-        late_reports: how often a split delivered rows at or below the watermark in force, including removed splits.
+        late_reports: how often, at least, a split delivered rows at or below the watermark in force; removed splits
+            included.
         rows_at_us: when a report last brought rows, None before the first.
         backlog_rows: known unread rows of all splits together; None: not known for any split.
         batch_since_us: start of the running batch of a source of ours; None: no batch runs.

@@ -52,7 +52,8 @@ COUNTERS: tuple[Of[RunStatus], ...] = (
     ),
     Of(
         "lowmark_late_reports",
-        "Batches in which a split delivered rows at or below the watermark in force, added up over the splits.",
+        "Batches, at least, in which a split delivered rows at or below the watermark in force, added up over the "
+        "splits.",
         lambda r: r.late_reports,
     ),
     Of(
@@ -259,7 +260,7 @@ SPLIT_COUNTERS: tuple[Of[SplitStatus], ...] = (
     ),
     Of(
         "lowmark_split_late_reports",
-        "Batches in which a split delivered rows at or below the watermark in force.",
+        "Batches, at least, in which a split delivered rows at or below the watermark in force.",
         lambda s: s.late_reports,
     ),
     Of(

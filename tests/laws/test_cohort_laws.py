@@ -324,9 +324,24 @@ def test_a_plan_that_is_refused_changes_nothing() -> None:
 def test_a_row_exactly_at_the_watermark_in_force_is_late() -> None:
     of_splits = watermarks_of(STRATEGIES[0])
     for batch_id in range(3):
-        watermarks = column({3: 5_000, 7: 5_001})
-        of_splits.handle(BatchReported(batch_id, batch_id, watermarks, in_force_us=5_000), 9)
+        watermarks, first_us = column({3: 5_000, 7: 5_001}), column({3: 5_000, 7: 5_001})
+        of_splits.handle(BatchReported(batch_id, batch_id, watermarks, first_us=first_us, in_force_us=5_000), 9)
     assert of_splits._reports.cohort is not None
+
+    assert [seen.late_reports for seen in of_splits.status(9).splits.values()] == [3, 0]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_report_is_late_only_if_a_row_of_it_is_although_its_watermark_is_behind_by_the_bound(together: bool) -> None:
+    """Without the earliest row, the newest one tells: a split within its bound was counted with each batch."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+    of_splits = watermarks_of(strategy)
+    for batch_id in range(3):
+        newest_us = {3: 60_000_000 - 1_000, 7: 60_000_000 + 1_000}  # below and above the watermark in force
+        watermarks: dict[SplitId, int] = {split: strategy.watermark_of_max(us) for split, us in newest_us.items()}
+        marks = column(watermarks) if together else watermarks
+        of_splits.handle(BatchReported(batch_id, batch_id, marks, in_force_us=60_000_000), 9)
+    assert (of_splits._reports.cohort is not None) is together
 
     assert [seen.late_reports for seen in of_splits.status(9).splits.values()] == [3, 0]
 

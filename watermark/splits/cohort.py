@@ -117,17 +117,18 @@ class Cohort:
         Returns their number and the least number of rows that native Spark calls late.
         """
         assert isinstance(event.watermarks_us, SplitColumn)
-        values_us = event.watermarks_us.values_of
-        earliest_us = self._column(event.first_us) if event.first_us else values_us
+        values_us, behind_us = event.watermarks_us.values_of, bound_us + 2 * MILLISECOND_US
+        first_us = self._column(event.first_us) if event.first_us else None
         late_reports = 0
         if in_force_us is not None:
-            came_late = _up_to(earliest_us, in_force_us)
+            known_us, limit_us = (values_us, in_force_us - behind_us) if first_us is None else (first_us, in_force_us)
+            came_late = _up_to(known_us, limit_us)
             self._late_reports += came_late
             late_reports = int(np.count_nonzero(came_late))
         if native_us is None:
             return late_reports, 0
-        all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
-        first_late = _up_to(earliest_us, native_us) if event.first_us else all_late
+        all_late = _up_to(values_us, native_us - behind_us)
+        first_late = all_late if first_us is None else _up_to(first_us, native_us)
         if not (all_late.any() or first_late.any()):
             return late_reports, 0
         late = np.where(all_late, self._column(event.rows, missing=1), first_late)

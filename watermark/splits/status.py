@@ -37,7 +37,7 @@ class SplitStatus:
         first_us: smallest event time in its last batch; None: not measured.
         last_report: when it last delivered, UTC; None if it has not delivered since its query started.
         lagging: whether it has rows waiting, may be read, and delivered no row in the last batch.
-        late_reports: number of batches in which it delivered rows at or below the watermark in force.
+        late_reports: least number of batches in which it delivered rows at or below the watermark in force.
         pending_since: since when it holds the low watermark without having spoken, UTC.
         why: the reason for its state.
         native_late_rows: least number of its rows that Spark's one watermark for the whole stream judges late.

@@ -236,7 +236,7 @@ class SplitWatermarks:
 
     @property
     def late_reports(self) -> int:
-        """How often a split delivered rows at or below the watermark in force; removed splits included."""
+        """How often, at least, a split delivered rows at or below the watermark in force; removed splits included."""
         return self._reports.tally.late_reports
 
     def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:

@@ -643,8 +643,8 @@ def test_no_counter_goes_down_when_splits_are_forgotten(together: bool) -> None:
     run = FakeRun("t1")
     seen = Scraper(StreamCollector(FakeService([run])))
     splits = np.array([1, 2], np.uint64)
-    for at_us in (3, 3, 2, 4):
-        column = SplitColumn(splits, np.array([at_us, at_us], np.int64))
+    for at_seconds in (3, 2, 1, 4):
+        column = SplitColumn(splits, np.array([at_seconds, at_seconds], np.int64) * SECOND_US)
         marks: Any = column if together else dict(column)
         run.report(marks)
     assert seen.one("lowmark_late_reports_total") == 4
