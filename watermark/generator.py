@@ -41,13 +41,13 @@ class WatermarkOutput(Protocol):
 
 
 class WatermarkGenerator(Protocol):
-    """Makes the watermarks of one split. One instance per split; it may keep state."""
+    """Makes the watermarks of one split in one task of a batch; it may keep state until the task ends."""
 
     def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
         """Take one row. A punctuated generator emits here."""
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit the watermark. Called after each batch."""
+        """Emit the watermark. Called at the end of the task."""
 
 
 class BoundedOutOfOrderness:

@@ -221,10 +221,13 @@ class WatermarkStrategy:
 
     @classmethod
     def for_generator(cls, factory: GeneratorFactory, out_of_orderness: Duration = "0 seconds") -> WatermarkStrategy:
-        """Make watermarks in Python, by one generator per split.
+        """Make watermarks in Python, by a generator for each split in each task of a batch.
+
+        The largest watermark of a split counts, over its tasks and batches.
 
         Args:
-            factory: called once per split; must be picklable where executors run it.
+            factory: called for each of them, so a generator knows nothing of other tasks and earlier batches; must be
+                picklable where executors run it.
             out_of_orderness: how late a row may be; the generator does not use it,
                 ``dropDuplicatesWithinWatermark`` does.
         """
