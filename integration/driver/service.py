@@ -524,7 +524,8 @@ class LowWatermarkService:
         Args:
             time: with its zone: a datetime, or a text such as "2026-11-23T10:00Z".
             timeout: the longest wait.
-            query: name or id of a query; None: all queries on the stream. At least one query has to run.
+            query: name or id of a query; None: all queries on the stream. A query that has ended counts with the time
+                that its sink had; without a query no time is passed.
 
         Raises:
             NotComplete: the time is not passed at the time-out; the text explains who holds the low watermark.
