@@ -41,7 +41,8 @@ def serve(
     interval: Annotated[str, typer.Option(help="How often tasks are asked, and low watermarks may rise.")] = "1 second",
     lease: Annotated[str, typer.Option(help="How long a task may be silent before it is given up.")] = "30 seconds",
     quorum: Annotated[
-        float, typer.Option(help="The share of tasks, more than 0, that must have answered for a round to end.", min=0, max=1)
+        float,
+        typer.Option(help="The share of tasks, more than 0, that must have answered for a round to end.", min=0, max=1),
     ] = 1.0,
     as_json: Json = False,
     debug: Debug = False,
