@@ -41,7 +41,7 @@ SCHEMA = pa.schema(_COLUMNS)
 """A row: its split, its number within the split (from 0, without gaps), its event time."""
 
 _MASK = (1 << 64) - 1
-_MOST = 1 << 62
+_MOST = 1 << 60  # sums of a few such times fit 64 bits
 
 
 class InvalidScript(LowmarkError, ValueError):
@@ -117,7 +117,7 @@ class StreamScript:
             if value < 1:
                 raise InvalidScript(what, "1 or more", str(value))
         if max(abs(self.start_us), self.shuffle_us) >= _MOST:
-            raise InvalidScript("start_us and shuffle_us", "numbers of 62 bits", "larger ones")
+            raise InvalidScript("start_us and shuffle_us", "numbers of 60 bits", "larger ones")
         for split in self.splits:
             if split.rows_per_tick < 1:
                 raise InvalidScript(f"rows_per_tick of {split.name}", "1 or more", str(split.rows_per_tick))
@@ -135,7 +135,7 @@ class StreamScript:
         span_us = (self.ticks + 1) * self.tick_us + split.behind_us
         sizes = (span_us * split.rows_per_tick, split.stray_tick, split.stray_us, split.last_us, split.silent_from_tick)
         if any(abs(size or 0) >= _MOST for size in sizes):
-            raise InvalidScript(f"split {split.name}", "rows and times in 62 bits", "larger ones")
+            raise InvalidScript(f"split {split.name}", "rows and times in 60 bits", "larger ones")
 
     def _check_parent(self, child: SplitScript, parent: str) -> None:
         found = self._by_name.get(parent)

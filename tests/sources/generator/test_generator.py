@@ -164,6 +164,20 @@ def test_a_script_that_makes_no_sense_is_refused(change: dict[str, object], text
     assert str(refused.value) == text
 
 
+def test_sums_of_the_largest_times_that_are_taken_fit_64_bits() -> None:
+    most = 2**60 - 1
+    split = SplitScript("a", 1, stray_tick=0, stray_us=most, last_us=most)
+    script = StreamScript((split,), start_us=most, ticks=2, tick_us=2**58, shuffle_us=most)
+    stray_us, regular_us, last_us = script.times_us("a", 0, script.end, seed=7).tolist()
+    assert 2 * most <= stray_us < 3 * most
+    assert most + 2**58 <= regular_us < 2 * most + 2**58
+    assert last_us == script.end_us + most
+    with pytest.raises(InvalidScript, match="split a: expected rows and times in 60 bits, got larger ones"):
+        replace(script, splits=(replace(split, last_us=2**60),))
+    with pytest.raises(InvalidScript, match="start_us and shuffle_us: expected numbers of 60 bits, got larger ones"):
+        replace(script, start_us=-(2**60))
+
+
 def test_an_unknown_split_is_named() -> None:
     with pytest.raises(LookupError, match="no split 'x'"):
         SCRIPT.rows("x", 0, 1, seed=1)
