@@ -34,6 +34,7 @@ _US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _Integers: TypeAlias = npt.NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).min  # in arrays of largest times: the step has no event time
 _NO_TIME = np.iinfo(np.int64).max  # the same in arrays of smallest times
+_BLANK_BYTES = 4_096  # a file of blanks of this size at most counts as empty
 _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
 
 
@@ -156,7 +157,7 @@ class TextFormat(FileFormat):
     ) -> FileIndex:
         columns = schema if event_time is None else pa.schema([schema.field(event_time)])
         count, times = 0, []
-        for rows in self._stream(filesystem, path, columns) if size_bytes else ():
+        for rows in self._rows(filesystem, path, columns):
             count += rows.num_rows
             if event_time is not None:
                 times.append(_utc(rows.column(event_time)).cast(pa.int64()))
@@ -173,7 +174,7 @@ class TextFormat(FileFormat):
         if start >= stop:
             return
         position, skip, kept = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
-        for rows in self._stream(filesystem, path, schema):
+        for rows in self._rows(filesystem, path, schema):
             rest = rows.slice(min(skip, rows.num_rows))
             skip -= rows.num_rows - rest.num_rows
             kept = pa.concat_tables([kept, _fitted(pa.Table.from_batches([rest]), schema)])
@@ -186,6 +187,15 @@ class TextFormat(FileFormat):
                 return
         if kept.num_rows:
             yield kept, position + 1
+
+    def _rows(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file; none of an empty file, which Arrow refuses."""
+        try:
+            yield from self._stream(filesystem, path, schema)
+        except pa.ArrowInvalid:
+            with _text(filesystem, path) as stream:
+                if stream.read(_BLANK_BYTES).strip() or stream.read(1):
+                    raise
 
     @abstractmethod
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -514,6 +514,21 @@ def test_without_a_file_the_columns_must_be_said(tmp_path: Path) -> None:
     assert FileSource(str(tmp_path), schema=SCHEMA).schema == SCHEMA
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_a_text_file_with_nothing_in_it_has_no_rows_also_where_it_is_compressed(
+    tmp_path: Path, kind: str, content: bytes
+) -> None:
+    """As a log that is rotated after an hour without a line."""
+    WRITERS[kind](tmp_path / f"a.{kind}", table(0, 3))
+    (tmp_path / f"b.{kind}.gz").write_bytes(gzip.compress(content))
+    (tmp_path / f"c.{kind}").write_bytes(content)
+    assert len(read(FileSource(str(tmp_path), format=kind, schema=SCHEMA, event_time="ts"))) == 3
+    (tmp_path / f"d.{kind}.gz").write_bytes(gzip.compress(b"\n" * 10_000 + b'{"id": 1'))
+    with pytest.raises(FileUnreadable):
+        read(FileSource(str(tmp_path), format=kind, schema=SCHEMA, event_time="ts"))
+
+
 def test_the_sizes_of_a_very_large_text_file_are_shares_of_it(tmp_path: Path) -> None:
     """Rows times bytes pass 64 bits in a file of 100 GB with 100 million rows."""
     csv(tmp_path / "a.csv", table(0, STEP_ROWS + 1))
