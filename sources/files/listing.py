@@ -120,7 +120,7 @@ def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem
     base, pattern = path, None
     if wild is not None:
         cut = path.rfind("/", 0, wild.start()) + 1
-        base, pattern = path[:cut] or ".", _expression(path[cut:])
+        base, pattern = path[:cut] or ".", _expression(path[cut:].rstrip("/"))
     if filesystem is not None:
         return filesystem, base.rstrip("/") or "/", pattern
     if "://" not in base:

@@ -294,6 +294,7 @@ def tree(tmp_path: Path) -> Path:
         ("[!b].csv", False, ["a.csv"]),
         ("{a,x}.*", False, ["a.csv", "x.txt"]),
         ("d?", False, ["d1/c.csv", "d3/f[1].csv"]),
+        ("d?/", False, ["d1/c.csv", "d3/f[1].csv"]),
         ("d1", False, ["c.csv"]),
         ("d*/*.csv", False, ["d1/c.csv", "d3/f[1].csv"]),
         ("**/*.csv", False, ["b.csv", "a.csv", "d1/c.csv", "d1/d2/e.csv", "d3/f[1].csv", "_day=1/h.csv"]),
