@@ -300,7 +300,8 @@ def _spark_type(kind: Any) -> pa.DataType:
     return next((ours for of, ours in simple if of(kind)), kind)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_text(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
@@ -322,7 +323,8 @@ def _converted(table: pa.Table, field: pa.Field[Any]) -> Any:
 def _utc(column: Any) -> Any:
     """Times as `TIME`, parts of a microsecond cut off; texts with or without a zone."""
     if _is_text(column.type):
-        text = pc.if_else(pc.equal(column, pa.scalar("")), None, column)
+        text = column.cast(pa.string())
+        text = pc.if_else(pc.equal(text, pa.scalar("")), None, text)
         text = pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
         zoned = pc.match_substring_regex(text, r"(Z|[+-]\d\d(:?\d\d)?)$")
         dated = pc.match_substring_regex(text, r"^[^T ]*$")  # a day alone: its sign is no zone

@@ -465,6 +465,18 @@ def test_digits_beyond_a_microsecond_are_cut_off(tmp_path: Path, kind: str) -> N
         assert [row["ts"] for row in rows] == [datetime(2026, 1, 1, 0, 0, 0, 123_456, timezone.utc)] * 3
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_times_in_texts_of_any_type_of_arrow_are_read(tmp_path: Path, kind: pa.DataType) -> None:
+    """As Polars and pandas write them."""
+    texts = pa.array(["2026-01-01", "2026-01-01T00:00:01Z", "", None]).cast(kind)
+    parquet(tmp_path / "a.parquet", pa.table({"ts": texts}))
+    midnight = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    rows = read(FileSource(str(tmp_path), event_time="ts"))
+    assert [row["ts"] for row in rows] == [midnight, midnight + timedelta(seconds=1), None, None]
+
+
 def test_a_time_of_day_is_the_number_of_its_file(tmp_path: Path) -> None:
     at = pa.array([3_600_000], pa.time32("ms"))
     rows = pa.table({"a": at, "b": pa.StructArray.from_arrays([at], ["c"]), "d": at.cast(pa.time64("us"))})
