@@ -321,7 +321,7 @@ def _converted(table: pa.Table, field: pa.Field[Any]) -> Any:
 
 
 def _utc(column: Any) -> Any:
-    """Times as `TIME`, parts of a microsecond cut off; texts with or without a zone."""
+    """Times and days as `TIME`, parts of a microsecond cut off; texts with or without a zone."""
     if _is_text(column.type):
         text = column.cast(pa.string())
         text = pc.if_else(pc.equal(text, pa.scalar("")), None, text)
@@ -331,7 +331,7 @@ def _utc(column: Any) -> Any:
         text = pc.if_else(dated, pc.binary_join_element_wise(text, "T00:00:00Z", ""), text)
         text = pc.if_else(pc.or_(zoned, dated), text, pc.binary_join_element_wise(text, "Z", ""))
         return text.cast(TIME)
-    if pa.types.is_timestamp(column.type):
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type) or pa.types.is_null(column.type):
         return column.cast(options=pc.CastOptions(TIME, allow_time_truncate=True))
     raise pa.ArrowInvalid(f"a time is expected, and the column is {column.type}")
 

@@ -8,7 +8,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -475,6 +475,18 @@ def test_times_in_texts_of_any_type_of_arrow_are_read(tmp_path: Path, kind: pa.D
     midnight = datetime(2026, 1, 1, tzinfo=timezone.utc)
     rows = read(FileSource(str(tmp_path), event_time="ts"))
     assert [row["ts"] for row in rows] == [midnight, midnight + timedelta(seconds=1), None, None]
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.date32(), pa.date64()], ids=str)
+def test_days_and_a_column_without_a_value_are_times_where_the_schema_says_so(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    day = pa.array([None if kind == pa.null() else date(2026, 1, 1)], kind)
+    parquet(tmp_path / "a.parquet", pa.table({"ts": day}))
+    parquet(tmp_path / "b.parquet", pa.table({"ts": ["2026-01-02"]}))
+    rows = read(FileSource(str(tmp_path), schema=pa.schema({"ts": TIME}), event_time="ts"))
+    first = None if kind == pa.null() else datetime(2026, 1, 1, tzinfo=timezone.utc)
+    assert [row["ts"] for row in rows] == [first, datetime(2026, 1, 2, tzinfo=timezone.utc)]
 
 
 def test_a_time_of_day_is_the_number_of_its_file(tmp_path: Path) -> None:
