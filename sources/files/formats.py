@@ -325,12 +325,14 @@ def _utc(column: Any) -> Any:
     if _is_text(column.type):
         text = column.cast(pa.string())
         text = pc.if_else(pc.equal(text, pa.scalar("")), None, text)
-        text = pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
         zoned = pc.match_substring_regex(text, r"(Z|[+-]\d\d(:?\d\d)?)$")
         dated = pc.match_substring_regex(text, r"^[^T ]*$")  # a day alone: its sign is no zone
         text = pc.if_else(dated, pc.binary_join_element_wise(text, "T00:00:00Z", ""), text)
         text = pc.if_else(pc.or_(zoned, dated), text, pc.binary_join_element_wise(text, "Z", ""))
-        return text.cast(TIME)
+        try:
+            return text.cast(TIME)
+        except pa.ArrowInvalid:  # Java and Go write nine digits of a second, Arrow takes six
+            return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1").cast(TIME)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type) or pa.types.is_null(column.type):
         return column.cast(options=pc.CastOptions(TIME, allow_time_truncate=True))
     raise pa.ArrowInvalid(f"a time is expected, and the column is {column.type}")
