@@ -32,6 +32,17 @@ class UnreadableState(LowmarkError, ValueError):
         return cls(kind, f"these are no data of version {version}: {told_briefly(error)}")
 
 
+def blames_bytes(error: Exception) -> bool:
+    """Whether an error of a deserializer is about its bytes: every error but a `LowmarkError` that is no ValueError.
+
+    A part of a hybrid source that cannot be made raises such a one, and the checkpoint is whole.
+
+    >>> blames_bytes(UnreadableState("split", "cut short")), blames_bytes(KeyError("a"))
+    (True, True)
+    """
+    return isinstance(error, ValueError) or not isinstance(error, LowmarkError)
+
+
 def told_briefly(error: Exception) -> str:
     """Describe an error of reading: the text of a ValueError, because it is clear, otherwise also the type."""
     return str(error) if isinstance(error, ValueError) else described(error)

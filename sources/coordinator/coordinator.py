@@ -37,7 +37,7 @@ from typing import Any, Generic
 
 from lowmark.sources.api import ReaderInfo, ResultT, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.serializer import told_briefly
+from lowmark.sources.serializer import blames_bytes, told_briefly
 from lowmark.sources.worker import WorkerDied, described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
@@ -397,8 +397,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         try:
             return serializer.deserialize(state_version, data[_HEADER.size :])
         except Exception as error:
-            if isinstance(error, LowmarkError) and not isinstance(error, ValueError):
-                raise  # not of the bytes: a part of a hybrid source cannot be made
+            if not blames_bytes(error):
+                raise
             raise invalid(told_briefly(error)) from error
 
     # -- failover, on the coordinator's thread

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic
 
 import msgspec
 from lowmark.sources.api import SplitT, VersionedSerializer
-from lowmark.sources.serializer import told_briefly
+from lowmark.sources.serializer import blames_bytes, told_briefly
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
 
@@ -101,7 +101,7 @@ class BatchOffset(msgspec.Struct, frozen=True):
     def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
         """Return the state. Raises `UnreadableOffset` if its bytes are not ours, or of a later version.
 
-        A serializer's `LowmarkError` that is no ValueError does not blame the bytes, and is passed on.
+        An error of the serializer that is not about the bytes (`blames_bytes`) is passed on.
         """
         if not self.state:
             return BatchState(b"")
@@ -116,8 +116,8 @@ class BatchOffset(msgspec.Struct, frozen=True):
                 wire.time_us,
             )
         except Exception as broken:  # a connector's serializer may raise any error
-            if isinstance(broken, LowmarkError) and not isinstance(broken, ValueError):
-                raise  # not of the bytes: a part of a hybrid source cannot be made
+            if not blames_bytes(broken):
+                raise
             raise UnreadableOffset(self.source, told_briefly(broken)) from broken
 
     @staticmethod
