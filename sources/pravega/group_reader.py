@@ -156,7 +156,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         if self._reading is None:
-            self._reading = self._read()
+            self._reading = read_slices(self._source, list(self._splits.values()), count=self._counted.append)
         part = next(self._reading, None)
         if part is None:
             for counted in self._counted:
@@ -165,9 +165,6 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             return InputStatus.END_OF_INPUT
         output.collect(part.split_id, part.rows)
         return InputStatus.MORE_AVAILABLE
-
-    def _read(self) -> Generator[SplitRows]:
-        yield from read_slices(self._source, list(self._splits.values()), count=self._counted.append)
 
     def is_available(self) -> Future[None]:
         raise AssertionError("there is always more, or an end")

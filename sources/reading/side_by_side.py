@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic
 
@@ -38,7 +38,7 @@ def read_ahead(
     fetching: Fetching,
     *,
     close_seconds: float = CLOSE_SECONDS,
-) -> Iterator[SplitRows]:
+) -> Generator[SplitRows]:
     """Read groups of slices by threads, a group by one reader; yield group after group.
 
     An error of a reader is raised at once, because the rows of a failed batch are useless. The end waits for the

@@ -12,7 +12,7 @@ Source: FLIP-27; `org.apache.flink.connector.base.source.reader.SourceReaderBase
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from lowmark.sources.api import Source, SplitRows, SplitT, StateT
 
@@ -30,7 +30,7 @@ def read_slices(
     stalled_seconds: float = STALLED_SECONDS,
     now_seconds: Callable[[], float] = time.monotonic,
     count: Callable[[Mapping[str, float]], None] = count_nothing,
-) -> Iterator[SplitRows]:
+) -> Generator[SplitRows]:
     """Read splits to their stops.
 
     Split readers are closed after the last row, when the caller stops asking, and after an error.
@@ -76,7 +76,7 @@ def read_slices(
     return read_ahead(type(source).__name__, make, groups, fetching)
 
 
-def _read_here(make: Callable[[], CheckedReader[SplitT]], groups: Sequence[Sequence[SplitT]]) -> Iterator[SplitRows]:
+def _read_here(make: Callable[[], CheckedReader[SplitT]], groups: Sequence[Sequence[SplitT]]) -> Generator[SplitRows]:
     if groups:
         with make() as reader:
             for group in groups:

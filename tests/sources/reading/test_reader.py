@@ -182,7 +182,7 @@ def test_the_reader_is_closed_when_the_consumer_stops_early() -> None:
     source = Given(part("a", 3, 2), part("a", 4, 3))
     read = read_slices(source, [TO_5])
     next(read)
-    read.close()  # type: ignore[attr-defined]  # it is a generator
+    read.close()
     assert source.closed == 1
 
 
@@ -407,7 +407,7 @@ def test_who_stops_early_wakes_fetches_up_and_closes_every_reader_once(steps: in
     stepping = Stepping({name: list(range(100)) for name in "ab"}, Fetching.side_by_side(2), steps=steps)
     read = read_slices(stepping, to_the_end(stepping, "a", "b"))
     next(read)
-    read.close()  # type: ignore[attr-defined]  # it is a generator
+    read.close()
 
     assert all(reader.calls.count("close") == 1 for reader in stepping.readers)
 
@@ -444,7 +444,7 @@ def test_a_fetch_that_does_not_wake_up_is_left_behind_and_that_is_said(caplog: p
     )
     next(read)
     assert deaf.inside.wait(SECONDS)
-    read.close()  # type: ignore[attr-defined]  # it is a generator
+    read.close()
     deaf.let_go.set()
 
     assert deaf.wakes >= 2, "a wake-up that came too early is repeated"
@@ -467,7 +467,7 @@ def test_who_does_not_wake_up_takes_no_time_from_the_others() -> None:
     next(read)
     assert deaf.inside.wait(SECONDS)
     wait_until(lambda: waits.fetched == 1, "the other is asked, too")
-    read.close()  # type: ignore[attr-defined]  # it is a generator
+    read.close()
     ended = waits.closed.is_set()
     deaf.let_go.set()
 
