@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from lowmark.sources.kit.options import chosen_columns
 
 from .chunks import Chunk
 from .errors import InvalidPravegaOption
@@ -37,14 +38,11 @@ class PravegaColumns:
 
     def __init__(self, names: Sequence[str] | None, event_time: EventTime | None, *, noted: bool = False) -> None:
         there = [*DEFAULT_COLUMNS, *([] if event_time is None else [EVENT_TIME]), *([NOTED_TIME] if noted else [])]
-        wanted = tuple(there if names is None else names)
-        if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= set(there):
-            raise InvalidPravegaOption(
-                "columns", repr(list(wanted)), f"some of {there}, each once", "event_time= makes the column event_time."
-            )
-        self.names, self._event_time = wanted, event_time
-        self._looks_inside = not {"event", EVENT_TIME}.isdisjoint(wanted)
-        self.schema = pa.schema([(name, _TYPES[name]) for name in wanted])
+        hint = "event_time= makes the column event_time."
+        self.names = tuple(there) if names is None else chosen_columns(names, there, InvalidPravegaOption, hint)
+        self._event_time = event_time
+        self._looks_inside = not {"event", EVENT_TIME}.isdisjoint(self.names)
+        self.schema = pa.schema([(name, _TYPES[name]) for name in self.names])
 
     def rows(self, split: PravegaSplit, chunk: Chunk, notes: SegmentNotes | None) -> pa.RecordBatch:
         """Return the events of a chunk; with the notes of the segment, if there is a column for them."""

@@ -30,7 +30,7 @@ from lowmark.sources.api import (
     SplitsAddition,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import check_count, goes_on, seconds_of
+from lowmark.sources.kit.options import check_count, goes_on, listed, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
@@ -379,7 +379,7 @@ def _cuts_by_stream(option: str, given: object, scope: str) -> dict[str, str]:
                 check_stream_cut(text, option, scope, stream)
         cuts, count = dict(given), len(given)
     else:
-        texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        texts = listed(given)
         cuts, count = {check_stream_cut(text, option, scope): text for text in texts}, len(texts)
     if not cuts or len(cuts) < count:
         hint = "name each stream once, or leave the option out."

@@ -248,6 +248,8 @@ def test_what_a_function_returns_instead_of_times_is_refused(times: Any, got: st
         ({"event_time": 5}, "event_time: expected a path such as .*, or a function, got 5"),
         ({"event_time": "$.at", "event_time_unit": "h"}, "event_time_unit: expected s, ms or us"),
         ({"columns": ["event_time"]}, "columns: expected some of"),
+        ({"columns": 5}, "columns: expected some of .* got 5"),
+        ({"columns": "event"}, r"columns: expected some of .* Hint: write \['event'\]"),
         ({"on_data_loss": "cry"}, "on_data_loss: expected"),
         ({"username": "me"}, "username, password: expected both or none, got one of them"),
         ({"give_up_after": "soon"}, "give_up_after: expected a duration"),
