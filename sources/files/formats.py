@@ -11,7 +11,7 @@ are null, other columns are left out, and values are converted if the conversion
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -208,23 +208,20 @@ class CsvFormat(TextFormat):
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         with _text(filesystem, path) as stream, csv.open_csv(stream) as rows:
             # A time of day stays text, because Arrow makes no number of such a text.
-            return pa.schema(
-                [each.with_type(pa.string()) if pa.types.is_time(each.type) else each for each in rows.schema]
-            )
+            return _as_text(rows.schema, pa.types.is_time)
 
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        convert = csv.ConvertOptions(
-            column_types=_times_as_text(schema), include_columns=schema.names, include_missing_columns=True
-        )
+        # Times are read as text and converted by `_utc`, because Arrow takes no more than 6 digits of a second, and in
+        # csv only all with or all without a zone.
+        types = _as_text(schema, pa.types.is_timestamp)
+        convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
         with _text(filesystem, path) as stream, csv.open_csv(stream, convert_options=convert) as rows:
             yield from rows
 
 
-def _times_as_text(schema: pa.Schema) -> pa.Schema:
-    """The columns as they are in a file, for `_utc`: Arrow takes no more than 6 digits of a second, and in csv only all
-    times with or all without a zone.
-    """
-    return pa.schema([each.with_type(pa.string()) if pa.types.is_timestamp(each.type) else each for each in schema])
+def _as_text(schema: pa.Schema, of: Callable[[pa.DataType], bool]) -> pa.Schema:
+    """The columns, those of some types as text."""
+    return pa.schema([each.with_type(pa.string()) if of(each.type) else each for each in schema])
 
 
 def _text(filesystem: fs.FileSystem, path: str) -> Any:
@@ -238,7 +235,8 @@ class JsonFormat(TextFormat):
         return _json_dataset(filesystem, path, None).schema
 
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        yield from _json_dataset(filesystem, path, _times_as_text(schema)).to_batches(batch_size=_BATCH_ROWS)
+        types = _as_text(schema, pa.types.is_timestamp)  # as in csv
+        yield from _json_dataset(filesystem, path, types).to_batches(batch_size=_BATCH_ROWS)
 
 
 def _json_dataset(filesystem: fs.FileSystem, path: str, schema: pa.Schema | None) -> Dataset:

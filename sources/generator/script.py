@@ -297,11 +297,11 @@ class StreamScript:
 
 def _check_types(script: StreamScript) -> None:
     """Refuse values of other types, because a script that is written in Python comes past the checks of JSON."""
-    _check_whole(script)
+    _check_numbers(script, "")
     for split in listed(script.splits):
         if not isinstance(split, SplitScript) or not isinstance(split.name, str):
             raise InvalidScript("splits", "SplitScripts with texts as names", shown(split))
-        _check_whole(split)
+        _check_numbers(split, f" of {split.name}")
         parents: object = split.parents
         if parents != () and (
             isinstance(parents, str) or not all(isinstance(parent, str) for parent in listed(parents))
@@ -309,14 +309,19 @@ def _check_types(script: StreamScript) -> None:
             raise InvalidScript(f"parents of {split.name}", "a tuple of names", shown(parents))
 
 
-def _check_whole(script: StreamScript | SplitScript) -> None:
-    """Refuse what is no whole number, nor None where a field may be None."""
+def check_whole(value: object, what: str) -> None:
+    """Refuse a value that is no whole number."""
+    if not isinstance(value, Integral):
+        raise InvalidScript(what, "a whole number", shown(value))
+
+
+def _check_numbers(script: StreamScript | SplitScript, of: str) -> None:
+    """Refuse a number field that has another value: a whole number, or None where the field may be None."""
     for name, optional in _NUMBERS[SplitScript if isinstance(script, SplitScript) else StreamScript]:
         value = getattr(script, name)
         # First the type, because isinstance asks an abstract class slowly, and a script may have 100,000 splits.
-        if type(value) is not int and not isinstance(value, Integral) and not (value is None and optional):
-            of = f" of {script.name}" if isinstance(script, SplitScript) else ""
-            raise InvalidScript(f"{name}{of}", "a whole number", shown(value))
+        if type(value) is not int and not (value is None and optional):
+            check_whole(value, f"{name}{of}")
 
 
 _NUMBERS: Mapping[type, list[tuple[str, bool]]] = {

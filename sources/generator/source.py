@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
 
 import pyarrow as pa
 from lowmark.sources.api import SourceSplit, SplitEnd
 from lowmark.sources.kit.simple import SimpleSource
 from lowmark.watermark.errors import shown
 
-from .script import SCHEMA, InvalidScript, StreamScript
+from .script import SCHEMA, InvalidScript, StreamScript, check_whole
 
 _BATCH_ROWS = 65_536
 _ROW_BYTES = 24  # number, event time, the length of the name; and the name
@@ -51,14 +50,11 @@ class GeneratorSource(SimpleSource[SourceSplit]):
         given: object = script
         if not isinstance(given, StreamScript):
             raise InvalidScript("script", "a StreamScript", shown(given))
-        numbers: dict[str, object] = {"seed": seed}
+        check_whole(seed, "seed")
         if ticks_per_batch is not None:
-            numbers["ticks_per_batch"] = ticks_per_batch
-        for what, number in numbers.items():
-            if not isinstance(number, Integral):
-                raise InvalidScript(what, "a whole number", shown(number))
-        if ticks_per_batch is not None and ticks_per_batch < 1:
-            raise InvalidScript("ticks_per_batch", "1 or more", str(ticks_per_batch))
+            check_whole(ticks_per_batch, "ticks_per_batch")
+            if ticks_per_batch < 1:
+                raise InvalidScript("ticks_per_batch", "1 or more", str(ticks_per_batch))
         self.script, self.seed, self.bounded, self.ticks_per_batch = script, seed, bounded, ticks_per_batch
 
     def __repr__(self) -> str:
