@@ -16,14 +16,7 @@ from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import CoordinatorUnreachable
 
-from tests.integration.coordinator.serving import private_folder
 from tests.servers.local import wait_until
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as made:
-        yield made
 
 
 def test_a_field_of_another_version_is_named_to_who_asks_and_in_the_log(

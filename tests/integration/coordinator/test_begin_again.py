@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
@@ -40,13 +40,7 @@ from tests.integration.coordinator.coordinator_scene import (
     until,
     who,
 )
-from tests.integration.coordinator.serving import asked, private_folder, reply, rose, serving
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as made:
-        yield made
+from tests.integration.coordinator.serving import asked, reply, rose, serving
 
 
 def once(error: Exception, work: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Setting
 from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
-from tests.integration.coordinator.serving import asked, private_folder, reply, rose, serving, task, token_file
+from tests.integration.coordinator.serving import asked, reply, rose, serving, task, token_file
 from tests.servers.local import wait_until
 from tests.watermark.tasks.coordinator_world import snapshot_of
 
@@ -605,12 +605,6 @@ def exchange(coordinator: LowWatermarkCoordinator, message: Say, now_us: int) ->
 
 
 # -- its threads
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as made:
-        yield made
 
 
 def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(

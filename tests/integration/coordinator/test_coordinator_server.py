@@ -45,7 +45,6 @@ from tests.integration.coordinator.serving import (
     TOKEN,
     asked,
     certificate,
-    private_folder,
     reply,
     rose,
     serving,
@@ -544,12 +543,6 @@ def test_a_task_that_left_stays_away_over_a_crash_once_that_was_answered(tmp_pat
 
 
 # -- over gRPC
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as made:
-        yield made
 
 
 @pytest.fixture
