@@ -226,8 +226,8 @@ class WatermarkStrategy:
         The largest watermark of a split counts, over its tasks and batches.
 
         Args:
-            factory: called for each of them, so a generator knows nothing of other tasks and earlier batches; must be
-                picklable where executors run it.
+            factory: makes one generator. A generator knows nothing of other tasks and earlier batches. The factory must
+                be picklable where executors run it.
             out_of_orderness: how late a row may be; the generator does not use it,
                 ``dropDuplicatesWithinWatermark`` does.
         """

@@ -197,7 +197,7 @@ class LowWatermarkService:
             )
             self._server = Server(self.address, *answers.handlers)
             undo.pop_all()
-            undo.callback(self.stop)  # in their place, because now all that it ends is there
+            undo.callback(self.stop)  # ends all of them; it needs every part that was made here
             if require_coordinator and self._client is not None:
                 self._client.reach()
             if metrics_port is not None:

@@ -29,7 +29,7 @@ class Method(Generic[Question, Answer]):
     def decode_question(self, data: bytes) -> Question:
         """Read a message.
 
-        Both ends call this class instead of leaving it to gRPC, whose own error for such bytes names no field.
+        Both ends call this class themselves, because the error of gRPC for such bytes names no field.
 
         Raises:
             MalformedMessage: the bytes are no such message; names the field.

@@ -102,7 +102,7 @@ class Tally:
             tally.rows += event.rows.get(split, 0)
             tally.first_us, tally.last_report_us = event.first_us.get(split), now_us
             watermark_us = event.watermarks_us.get(split)
-            # Without its earliest row a split tells only its newest: that all its rows came late, or nothing.
+            # Where the earliest row is not measured, the newest decides: if it came late, all rows of the split did.
             newest_us = None if watermark_us is None else self._newest_us(watermark_us)
             known_us = newest_us if tally.first_us is None else tally.first_us
             if known_us is not None and in_force_us is not None and known_us <= in_force_us:

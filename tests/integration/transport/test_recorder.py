@@ -1,4 +1,4 @@
-"""What a task measures while a source of ours reads, and what the driver makes of it."""
+"""The measurements of a task that reads a source of ours, and the tracks that the driver gets of them."""
 
 from __future__ import annotations
 
