@@ -132,6 +132,11 @@ class RanThroughConnect(Ran):
     def progress(self) -> list[Progress]:
         return [progress_of(each) for each in self.query.recentProgress]
 
+    @property
+    def newest(self) -> Progress | None:
+        last = self.query.lastProgress
+        return None if last is None else progress_of(last)
+
 
 def written(place: Path) -> list[Row]:
     """Return the rows that `foreachBatch` has written to a folder, in their order."""
