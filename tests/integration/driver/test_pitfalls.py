@@ -23,7 +23,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.integration.feed import Feed, Ran, Row, run, seconds, start, us, windows
+from tests.integration.feed import Feed, Ran, Row, run, run_at_once, seconds, start, us, windows
 from tests.sparks import settings
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -52,7 +52,7 @@ def test_pitfall_01_and_02_user_filters_do_not_freeze_the_watermark(
             .filter("v > 5")
             .filter("kind = 'order' and v < 100")
         )
-        ran = run(windows(df, "split"), feed, both(100, 200, 300), checkpoint)
+        ran = run_at_once(windows(df, "split"), feed, both(100, 200, 300), checkpoint)
 
     assert ran.watermark == ran.low == 300 - 0.001
     assert sorted(ran.rows) == [(100, "a", 1), (100, "b", 1), (200, "a", 1), (200, "b", 1)]
@@ -61,8 +61,7 @@ def test_pitfall_01_and_02_user_filters_do_not_freeze_the_watermark(
 def test_pitfall_03_late_rows_are_dropped_in_a_batch_without_a_heartbeat(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    ran = run(windows(orders(service, feed), "split"), feed, both(100, 500), checkpoint)
-    ran.settle()
+    ran = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 500), checkpoint)
     feed.put(("a", 9, 101))
     ran.settle()
     late = next(p for p in ran.progress if p.sources[0].num_input_rows == 1)
@@ -77,7 +76,7 @@ def test_pitfall_03_late_rows_are_dropped_in_a_batch_without_a_heartbeat(
 def test_pitfall_04_a_heartbeat_without_data_closes_windows(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    ran = run(windows(orders(service, feed), "split"), feed, both(100, 500), checkpoint)
+    ran = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 500), checkpoint)
     newest = [p.num_input_rows for p in ran.progress][-2:]
 
     assert newest == [1, 0], "a batch of the heartbeat alone, then one without rows that emits"
@@ -92,7 +91,7 @@ def test_pitfall_05_nobody_downstream_sees_a_heartbeat_row(
     listed = df.groupBy(F.window("ts", "10 seconds")).agg(
         F.count(F.lit(1)).alias("n"), F.sort_array(F.collect_list(F.struct("name", "v"))).alias("all")
     )
-    ran = run(listed.select("n", "all"), feed, both(100, 500), checkpoint)
+    ran = run_at_once(listed.select("n", "all"), feed, both(100, 500), checkpoint)
 
     assert [(n, [tuple(x) for x in all_]) for n, all_ in ran.rows] == [(2, [("Anna", 9), ("Bert", 9)])]
 
@@ -100,7 +99,7 @@ def test_pitfall_05_nobody_downstream_sees_a_heartbeat_row(
 def test_pitfall_05_a_stateless_query_sees_exactly_its_rows(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    ran = run(orders(service, feed).select("split", "v"), feed, both(100, 500), checkpoint)
+    ran = run_at_once(orders(service, feed).select("split", "v"), feed, both(100, 500), checkpoint)
 
     assert ran.rows == [("a", 9), ("b", 9), ("a", 9), ("b", 9)]
     assert ran.low == 500 - 0.001
@@ -113,7 +112,7 @@ def test_pitfall_06_append_mode_starts_and_columns_taken_before_still_resolve(
     wrapped = service.wrap(df, name="orders", event_time="ts", split="split", splits=["a", "b"])
     # If rows pass through Python (before Spark 4.2) their columns are new ones: docs/spark-versions.md says so.
     v = df.v if observes_splits(feed.spark) else F.col("v")
-    ran = run(windows(wrapped.filter(v > 5), "split"), feed, both(100, 500), checkpoint)
+    ran = run_at_once(windows(wrapped.filter(v > 5), "split"), feed, both(100, 500), checkpoint)
 
     assert wrapped.columns == df.columns
     assert len(ran.rows) == 2
@@ -242,7 +241,7 @@ def test_pitfall_18_the_wrapped_stream_used_twice_in_one_query(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     df = orders(service, feed)
-    ran = run(windows(df.filter("v = 1").union(df.filter("v = 2")), "split"), feed, [
+    ran = run_at_once(windows(df.filter("v = 1").union(df.filter("v = 2")), "split"), feed, [
         [("a", 1, 100), ("b", 2, 90)], [("a", 2, 500), ("b", 1, 400)], [("a", 1, 600), ("b", 2, 600)],
     ], checkpoint)  # fmt: skip
 
@@ -258,7 +257,7 @@ def test_pitfall_19_two_streams_in_one_session(
     for name in ("one", "two"):
         feed = Feed(spark, tmp_path / name)
         df = service.wrap(feed.df, name=name, event_time="ts", split="split", splits=["a", "b"])
-        rans.append(run(windows(df, "split"), feed, both(100, 500), str(tmp_path / f"{name}-checkpoint")))
+        rans.append(run_at_once(windows(df, "split"), feed, both(100, 500), str(tmp_path / f"{name}-checkpoint")))
 
     assert [ran.low for ran in rans] == [499.999, 499.999]
     assert [len(ran.rows) for ran in rans] == [2, 2]
@@ -318,7 +317,7 @@ def test_pitfall_23_a_time_in_the_future_moves_nothing(
         [("a", 1, "2099-01-01T00:00:00Z"), ("b", 1, "9999-12-31T23:59:59Z"), ("a", 1, 200), ("b", 1, 200)],
         *both(300),
     ]
-    ran = run(windows(df, "split"), feed, batches, checkpoint)
+    ran = run_at_once(windows(df, "split"), feed, batches, checkpoint)
 
     assert ran.low == 299.999
     assert service.status("orders").counts.future_rows == 2
@@ -327,7 +326,7 @@ def test_pitfall_23_a_time_in_the_future_moves_nothing(
 
 def test_pitfall_24_times_before_1970_are_counted(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     batches: list[list[Row]] = [[("a", 1, "1969-07-20T20:17:40Z"), ("a", 1, 100), ("b", 1, 100)], *both(200)]
-    ran = run(windows(orders(service, feed), "split"), feed, batches, checkpoint)
+    ran = run_at_once(windows(orders(service, feed), "split"), feed, batches, checkpoint)
 
     assert service.status("orders").counts.before_epoch_rows == 1
     assert ran.dropped == 1, "Spark's watermark starts at 1970 and drops it"
@@ -368,7 +367,7 @@ def test_pitfall_26_the_listener_returns_at_once_whatever_the_loop_does() -> Non
 def test_pitfall_27_a_batch_that_runs_again_changes_nothing(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
     """The last batch was planned and run but not committed, as after a kill between the two logs."""
     with LowWatermarkService(spark) as service:
-        first = run(windows(orders(service, feed), "split"), feed, both(100, 200), checkpoint)
+        first = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 200), checkpoint)
         first.query.stop()
     commits = sorted((Path(checkpoint) / "commits").glob("[0-9]*"), key=lambda f: int(f.name))
     for file in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
@@ -402,7 +401,7 @@ def test_pitfall_28_a_task_that_runs_twice_counts_once() -> None:
 def test_pitfall_31_a_split_that_returns_late_is_counted(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    ran = run(
+    ran = run_at_once(
         windows(orders(service, feed, TEN_SECONDS.with_idleness("50 milliseconds", clock="time")), "split"),
         feed,
         [*both(100), [("a", 1, 400)], [("a", 1, 500)]],
@@ -571,7 +570,7 @@ def test_pitfall_44_without_the_service_the_watermark_holds_and_the_query_lives(
 ) -> None:
     service = LowWatermarkService(spark)
     try:
-        ran = run(windows(orders(service, feed), "split"), feed, both(100, 200), checkpoint)
+        ran = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 200), checkpoint)
         service.stop()
         feed.put(("a", 1, 300), ("b", 1, 300))
         ran.settle()
@@ -581,7 +580,7 @@ def test_pitfall_44_without_the_service_the_watermark_holds_and_the_query_lives(
     finally:
         service.stop()
     with LowWatermarkService(spark) as service:
-        ran = run(windows(orders(service, feed), "split"), feed, both(400), checkpoint)
+        ran = run_at_once(windows(orders(service, feed), "split"), feed, both(400), checkpoint)
 
     assert ran.low == 399.999
     assert ran.by_split() == {"a": 2, "b": 2}
@@ -607,7 +606,7 @@ def test_pitfall_50_a_stream_of_another_session_is_heard(
 ) -> None:
     other = spark.newSession()
     feed = Feed(other, tmp_path / "feed")
-    ran = run(windows(orders(service, feed), "split"), feed, both(100, 200), str(tmp_path / "checkpoint"))
+    ran = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 200), str(tmp_path / "checkpoint"))
     ran.query.stop()
 
     assert ran.watermark == 199.999
@@ -621,7 +620,7 @@ def test_pitfall_54_two_queries_from_one_wrapped_dataframe(
     two = start(df.select("v"), str(tmp_path / "two"), name="two")
     for batch in both(100, 200):
         feed.put(*batch)
-        one.settle()
+    one.settle()
     two.settle()
     statuses = dict(service.statuses())
 
