@@ -15,7 +15,7 @@ from lowmark.watermark import InvalidDuration, SplitState, WatermarkStrategy
 
 from tests.integration.cli.test_cli import call
 from tests.integration.driver.test_by_hand import scraped
-from tests.integration.feed import Feed, Ran, lose_commit, seconds, start, windows
+from tests.integration.feed import Feed, Ran, lose_commit, run_at_once, seconds, start, windows
 from tests.servers.local import wait_until
 from tests.snippets import block
 
@@ -40,10 +40,8 @@ def wrapped(service: LowWatermarkService, feed: Feed, strategy: WatermarkStrateg
 @pytest.fixture
 def ran(service: LowWatermarkService, feed: Feed, tmp_path: Path) -> Iterator[Ran]:
     """The code waits a minute; rows came up to second 30."""
-    ran = start(windows(wrapped(service, feed), "split"), str(tmp_path / "checkpoint"), name="counts")
-    for rows in ([("a", 1, 0), ("b", 1, 0)], [("a", 1, 30), ("b", 1, 30)]):
-        feed.put(*rows)
-        ran.settle()
+    rows = [(split, 1, at) for at in (0, 30) for split in ("a", "b")]
+    ran = run_at_once(windows(wrapped(service, feed), "split"), feed, [rows], str(tmp_path / "cp"), name="counts")
     yield ran
     ran.query.stop()
 
