@@ -112,25 +112,21 @@ def test_an_idle_split_stops_nobody(service: LowWatermarkService, feed: Feed, ch
     assert service.status("orders").splits["slow"].state.value == "idle"
 
 
-def test_without_idleness_a_silent_split_is_waited_for(
+def test_without_idleness_a_declared_split_is_waited_for_before_its_first_row_and_when_it_is_silent(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    df = windows(wrapped(service, feed), "split")
-    ran = run_at_once(df, feed, [SKEWED[0], [("fast", 1, 900)]], checkpoint)
-    status = service.status("orders")
+    ran = run_at_once(
+        windows(wrapped(service, feed), "split"), feed, [[("fast", 1, 490)], [("fast", 1, 500)]], checkpoint
+    )
+    assert (ran.low, service.status("orders").holder) == (None, "slow")
 
+    for batch in (SKEWED[0], [("fast", 1, 900)]):
+        feed.put(*batch)
+    ran.settle()
+    status = service.status("orders")
     assert ran.rows == []
     assert (status.holder, seconds(status.low_watermark_us)) == ("slow", 20 - 10 - 0.001)
     assert "slow" in service.explain("orders")
-
-
-def test_a_declared_split_is_waited_for_before_its_first_row(
-    service: LowWatermarkService, feed: Feed, checkpoint: str
-) -> None:
-    df = windows(wrapped(service, feed), "split")
-    ran = run_at_once(df, feed, [[("fast", 1, 500)], [("fast", 1, 600)]], checkpoint)
-
-    assert (ran.low, service.status("orders").holder) == (None, "slow")
 
 
 def test_a_restart_goes_on_where_the_checkpoint_stands(
