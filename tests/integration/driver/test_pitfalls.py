@@ -58,29 +58,27 @@ def test_pitfall_01_and_02_user_filters_do_not_freeze_the_watermark(
     assert sorted(ran.rows) == [(100, "a", 1), (100, "b", 1), (200, "a", 1), (200, "b", 1)]
 
 
-def test_pitfall_03_late_rows_are_dropped_in_a_batch_without_a_heartbeat(
+def test_pitfall_03_04_and_38_batches_without_a_heartbeat_and_without_data(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     ran = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 500), checkpoint)
+    first = ran.progress[0]
+    assert first.sources[1].num_input_rows == 0, "38: the first batch has no row of 1970"
+    assert "max" not in first.event_time
+
+    newest = [p.num_input_rows for p in ran.progress][-2:]
+    assert newest == [1, 0], "4: a batch of the heartbeat alone, then one without rows that emits"
+    assert (100, "a", 1) in ran.rows
+
     feed.put(("a", 9, 101))
     ran.settle()
     late = next(p for p in ran.progress if p.sources[0].num_input_rows == 1)
 
-    assert late.sources[1].num_input_rows == 0, "no heartbeat was in that batch"
+    assert late.sources[1].num_input_rows == 0, "3: no heartbeat was in that batch"
     assert ran.dropped == 1
     assert sorted(ran.rows) == [(100, "a", 1), (100, "b", 1)], "no window came out twice"
     assert ran.watermark == 500 - 0.001
     assert service.status("orders").counts.dropped_rows == 1
-
-
-def test_pitfall_04_a_heartbeat_without_data_closes_windows(
-    service: LowWatermarkService, feed: Feed, checkpoint: str
-) -> None:
-    ran = run_at_once(windows(orders(service, feed), "split"), feed, both(100, 500), checkpoint)
-    newest = [p.num_input_rows for p in ran.progress][-2:]
-
-    assert newest == [1, 0], "a batch of the heartbeat alone, then one without rows that emits"
-    assert (100, "a", 1) in ran.rows
 
 
 def test_pitfall_05_nobody_downstream_sees_a_heartbeat_row(
@@ -180,25 +178,17 @@ def test_pitfall_12_duplicates_within_the_bound_are_dropped(
     assert ran.dropped == 0
 
 
-def test_pitfall_13_a_row_at_its_splits_maximum_is_not_late(
+def test_pitfall_13_and_14_a_row_at_its_splits_maximum_or_microseconds_above_the_watermark_is_not_late(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     df = orders(service, feed).dropDuplicates(["split", "v", "ts"]).select("v")
-    ran = run(df, feed, [*both(100, v=1), *both(100, v=2), *both(100, v=3)], checkpoint)
-
-    assert sorted(v for (v,) in ran.rows) == [1, 1, 2, 2, 3, 3]
-    assert ran.dropped == 0
-
-
-def test_pitfall_14_microseconds_above_the_watermark_are_kept(
-    service: LowWatermarkService, feed: Feed, checkpoint: str
-) -> None:
-    df = orders(service, feed).dropDuplicates(["split", "v", "ts"]).select("v")
-    batches = [*both(100.000_900, v=1), *both(100.000_001, v=2), *both(99.999_001, v=3), *both(99.999, v=4)]
-    ran = run(df, feed, batches, checkpoint)
+    times = [100, 100, 100, 100.000_900, 100.000_001, 99.999_001, 99.999]
+    ran = run(df, feed, [batch for v, at in enumerate(times) for batch in both(at, v=v)], checkpoint)
 
     assert ran.low == 99.999
-    assert sorted(v for (v,) in ran.rows) == [1, 1, 2, 2, 3, 3], "only what is at the watermark is late"
+    assert sorted(v for (v,) in ran.rows) == [v for v in range(6) for _ in "ab"], (
+        "only what is at the watermark is late"
+    )
     assert ran.dropped == 2
 
 
@@ -308,29 +298,22 @@ def test_pitfall_21_null_and_empty_splits_and_null_times_are_counted_or_shown(
     assert set(number.splits) == {"1"}
 
 
-def test_pitfall_23_a_time_in_the_future_moves_nothing(
+def test_pitfall_23_and_24_a_time_in_the_future_moves_nothing_and_times_before_1970_are_counted(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     df = orders(service, feed).select("split", "ts", "v")
     batches: list[list[Row]] = [
-        [("a", 1, 100), ("b", 1, 100)],
+        [("a", 1, "1969-07-20T20:17:40Z"), ("a", 1, 100), ("b", 1, 100)],
         [("a", 1, "2099-01-01T00:00:00Z"), ("b", 1, "9999-12-31T23:59:59Z"), ("a", 1, 200), ("b", 1, 200)],
         *both(300),
     ]
     ran = run_at_once(windows(df, "split"), feed, batches, checkpoint)
 
     assert ran.low == 299.999
-    assert service.status("orders").counts.future_rows == 2
+    counts = service.status("orders").counts
+    assert (counts.future_rows, counts.before_epoch_rows) == (2, 1)
+    assert ran.dropped == 1, "Spark's watermark starts at 1970 and drops the row of 1969"
     assert sorted(ran.rows) == [(100, "a", 1), (100, "b", 1), (200, "a", 1), (200, "b", 1)]
-
-
-def test_pitfall_24_times_before_1970_are_counted(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
-    batches: list[list[Row]] = [[("a", 1, "1969-07-20T20:17:40Z"), ("a", 1, 100), ("b", 1, 100)], *both(200)]
-    ran = run_at_once(windows(orders(service, feed), "split"), feed, batches, checkpoint)
-
-    assert service.status("orders").counts.before_epoch_rows == 1
-    assert ran.dropped == 1, "Spark's watermark starts at 1970 and drops it"
-    assert ran.low == 199.999
 
 
 def test_pitfall_25_missed_progress_is_filled_in_from_the_history(
@@ -488,16 +471,6 @@ def test_pitfall_37_disabled_no_data_batches_are_warned_of(
         orders(service, feed)
 
     assert f'stream "orders": {conf} is false' in caplog.text
-
-
-def test_pitfall_38_the_first_batch_has_no_row_of_1970(
-    service: LowWatermarkService, feed: Feed, checkpoint: str
-) -> None:
-    ran = run(windows(orders(service, feed), "split"), feed, [*both(100)], checkpoint)
-    first = ran.progress[0]
-
-    assert first.sources[1].num_input_rows == 0
-    assert "max" not in first.event_time
 
 
 def reader() -> HeartbeatReader:
