@@ -165,6 +165,7 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
         shown = CliRunner().invoke(app, [command, "--connect", dead.address])
         assert shown.exit_code == 2
         assert said in " ".join(shown.output.split())
+    assert ran.query.isActive, ran.query.exception()
     dead.stop()  # at once, although a query runs: it is told
     with LowWatermarkService(spark):
         shown = CliRunner().invoke(app, ["status"])
