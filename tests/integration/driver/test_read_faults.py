@@ -368,9 +368,6 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
         mend()
         story.run("gone", lambda _: file.unlink())
         mend()
-        file.write_bytes(whole[:1_000])
-        story.run("cut")
-        mend()
         damage(file)
         story.run("damaged, planned")
         mend()
@@ -388,7 +385,6 @@ WAS = FILE + r" was \d+ bytes, modified 20\S+ \S+ when it was found, and is"
     [
         ("damaged, not planned", rf"{UNREADABLE}the index of {FILE}: ArrowInvalid", "skip"),
         ("gone", rf"FileChanged: FileSource\(.*{WAS} gone", "put the file back as it was, with its time"),
-        ("cut", rf"FileChanged: FileSource\(.*{WAS} 1000 bytes", "put the file back as it was, with its time"),
         ("damaged, planned", rf"{UNREADABLE}the rows of {FILE}: ArrowInvalid", "skip"),
     ],
 )  # fmt: skip
