@@ -12,10 +12,11 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from lowmark import LowWatermarkService
-from lowmark.integration.spark.session import local_session
 from pyspark.sql import SparkSession
 
+from tests.drivers.session import driver_session
 from tests.integration.feed import Feed
+from tests.sparks import WITHOUT_CHECKSUMS, WITHOUT_CODEGEN
 
 SERVICE = """
 from lowmark import LowWatermarkService, WatermarkStrategy, ship
@@ -46,20 +47,20 @@ def shown(shell: Any, cell: str) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    with local_session("lowmark-notebook") as (spark, _):
-        shell: Any = InteractiveShell.instance()
-        shell.history_manager.enabled = False
-        shell.push({"spark": spark, "feed": Feed(spark, folder / "feed"), "checkpoint": str(folder / "checkpoint")})
-        twice = [[shown(shell, cell) for cell in CELLS] for _ in range(2)]
-        differs = shell.run_cell(OTHERWISE)
-        shell.run_cell("service.stop()").raise_error()
-        port = LowWatermarkService(spark, metrics_port=0).metrics_port  # left running while Spark is stopped
-        spark.stop()
-        again = SparkSession.builder.master("local[1]").getOrCreate()
-        with LowWatermarkService(again, metrics_port=port) as service:
-            restarted = service.metrics_port == port
-        again.stop()
-        print(json.dumps({"twice": twice, "differs": str(differs.error_in_exec), "restarted": restarted}))
+    spark = driver_session(folder, {**WITHOUT_CODEGEN, **WITHOUT_CHECKSUMS})
+    shell: Any = InteractiveShell.instance()
+    shell.history_manager.enabled = False
+    shell.push({"spark": spark, "feed": Feed(spark, folder / "feed"), "checkpoint": str(folder / "checkpoint")})
+    twice = [[shown(shell, cell) for cell in CELLS] for _ in range(2)]
+    differs = shell.run_cell(OTHERWISE)
+    shell.run_cell("service.stop()").raise_error()
+    port = LowWatermarkService(spark, metrics_port=0).metrics_port  # left running while Spark is stopped
+    spark.stop()
+    again = SparkSession.builder.master("local[1]").getOrCreate()
+    with LowWatermarkService(again, metrics_port=port) as service:
+        restarted = service.metrics_port == port
+    again.stop()
+    print(json.dumps({"twice": twice, "differs": str(differs.error_in_exec), "restarted": restarted}))
 
 
 if __name__ == "__main__":
