@@ -226,17 +226,17 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
-    "walks", [pytest.param(1, id="one walk"), pytest.param(20, id="many", marks=pytest.mark.torture)]
+    ("walks", "steps"), [pytest.param(1, 5, id="one walk"), pytest.param(20, 8, id="many", marks=pytest.mark.torture)]
 )
 def test_each_window_comes_once_whatever_is_done_to_a_checkpoint(
-    spark: SparkSession, tmp_path: Path, walks: int
+    spark: SparkSession, tmp_path: Path, walks: int, steps: int
 ) -> None:
     first = int(os.environ.get("LOWMARK_SEED", seed()))
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     for n in range(first, first + walks):
         walk = Walk(spark, tmp_path / str(n), random.Random(n))
         try:
-            walk.walk(steps=8)
+            walk.walk(steps)
             walk.check()
         except BaseException:
             print(f"LOWMARK_SEED={n}", *walk.story, sep="\n")
