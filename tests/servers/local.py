@@ -111,13 +111,16 @@ def require_binary(name: str) -> Path:
 # --- waiting and processes ---
 
 
-def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float = START_SECONDS) -> Answer:
+def wait_until(
+    check: Callable[[], Answer | None], what: str, *, seconds: float = START_SECONDS, every_seconds: float = 0.05
+) -> Answer:
     """Poll until the result is true, and return it: the only place in the tests that sleeps.
 
     Args:
         check: returns a falsy value until the condition holds; an exception ends the wait.
         what: the condition in words, for the error.
         seconds: the limit; generous, because it costs nothing in a passing test.
+        every_seconds: the pause between two checks; longer for one that takes milliseconds of processor time.
 
     Raises:
         TimeoutError: the condition did not hold in time.
@@ -129,7 +132,7 @@ def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float 
             return answer
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not after {seconds:g} seconds")
-        time.sleep(0.05)
+        time.sleep(every_seconds)
 
 
 @contextmanager
