@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEASE_SECONDS = 2.0
-SECONDS = 90  # the limit for waits of about ten seconds, on a busy machine
+# For waits of about ten seconds, on a busy machine; each check asks the coordinator over a connection of its own.
+WAIT = {"seconds": 90, "every_seconds": 0.3}
 AWAY = "20s"  # how long the other application waits if the job sets a limit
 END = 1_000_000  # the event time after all rows
 PAUSE = threading.Event()  # never set
@@ -188,7 +189,7 @@ class Scene:
 
     def has_read_all(self, *applications: Application) -> None:
         for one in applications:
-            wait_until(lambda: self.has_come(one, one.low_us), f"{one.folder.name} has read all", seconds=SECONDS)  # noqa: B023
+            wait_until(lambda: self.has_come(one, one.low_us), f"{one.folder.name} has read all", **WAIT)  # noqa: B023
 
     def begin(self, job_away: str = "") -> None:
         """Start both; the application ahead reads ten windows, the other five."""
@@ -197,7 +198,7 @@ class Scene:
             one.put(files)
             one.start(job_away=job_away)
         self.has_read_all(*self.both)
-        wait_until(lambda: self.low_us == self.behind.low_us, "the low watermark of both", seconds=SECONDS)
+        wait_until(lambda: self.low_us == self.behind.low_us, "the low watermark of both", **WAIT)
 
     @property
     def low_us(self) -> int | None:
@@ -210,6 +211,12 @@ class Scene:
         source = self.source()
         return 0 if source is None else source.away
 
+    def forget(self, one: Application) -> None:
+        """Order the others to wait no more for an application that is away."""
+        source = self.source()
+        assert source is not None
+        forget_task(Caller(one.coordinator), next(each.task for each in source.tasks if each.task.task_id == one.query))
+
     def grow(self) -> None:
         """Add rows; those for the application behind are older than those that the application ahead has read."""
         self.ahead.put(10)
@@ -219,7 +226,7 @@ class Scene:
         """Close every window of the running applications, and wait until their output stops growing."""
         for one in applications:
             one.feed.put(("a", 1, END), ("a", 1, END + 1))
-        wait_until(lambda: (self.low_us or 0) >= us(END), "the end of time", seconds=SECONDS)
+        wait_until(lambda: (self.low_us or 0) >= us(END), "the end of time", **WAIT)
         seen: dict[str, tuple[int, float]] = {}
 
         def still() -> bool:
@@ -229,7 +236,7 @@ class Scene:
             # Late rows are never emitted. A window that can close does so in the next batch; a busy machine delays it.
             return all(one.out == one.rows or time.monotonic() - seen[one.folder.name][1] > 45 for one in applications)
 
-        wait_until(still, "the last windows", seconds=SECONDS)
+        wait_until(still, "the last windows", **WAIT)
 
 
 @dataclass(frozen=True)
@@ -309,7 +316,7 @@ def redeployed(
         job.begin()
         for name in away:
             of[name].go(killed=killed)
-        wait_until(lambda: job.away == len(away), "the others are waited for", seconds=SECONDS)
+        wait_until(lambda: job.away == len(away), "the others are waited for", **WAIT)
         if serve_killed:
             job.kill_serve()
         job.grow()
@@ -330,10 +337,13 @@ def redeployed(
 
 
 def one_after_the_other(drivers: Drivers, *, serve_killed: bool = False) -> Result:
-    """Run two queries with AvailableNow alternately, three times, each to its end."""
+    """Run two queries with AvailableNow alternately, twice, each to its end.
+
+    The first time, the other query is expected and was never there; the second time, it is away.
+    """
     with scene(drivers) as job:
         job.serve()
-        for _ in range(3):
+        for _ in range(2):
             for one, files in zip(job.both, (10, 4), strict=True):
                 one.put(files)
                 one.run()
@@ -363,13 +373,38 @@ def scaled_down(drivers: Drivers, how: str, *, serve_killed: bool = False) -> Re
             job.serve()
             job.has_read_all(job.ahead)
         if how == "forget":
-            task = next(each.task for each in job.source().tasks if each.task.task_id == job.behind.query)  # type: ignore[union-attr]
-            forget_task(Caller(job.ahead.coordinator), task)
+            job.forget(job.behind)
         elif how == "job_queries=1":
             job.ahead.go()
             job.ahead.start(queries=1)
         job.end(job.ahead)
         return Result(f"behind gone for good, {how}", "0", "ended", serve_killed, job.ahead.rows, job.ahead.out)
+
+
+def back_and_gone(drivers: Drivers, between: float) -> Result:
+    """The application behind is away and comes back, then goes for good; the other goes on alone after an order.
+
+    Both scenes of `redeployed` and `scaled_down` in one, because the start of a scene is most of its cost.
+    """
+    with scene(drivers) as job:
+        job.begin()
+        job.behind.go()
+        wait_until(lambda: job.away == 1, "the one that is away is waited for", **WAIT)
+        job.grow()
+        PAUSE.wait(between)
+        job.has_read_all(job.ahead)
+        job.behind.start()
+        job.has_read_all(*job.both)
+        job.behind.feed.put(("a", 1, 150), ("a", 1, 151))  # closes the windows of its rows, and is never out itself
+        wait_until(lambda: job.behind.out == job.behind.rows, "the windows of the one that came back", **WAIT)
+        job.behind.go()
+        job.ahead.put(10)
+        job.has_read_all(job.ahead)
+        assert job.low_us == us(151) - 1_000, "it waits for the one that is away"
+        job.forget(job.behind)
+        job.end(job.ahead)
+        together = sum(one.rows for one in job.both), sum(one.out for one in job.both)
+    return Result("behind away and back, then gone for good, forget", f"{between:g}", "ended", False, *together)
 
 
 BOTH = ("ahead", "behind")
