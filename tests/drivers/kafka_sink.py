@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.progress import Progress
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -54,6 +55,11 @@ class KafkaSinkQuery(marking.MarkingQuery):
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
         def emitted() -> bool:
+            # The topic is read only once the windows may be there, because each look reads all of it.
+            progress = query.lastProgress
+            passed_us = None if progress is None else Progress.from_json(progress.json).watermark_us
+            if passed_us is None or passed_us < self.config.last_us:
+                return False
             return any(us >= self.config.last_us for (_, us), _ in self.config.emitted())
 
         poll_query(query, emitted, f"the windows of {self.config.last_us}", seconds=150)

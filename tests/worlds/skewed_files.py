@@ -14,7 +14,7 @@ from tests.worlds.torture import newest
 ZERO_US = int(dt.datetime(2023, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
 MINUTE_US = 60_000_000
 BEHIND_US = 25 * MINUTE_US
-AHEAD = 20  # batches; a feed without this bound grows while drivers start, and the last driver reads for minutes
+AHEAD = 8  # batches; a feed without this bound grows while drivers start, and the last driver has to read all of it
 BAD_US = int(dt.datetime(2123, 11, 15, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
 
 

@@ -215,15 +215,21 @@ class Torture:
             check_checkpoint(config)
             self.tell(f"complete until {self.remember(config)}")
 
-    def remember(self, config: Config) -> int:
+    def remember(self, config: Config, *, once: bool = False) -> int:
         """Keep what the checkpoint says is complete, and what a reader of the output sees afterwards, for `drain`.
+
+        Args:
+            config: of the query.
+            once: read the output only if the time is a new one, because who polls has read it at once for this one.
 
         Returns:
             The time until which the checkpoint is complete, microseconds; 0 before there is one.
         """
         with suppress(CheckpointUnreadable):  # no batch is planned yet, or the query is native
             if (until_us := completion(config.checkpoint).until_us) is not None:
-                self._complete.setdefault(config.folder, []).append((until_us, set(config.emitted())))
+                kept = self._complete.setdefault(config.folder, [])
+                if not once or not kept or kept[-1][0] != until_us:
+                    kept.append((until_us, set(config.emitted())))
                 return until_us
         return 0
 
