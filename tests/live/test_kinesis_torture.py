@@ -1,6 +1,8 @@
-"""A Kinesis stream is split and merged while its query is killed again and again: nothing is lost or duplicated.
+"""A Kinesis stream is split and merged while its query is killed: nothing is lost or duplicated.
 
-Method: see `torture`. Event times are in the payload; every window must equal a count over all put rows.
+Method: see `torture`. Event times are in the payload; every window must equal a count over all put rows. A kill costs
+the start of a driver, so `make test` has one: `test_kinesis_kills` has three in a row without Spark, and `test_torture`
+two of a query of `read`.
 """
 
 from __future__ import annotations
@@ -67,13 +69,14 @@ def kill(server: Kinesis, folder: Path, *, kills: int, reshardings: int) -> None
     with killer, Feeder(server, config.stream, random.Random(killer.seed + 1)) as feeder:
         for number in range(kills):
             driver = killer.start(config)
-            while done < reshardings * (number + 1) // kills:
-                # Some reshardings during a run, some during a restart.
+            while done < (reshardings - 1) * (number + 1) // kills:
+                # Some reshardings during a run, some during a start.
                 if killer.rng.random() < 0.7:
                     await_batch(driver, config)
                 killer.tell(feeder.reshard())
                 done += 1
             killer.strike(config)
+        killer.tell(f"{feeder.reshard()} without a driver")
         feeder.stop()
         put = Counter((key, at_us // MINUTE_US * MINUTE_US) for key, at_us in feeder.sent)
         feeder.finish()
@@ -82,8 +85,8 @@ def kill(server: Kinesis, folder: Path, *, kills: int, reshardings: int) -> None
         assert len(server.shards(config.stream)) > reshardings + 2
 
 
-def test_kills_and_reshardings_lose_nothing(kinesis: Kinesis, tmp_path: Path) -> None:
-    kill(kinesis, tmp_path, kills=2, reshardings=5)
+def test_a_kill_and_reshardings_lose_nothing(kinesis: Kinesis, tmp_path: Path) -> None:
+    kill(kinesis, tmp_path, kills=1, reshardings=3)
 
 
 @pytest.mark.torture
