@@ -22,7 +22,7 @@ from tests.worlds.torture import Torture, planned
 
 pytestmark = torture.MARKS
 
-PARTITIONS = 6
+PARTITIONS = 3
 STEP_US = 20 * SECOND_US  # the event time per round of production
 END_US = T0_US + 1_000 * HOUR_US
 
