@@ -36,11 +36,12 @@ from lowmark.watermark.tasks.restored import decode
 from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
+from tests.integration.cli.test_cli import call
 from tests.integration.coordinator.serving import certificate, private_folder, reply, task, token_file
 from tests.integration.feed import Feed, us
 from tests.servers.coordinator import Served, served
 from tests.servers.local import LOWMARK, require_java, wait_until
-from tests.worlds.strangers import BEHAVIOURS, knock, silent
+from tests.worlds.strangers import endless, indexed, knock, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(fol
         clients = [one if n < 10 else two for n in range(20)]
         for each, client in zip(tasks, clients, strict=True):
             client.register(each)
-        for life in range(1, 4):
+        for life in range(1, 3):
             with served(folder) as coordinator:
 
                 def risen(to_us: int) -> bool:
@@ -116,7 +117,7 @@ def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(fol
 
 
 def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> None:
-    for number in range(1, 6):
+    for number in range(1, 4):
         lows = Lows()
         with served(folder) as coordinator:
             sources = ask_status(Caller(coordinator.address)).coordinator.sources
@@ -237,6 +238,10 @@ def capped(client: CoordinatorClient, each: TaskId, us: int) -> bool:
     return client.cap(each) == Cap.up_to(us)
 
 
+def has_risen(client: CoordinatorClient, low_us: int) -> bool:
+    return client.low_us(task(0)) == low_us
+
+
 def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
     params = AlignmentParams("g", max_drift_us=100, update_interval_us=50_000)
     fast, slow = task(0, job="fast"), task(0, job="slow")
@@ -304,7 +309,6 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
 
             client.report(task(0), 8)
             wait_until(lambda: client.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
-    assert coordinator.process.returncode is not None
 
 
 @contextmanager
@@ -373,9 +377,8 @@ def test_a_connection_that_makes_no_call_is_cut(folder: Path, tmp_path: Path) ->
         assert ended["cut"] == 1
 
 
-@pytest.mark.parametrize("behaviour", ["indexed", "endless"])
 def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_nobody(
-    folder: Path, tmp_path: Path, behaviour: str
+    folder: Path, tmp_path: Path
 ) -> None:
     (cert, key), token = certificate(tmp_path), token_file(tmp_path)
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token), "--tls-client-ca", str(cert))
@@ -389,10 +392,11 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
         client.report(task(0), 1)
         wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         before_mib = coordinator.peak_mib()
-        knock(int(coordinator.address.rpartition(":")[2]), BEHAVIOURS[behaviour], connections=20, seconds=4)
-        assert coordinator.peak_mib() - before_mib < 100  # about 600 with the token alone
-        client.report(task(0), 2)
-        wait_until(lambda: client.low_us(task(0)) == 2, "and goes on working", seconds=SECONDS)
+        for number, behaviour in enumerate((indexed, endless), 2):
+            knock(int(coordinator.address.rpartition(":")[2]), behaviour, connections=20, seconds=2)
+            assert coordinator.peak_mib() - before_mib < 100, behaviour.__name__
+            client.report(task(0), number)
+            wait_until(partial(has_risen, client, number), "and goes on working", seconds=SECONDS)
 
         with pytest.raises(CoordinatorUnreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
             ask_status(Caller(coordinator.address, tls_ca=cert, token_file=token), deadline_seconds=2)
@@ -496,9 +500,9 @@ def test_what_is_not_safe_is_refused_at_the_start(folder: Path, tmp_path: Path) 
 
 def test_status_and_explain_on_the_command_line(folder: Path) -> None:
     def lowmark(*arguments: str) -> str:
-        done = subprocess.run([*LOWMARK, *arguments], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        code, out, err = call(*arguments)
+        assert code == 0, err
+        return out
 
     with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         for n in range(2):
@@ -544,16 +548,10 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         table = lowmark("status", "orders", "--coordinator", coordinator.address)
         assert re.search(r"away +away ", table), table
         forget = ("forget", "--coordinator", coordinator.address, "pair", "orders")
-        lives = subprocess.run([*LOWMARK, *forget, "here"], capture_output=True, text=True, timeout=60, check=False)
-        assert (lives.returncode, "it is registered, and alive" in lives.stderr) == (2, True), lives
+        code, _, err = call(*forget, "here")
+        assert (code, "it is registered, and alive" in err) == (2, True), err
         assert json.loads(lowmark(*forget, "away", "--json"))["forgotten"]["query"] == "away"
         wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 7, "it is forgotten", seconds=SECONDS)
 
-        unknown = subprocess.run(
-            [*LOWMARK, "status", "order", "--coordinator", coordinator.address],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (unknown.returncode, 'did you mean "orders"?' in unknown.stderr) == (1, True)
+        code, _, err = call("status", "order", "--coordinator", coordinator.address)
+        assert (code, 'did you mean "orders"?' in err) == (1, True)
