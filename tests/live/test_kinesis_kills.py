@@ -77,7 +77,6 @@ def kill(server: Kinesis, folder: Path, *, kills: int) -> None:
             by_key.setdefault(key, []).append(number)
         assert all(numbers == sorted(numbers) for numbers in by_key.values()), "rows of a key in order"
         assert len({shard for shard, _, _ in found}) > kills
-        assert any("planned" in moment for moment in moments)
     except BaseException as failed:
         failed.args = (f"{failed}\n  LOWMARK_SEED={seed}\n  " + "\n  ".join(moments),)
         raise
