@@ -99,7 +99,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ),
         (
             "lowmark wait --checkpoint webhdfs:",
-            Unrun("tests/live/test_completion_elsewhere.py runs the command, with the address of another HDFS"),
+            Unrun("tests/live/test_hdfs.py runs the command, with the address of another HDFS"),
         ),
         ("orders = service.wrap(", "tests/integration/driver/test_mark_done.py::test_what_the_page_runs"),
         ("def write(rows, batch_id):", Unrun("tests/drivers/completion.py has this function")),

@@ -1,4 +1,4 @@
-"""The files of late rows on HDFS: a rename there does not replace a file, and a task may be killed at any moment.
+"""Files of late rows on HDFS, where a rename does not replace a file, and a checkpoint there, read over HTTP.
 
 Arrow reaches HDFS by a library that only an installation of Hadoop has. So the file system here has Arrow's methods and
 asks the real name node over HTTP; a rename is the name node's own.
@@ -19,9 +19,17 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lowmark.integration import completion
+from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.spark.webhdfs_store import WebHdfsStore
 from lowmark.integration.transport.late_files import _put, file_name
+from lowmark.watermark import format_time_us
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
+from tests.integration.cli.test_cli import call
+from tests.integration.feed import us
+from tests.integration.spark.test_completion import at
+from tests.live.test_completion_elsewhere import two_of_three_committed
 from tests.servers.hdfs import Hdfs, hdfs_server
 from tests.servers.local import opener
 
@@ -140,3 +148,35 @@ def test_a_file_that_is_broken_is_replaced(files: WebFileSystem, server: Hdfs) -
     server.put(f"/broken/{NAME}", b"no parquet")
     put(files, "/broken", 1)
     assert values(files, "/broken") == [1]
+
+
+def test_a_checkpoint_is_read_without_any_library_of_hadoop(server: Hdfs, tmp_path: Path) -> None:
+    """The last test, because it kills the server."""
+    written = two_of_three_committed(tmp_path / "cp")
+    place = f"{server.web}/q/orders of größe 100%"
+    for file in written.folder.rglob("*"):
+        if file.is_file():
+            server.put(f"/q/orders of größe 100%/{file.relative_to(written.folder)}", file.read_bytes())
+    for asked in (place, f"{place}/"):
+        found = completion(asked, "orders")
+        assert (found.until_us, found.batch_id, found.planned_batch_id) == (us(100), 9, 10)
+        assert found.with_state
+        assert 0 <= found.age_seconds < 600
+    wait = ["wait", "orders", "--checkpoint", place, "--timeout", "0s"]
+    assert call(*wait, "--past", at(100))[0] == 0
+    assert call(*wait, "--past", at(101))[0] == 1
+    code, out, _ = call("watermark", place)
+    assert (code, out.split(";")[0]) == (0, f"orders: complete until {format_time_us(us(100))}")
+    with pytest.raises(CheckpointUnreadable, match="no planned batch"):
+        completion(f"{server.web}/q")
+    with pytest.raises(CheckpointUnreadable, match="no planned batch"):
+        completion(f"{server.web}/nowhere")
+    files = WebHdfsStore(place)
+    assert files.read("offsets") is None, "a folder"
+    assert files.age_seconds("offsets/7") is None
+    server.data_node.kill()
+    with pytest.raises(CheckpointUnreadable, match="offsets/9 cannot be read"):
+        completion(place)
+    server.name_node.kill()
+    with pytest.raises(CheckpointUnreadable, match=r"Connection refused.*HTTP address of the active name node"):
+        completion(place)
