@@ -4,7 +4,7 @@ python -m tests.drivers.connect_wrapped FOLDER PORT UNTIL [TRIGGER]
 
 Reads FOLDER/feed, writes windows to FOLDER/out with the checkpoint FOLDER/checkpoint, and prints "started". As soon as
 everything until UNTIL (seconds on the axis of `feed.py`) is in the sink, it prints the rows as JSON, and ends. TRIGGER:
-"available" ends with the rows that are there; "unknown" does not name the splits; "shipped" brings lowmark along.
+"unknown" does not name the splits; "shipped" brings lowmark along, and ends with the rows that are there.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def use(folder: Path, port: int, until: float, trigger: str | None) -> None:
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")
         counted = windows(wrapped(spark, service, folder, strategy=strategy, **known), "split")
         writer = counted.writeStream.format("json").option("checkpointLocation", str(folder / "checkpoint"))
-        writer = writer.trigger(availableNow=True) if trigger == "available" else writer
+        writer = writer.trigger(availableNow=True) if trigger == "shipped" else writer
         query = writer.outputMode("append").start(str(folder / "out"))
         print("started", flush=True)
-        if trigger == "available":
+        if trigger == "shipped":
             query.awaitTermination(90)
         else:
             service.when_passed("orders", _text(until), lambda _: passed.set())
             service.wait_until("orders", _text(until), timeout="150 seconds")
         said: dict[str, Any] = {"explain": str(service.explain("orders"))}
-        if trigger != "available":
+        if trigger != "shipped":
             said |= {"passed": passed.wait(30), "states": [*_marked(service)], "served": [*_served(service)]}
         query.stop()
         rows = spark.read.schema("start double, split string, n long").json(str(folder / "out")).collect()

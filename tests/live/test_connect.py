@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -25,11 +24,12 @@ from lowmark.integration.transport.told import _folder
 from lowmark.sources.spark.versions import major_minor
 
 from tests.drivers.connect_kafka import Shop
+from tests.integration.cli.test_cli import call
 from tests.integration.feed import Feed, us
 from tests.servers import last_will
 from tests.servers.connect import bare_server, connect_server
-from tests.servers.kafka import kafka_broker
-from tests.servers.local import LOCALHOST, LOWMARK, ROOT, Process, require_jars, wait_until
+from tests.servers.kafka import Broker
+from tests.servers.local import LOCALHOST, ROOT, Process, wait_until
 from tests.servers.tcp_proxy import tcp_proxied
 from tests.sparks import since
 
@@ -90,7 +90,13 @@ def said(*command: str, **environment: str) -> str:
 
 
 def lowmark(*arguments: str) -> str:
-    return said(*LOWMARK, *arguments)
+    code, out, err = call(*arguments)
+    assert code == 0, err
+    return out
+
+
+def silence_is_told() -> bool:
+    return "has not answered for" in lowmark("explain", "orders")
 
 
 def newest_offset(folder: Path) -> str:
@@ -205,24 +211,23 @@ class Orders:
 
 
 @since("4.2", "splits measured in the JVM")
-@pytest.mark.parametrize("trigger", [(), ("unknown",)], ids=["splits given", "splits found"])
-def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(
-    port: int, tmp_path: Path, trigger: tuple[str, ...]
-) -> None:
-    """The watermark holds without the client, and the client that comes back takes over from the checkpoint."""
-    orders, chance = Orders(tmp_path), random.Random(17)
-    for _ in range(2 if trigger else 1):
-        client = Client(tmp_path, port, *trigger)
-        client.starts()
-        orders.put(chance.randrange(3, 9))
-        wait_until((tmp_path / "checkpoint" / "commits" / str(orders.files // 2)).exists, "some batches over")
-        client.kill()
-        an_hour_passes()
-        wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
-        orders.put(3)
-    client = Client(tmp_path, port, *trigger)
+def test_windows_of_a_client_that_is_killed_are_those_of_all_rows(port: int, tmp_path: Path) -> None:
+    """The watermark holds without the client, and the client that comes back takes over from the checkpoint.
+
+    Nobody names the splits, so only the checkpoint knows them after the kill.
+    """
+    orders = Orders(tmp_path)
+    client = Client(tmp_path, port, "unknown")
     client.starts()
-    orders.put(5)
+    orders.put(4)
+    wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "some batches over")
+    client.kill()
+    an_hour_passes()
+    wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
+    orders.put(3)
+    client = Client(tmp_path, port, "unknown")
+    client.starts()
+    orders.put(3)
     orders.end()
     came = client.ends()
     orders.check(came)
@@ -244,7 +249,7 @@ def test_a_stopped_server_holds_no_service(server: tuple[Process, int], tmp_path
     wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "three batches over")
     os.kill(jvm, signal.SIGSTOP)
     try:
-        wait_until(lambda: "has not answered for" in lowmark("explain", "orders"), "the status names the server")
+        wait_until(silence_is_told, "the status names the server", every_seconds=0.3)
     finally:
         os.kill(jvm, signal.SIGCONT)
     orders.put(3)
@@ -252,14 +257,6 @@ def test_a_stopped_server_holds_no_service(server: tuple[Process, int], tmp_path
     came = client.ends()
     orders.check(came)
     assert "has not answered" not in came["explain"]
-
-
-@since("4.2", "splits measured in the JVM")
-def test_a_query_of_a_client_that_ends_by_itself_emits_what_its_rows_close(port: int, tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.put(4)
-    orders.end()
-    orders.check(Client(tmp_path, port, "available").ends())
 
 
 @since("4.2", "splits measured in the JVM")
@@ -283,11 +280,12 @@ def test_a_second_client_takes_the_query_over_and_a_third_cannot_move_its_waterm
 
 
 @since("4.2", "splits measured in the JVM")
-def test_kafka_partitions_and_a_join_of_two_streams_come_out_as_their_rows(port: int, tmp_path: Path) -> None:
-    require_jars("spark-kafka")
-    with kafka_broker(tmp_path / "kafka") as broker:
-        shop = Shop(broker)
-        shop.check(shop.served(tmp_path, str(port)))
+@pytest.mark.usefixtures("kafka_jars")
+def test_kafka_partitions_and_a_join_of_two_streams_come_out_as_their_rows(
+    port: int, kafka: Broker, tmp_path: Path
+) -> None:
+    shop = Shop(kafka)
+    shop.check(shop.served(tmp_path, str(port)))
 
 
 @since("4.2", "splits measured in the JVM")
@@ -303,7 +301,7 @@ def test_a_network_that_breaks_holds_the_watermark_until_it_is_back(port: int, t
         orders.put(3)
         wait_until((tmp_path / "checkpoint" / "commits" / "2").exists, "three batches over")
         network.kill()
-        wait_until(lambda: "has not answered for" in lowmark("explain", "orders"), "the status names the server")
+        wait_until(silence_is_told, "the status names the server", every_seconds=0.3)
         held = low_us(tmp_path)
         an_hour_passes()
         wait_until(lambda: "client_silent_since" in newest_offset(tmp_path), "the query says that its client is silent")
@@ -324,7 +322,8 @@ def test_a_network_that_breaks_holds_the_watermark_until_it_is_back(port: int, t
 
 
 @since("4.2", "splits measured in the JVM")
-def test_a_server_without_lowmark_is_named_and_gets_it(tmp_path: Path) -> None:
+def test_a_server_without_lowmark_is_named_and_gets_it_for_a_query_that_ends_by_itself(tmp_path: Path) -> None:
+    """With AvailableNow, the query emits what its rows close."""
     orders = Orders(tmp_path)
     orders.put(3)
     orders.end()
