@@ -315,11 +315,15 @@ def test_a_broker_that_was_killed_is_waited_for(own: Broker, reading: Read) -> N
     assert query.values() == ["4"]
 
 
-def test_a_broker_that_stays_away_is_an_error_that_names_it(own: Broker, reading: Read) -> None:
+def test_a_broker_that_stays_away_is_an_error_that_names_it_and_librdkafka_says_so_in_the_log_and_not_on_and_on(
+    own: Broker, reading: Read, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     topic = own.create_topic()
     own.produce(topic, numbers(1, 2, 3))
     source = source_of(own, topic, give_up_after="1 second")
     query = reading(source)
+    # A new consumer, because a used one may have logged its lines already.
+    anew = source_of(own, topic, give_up_after="3 seconds", consumer_options={"client.id": topic})
     own.kill()
     try:
         with pytest.raises(KafkaUnavailable, match=f"Kafka at {own.bootstrap}: cannot look up where 1 partitions end"):
@@ -328,29 +332,16 @@ def test_a_broker_that_stays_away_is_an_error_that_names_it(own: Broker, reading
             read_tables(source, [whole(topic, 3)])
         with pytest.raises(DiscoveryFailed, match="cannot describe topics, tried for"):
             reading(source_of(own, topic, give_up_after="1 second"))
+        caplog.clear()
+        began = time.monotonic()
+        with caplog.at_level(logging.INFO, "lowmark"), pytest.raises(KafkaUnavailable):
+            read_tables(anew, [whole(topic, 1)])
+        lasted_seconds = time.monotonic() - began
+        said = [record for record in caplog.records if topic in record.getMessage()]
     finally:
         own.restart()
 
     assert query.values() == ["1", "2", "3"]
-
-
-def test_what_librdkafka_says_goes_to_the_log_and_not_on_and_on(
-    own: Broker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    topic = own.create_topic()
-    own.produce(topic, numbers(1))
-    # A new consumer, because a used one may have logged its lines already.
-    source = source_of(own, topic, give_up_after="3 seconds", consumer_options={"client.id": topic})
-    own.kill()
-    began = time.monotonic()
-    try:
-        with caplog.at_level(logging.INFO, "lowmark"), pytest.raises(KafkaUnavailable):
-            read_tables(source, [whole(topic, 1)])
-    finally:
-        lasted_seconds = time.monotonic() - began
-        own.restart()
-
-    said = [record for record in caplog.records if topic in record.getMessage()]
     # One line of a kind in ten seconds, for any number of successive consumers.
     assert 1 <= len(said) <= 1 + lasted_seconds // LibrdkafkaLog.QUIET_SECONDS
     assert "rdkafka" not in capfd.readouterr().err
