@@ -1,6 +1,7 @@
 """The wheel that `make wheel` builds, installed into an environment of its own, and the source distribution.
 
-The environment of the tests lends the dependencies, so that pip asks no registry.
+The environment of the tests lends the dependencies, so that pip asks no registry. `test_demo` runs the demo from the
+wheel.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from packaging.requirements import Requirement
 
 from tests.installed import site_packages
 from tests.packages import build, repacked
-from tests.servers.local import ROOT, require_java
+from tests.servers.local import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -67,14 +68,14 @@ def bin_(wheel: Path) -> Path:
     return make_environment(wheel.parent / "environment", wheel, site_packages())
 
 
-def run(bin_: Path, program: str, *arguments: str, seconds: float = 120) -> str:
+def run(bin_: Path, program: str, *arguments: str) -> str:
     """Run a program in an empty home, without an activated environment, and return its output."""
     home = bin_.parent / "home"
     home.mkdir(exist_ok=True)
     keep = {key: value for key, value in os.environ.items() if key in {"PATH", "JAVA_HOME", "LD_LIBRARY_PATH"}}
     ran = subprocess.run(
         [str(bin_ / program), *arguments],
-        env={**keep, "HOME": str(home)}, cwd=home, capture_output=True, text=True, check=False, timeout=seconds,
+        env={**keep, "HOME": str(home)}, cwd=home, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -125,16 +126,6 @@ def test_pip_makes_the_same_wheel_of_the_source_distribution(packages: tuple[Pat
         check=True, stdin=subprocess.DEVNULL, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
     )  # fmt: skip
     assert (tmp_path / packages[0].name).read_bytes() == packages[0].read_bytes()
-
-
-@pytest.mark.spark
-def test_the_demo_runs_from_the_wheel_in_an_empty_environment(bin_: Path) -> None:
-    require_java()
-    where = run(bin_, "python", "-c", "import lowmark.integration.demo as demo; print(demo.__file__)")
-    assert Path(where.strip()).is_relative_to(bin_.parent)
-    shown = json.loads(run(bin_, "python", str(bin_ / "lowmark"), "demo", "--json", seconds=250))
-    assert shown["lowmark"]["rows_dropped"] == 0, shown
-    assert shown["native"]["rows_dropped"] > 0, shown
 
 
 def metadata(wheel: Path) -> Message:

@@ -28,13 +28,17 @@ from lowmark.integration.demo.result import LaneResult, SplitResult
 from lowmark.integration.errors import DemoImpossible
 
 from tests.commands.audit_example import write
+from tests.installed import site_packages
 from tests.integration.cli.test_cli import call
+from tests.packages import build
 from tests.servers.dashboard import offered, panel_queries
 from tests.servers.kafka import Broker
 from tests.servers.local import LOWMARK, require_java, wait_until
 from tests.servers.prometheus import Prometheus, prometheus_server
 from tests.snippets import block
 from tests.test_grafana import ALERTS, alerts
+from tests.test_wheel import make_environment
+from tests.test_wheel import run as run_installed
 
 LANES = ("native", "lowmark")
 DEMO_SECONDS = 280
@@ -98,15 +102,30 @@ class Demo:
 
 
 @contextmanager
-def running_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
-    """A demo started with `--json` and these arguments, killed at the end if it still runs."""
+def running_demo(folder: Path, *arguments: str, bin_: Path | None = None) -> Iterator[Demo]:
+    """A demo started with `--json` and these arguments, killed at the end if it still runs.
+
+    Args:
+        folder: for its output and its temporary files.
+        arguments: of the command.
+        bin_: the programs of an environment, which is not activated; the demo runs from there, in an empty home. None:
+            from the checkout.
+    """
     require_java()
     (folder / "tmp").mkdir()
-    environment = {**os.environ, "TERM": "dumb", "TMPDIR": str(folder / "tmp")}
+    environment, program, home = dict(os.environ), LOWMARK, None
+    if bin_ is not None:
+        home = folder / "home"
+        home.mkdir()
+        program = [str(bin_ / "python"), str(bin_ / "lowmark")]
+        keep = {"PATH", "JAVA_HOME", "LD_LIBRARY_PATH", "SPARK_SUBMIT_OPTS"}
+        environment = {name: value for name, value in os.environ.items() if name in keep} | {"HOME": str(home)}
+    environment |= {"TERM": "dumb", "TMPDIR": str(folder / "tmp")}
     environment.pop("XDG_RUNTIME_DIR", None)
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as said:
         process = subprocess.Popen(
-            [*LOWMARK, "demo", "--json", *arguments],
+            [*program, "demo", "--json", *arguments],
+            cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=said,
@@ -122,8 +141,15 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One run of the embedded demo for all tests of its figures, kept for a moment and ended by Ctrl-C."""
-    with running_demo(tmp_path_factory.mktemp("embedded"), "--seed", "42", "--keep", "600") as demo:
+    """One run of the embedded demo for all tests of its figures, kept for a moment and ended by Ctrl-C.
+
+    It runs from the wheel in an environment of its own; the demo on Kafka runs from the checkout.
+    """
+    folder = tmp_path_factory.mktemp("embedded")
+    bin_ = make_environment(folder / "environment", build(folder / "packages")[0], site_packages())
+    where = run_installed(bin_, "python", "-c", "import lowmark.integration.demo as demo; print(demo.__file__)")
+    assert Path(where.strip()).is_relative_to(bin_.parent)
+    with running_demo(folder, "--seed", "42", "--keep", "600", bin_=bin_) as demo:
         demo.await_said("more seconds")
         found = demo.figures()  # printed before the demo is kept
         assert demo.said() == KEPT  # no log of Spark's, no warning of ours
