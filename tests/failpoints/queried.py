@@ -287,6 +287,7 @@ class World:
         causes: words; each error that ends a query and each text on a standstill must contain a word.
         grace_seconds: how long the low watermark holds after a lost report.
         failpoint: of a kind `ELSEWHERE`.
+        steps: number of steps; with 5, one split is new, silent and back, and another is new in the end.
     """
 
     def __init__(
@@ -300,8 +301,9 @@ class World:
         causes: Sequence[str] = (),
         grace_seconds: float = GRACE_SECONDS,
         failpoint: Failpoint | None = None,
+        steps: int = STEPS,
     ) -> None:
-        self._failpoint = failpoint
+        self._failpoint, self._steps = failpoint, steps
         self._serving: Serving | None = None
         self._newest: dict[str, int] = {}  # times put so far, by split
         self._kind, self._spark, self._folder, self._broker = kind, spark, folder, broker
@@ -348,7 +350,7 @@ class World:
         return [OfAJob(self._spark, folder, self._grace_seconds, coordinator) for folder in folders]
 
     def _play(self) -> None:
-        for step in range(STEPS):
+        for step in range(self._steps):
             rows = rows_of(step)
             new = [row for row in rows if row[0] not in self._fed]
             first = self._all[0].finds_splits_first and step > 0
@@ -389,7 +391,7 @@ class World:
                 if self.outcome.wrong or self.outcome.stood:
                     return False
                 self._supervise()
-                _WAIT.wait(0.02)
+                _WAIT.wait(0.05)  # each look costs the JVM a millisecond or two
             if one.ran is not None:
                 self._check_lows(one.ran)
         return True

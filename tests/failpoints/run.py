@@ -49,27 +49,27 @@ _PLACES = {
 
 
 def _played(
-    kind: str, spark: SparkSession, broker: Broker | None, fault: Fault | None, cut_after: int | None
+    kind: str, spark: SparkSession, broker: Broker | None, fault: Fault | None, cut_after: int | None, steps: int
 ) -> tuple[Counter[str], bool, Outcome]:
     causes = [] if fault is None else [fault.error]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside, ExitStack() as on:
         failpoint = Failpoint(_PLACES[kind], fault, beside) if kind in ELSEWHERE else None
         seen = failpoint or on.enter_context(Injector(_OF_THE_DRIVER, fault))
         outcome = World(
-            kind, spark, Path(folder), broker, cut_after=cut_after, causes=causes, failpoint=failpoint
+            kind, spark, Path(folder), broker, cut_after=cut_after, causes=causes, failpoint=failpoint, steps=steps
         ).play()
         return seen.calls, seen.raised, outcome
 
 
 def _calls_of(kind: str, spark: SparkSession, broker: Broker | None) -> Counter[str]:
     """Count the calls of each function that may raise, during a query from its start to its end."""
-    calls, _, outcome = _played(kind, spark, broker, None, STEPS // 2)
+    calls, _, outcome = _played(kind, spark, broker, None, STEPS // 2, STEPS)
     assert outcome.kind == "exact", outcome
     return calls
 
 
 def play(
-    kind: str, spark: SparkSession, broker: Broker | None, calls: Counter[str], seed: int
+    kind: str, spark: SparkSession, broker: Broker | None, calls: Counter[str], seed: int, steps: int = STEPS
 ) -> tuple[Fault, bool, Outcome]:
     """Play the world with a fault that a seed draws.
 
@@ -78,8 +78,8 @@ def play(
     """
     chance = random.Random(seed)
     fault = draw(calls, chance)
-    cut_after = chance.choice([None, *range(STEPS - 1)])
-    _, raised, outcome = _played(kind, spark, broker, fault, cut_after)
+    cut_after = chance.choice([None, *range(steps - 1)])
+    _, raised, outcome = _played(kind, spark, broker, fault, cut_after, steps)
     return fault, raised, outcome
 
 

@@ -28,7 +28,7 @@ from lowmark.watermark.tasks.rounds import SourceRounds
 
 from tests.failpoints import queried
 from tests.failpoints.inject import name_of
-from tests.failpoints.queried import ELSEWHERE, KINDS, STEPS, World, rows_of
+from tests.failpoints.queried import ELSEWHERE, KINDS, World, rows_of
 from tests.failpoints.run import play
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+STEPS = 5  # until a split that was new has spoken again; make failpoints plays more
 FIRST_SEED = 2_026  # for other seeds, and for a fault in any function, run make failpoints
 
 CERTAIN: dict[str, list[Callable[..., object]]] = {
@@ -71,7 +72,7 @@ def test_a_fault_costs_no_row(spark: SparkSession, kafka: Broker, kind: str) -> 
     number = int(os.environ.get("LOWMARK_SEED", FIRST_SEED + KINDS.index(kind)))  # another fault for each kind
     where, times = (kind, 2) if kind in ELSEWHERE else ("driver", STEPS)  # the driver calls them in every batch
     calls = Counter({name_of(each): times for each in CERTAIN[where]})
-    fault, raised, outcome = play(kind, spark, kafka, calls, number)
+    fault, raised, outcome = play(kind, spark, kafka, calls, number, STEPS)
     assert raised, f"LOWMARK_SEED={number}: {fault} was not reached: {outcome}"
     assert outcome.kind != "wrong", f"LOWMARK_SEED={number}: {fault}: {outcome}"
 
@@ -97,8 +98,9 @@ def test_a_row_that_is_lost_is_seen(spark: SparkSession, tmp_path: Path, monkeyp
 def test_a_low_watermark_that_stands_for_a_reason_that_nobody_names_is_seen(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(queried, "HOLDS_AFTER_ROUNDS", 2)
     monkeypatch.setattr(StreamRun, "report", lambda *_, **__: [])
-    outcome = World("sketch", spark, tmp_path, causes=["MemoryError"]).play()
+    outcome = World("sketch", spark, tmp_path, causes=["MemoryError"], steps=1).play()
     assert outcome.kind == "wrong", outcome
     assert [wrong.partition(" names none of")[0] for wrong in outcome.wrong[:2]] == ["status", "check"], outcome
     assert "no metric tells" in outcome.wrong[2], outcome
