@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -14,6 +15,13 @@ from .parts import PARTS, Driver, Figure, driver_figures, loop_busy_ms, merge_fi
 LINE = tuple(
     Figure(part, size, size * 0.01) for part in PARTS for size in (1_000, 10_000)
 )  # a hundredth of a millisecond for a split
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_earlier_tests_left_is_no_garbage() -> None:
+    """Each measurement first collects garbage, and would look through all that earlier tests left for half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.mark.slow
