@@ -51,7 +51,7 @@ def main(versions: list[str]) -> None:
         cells = {
             "wrap, stopped and restarted: rows in windows, dropped": f"{len(again['rows'])}, {again['dropped']}",
             "AvailableNow: batches, rows in windows": f"{now['batches']}, {len(now['rows'])}",
-            "native, adopted, left, adopted: rows in windows, dropped, read again": (
+            "native, adopted, left: rows in windows, dropped, read again": (
                 f"{len(turns['rows'])}, {turns['dropped']}, {turns['read_again']}"
             ),
             "read in two runs: rows in windows, dropped, largest batch": (
