@@ -51,19 +51,19 @@ def by_number(events: pa.BinaryArray) -> pa.Array[Any]:
 @pytest.mark.parametrize("event_time", [None, "$.at", by_number])
 def test_the_law_holds(pravega: Pravega, event_time: Any) -> None:
     stream = pravega.create_stream(2)
-    pravega.write_json(stream, rows(0, 600))
+    pravega.write_json(stream, rows(0, 200))
     pravega.split_one(stream)
-    pravega.write_json(stream, rows(600, 900))
+    pravega.write_json(stream, rows(200, 500))
     pravega.merge_two(stream)
-    pravega.write_json(stream, rows(900, 1_000))
+    pravega.write_json(stream, rows(500, 600))
     if event_time == "$.at":
         pravega.write(stream, [("k1", b'{"n": 1}'), ("k2", b'{"at": "what?"}'), ("k3", b"no JSON")])
 
     source = pravega.source(stream, event_time=event_time)
-    checked = check_source(source, most_rows=120, other_process=event_time == "$.at")
+    checked = check_source(source, most_rows=60, other_process=event_time == "$.at")
 
     assert len(checked.splits) == 5
-    assert checked.rows >= 400
+    assert checked.rows >= 200
     assert (checked.found_by_time > 0) == (event_time is not None)
 
 
@@ -433,7 +433,7 @@ def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None
                 pravega.split_one(stream)
         writer.write([("k1", b"behind the newest mark")])
         source = pravega.source(stream, noted_time=True)
-        checked = check_source(source, most_rows=400)
+        checked = check_source(source, rows=25, most_rows=400)
         assert (checked.rows, checked.found_by_time > 0) == (300, True)
         query = Reading(source)
         tables = [query.batch() for _ in range(2)]
@@ -509,9 +509,7 @@ def test_marks_that_pravega_truncated_are_passed_over_and_others_read_from_where
     assert noted_us[0] is None
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(pravega: Pravega, seed: int) -> None:
-    rng = random.Random(seed)
+def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(pravega: Pravega) -> None:
     stream = pravega.create_stream(2)
     number = 0
     for change in (pravega.split_one, pravega.merge_two, pravega.split_one, None):
@@ -519,20 +517,22 @@ def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(praveg
         number += 60
         if change is not None:
             change(stream)
-    query, got = Reading(pravega.source(stream)), list[bytes]()
-    while query.going and len(got) < number and rng.random() < 0.9:
-        got += query.events(rng.randrange(5, 40))
-    standing = {split.split_id: split.start for split in query.going}
-    [text] = pravega.source(stream).stream_cuts(standing).values()
-    rest, came = Reading(pravega.source(stream, start=text)), list[bytes]()
-    for _ in range(6):  # children wait for their parents
-        came += rest.events()
-    assert sorted([*got, *came]) == as_events(rows(0, number)), f"seed {seed}: {standing}"
-    # Pravega itself accepts it as a place in the stream: the rest of the stream lies between it and the end.
-    bounded, between = Reading(pravega.source(stream, start=text, stop="tail")), list[bytes]()
-    for _ in range(6):
-        between += bounded.events()
-    assert sorted(between) == sorted(came)
+    for seed in range(3):
+        rng = random.Random(seed)
+        query, got = Reading(pravega.source(stream)), list[bytes]()
+        while query.going and len(got) < number and rng.random() < 0.9:
+            got += query.events(rng.randrange(5, 40))
+        standing = {split.split_id: split.start for split in query.going}
+        [text] = pravega.source(stream).stream_cuts(standing).values()
+        rest, came = Reading(pravega.source(stream, start=text)), list[bytes]()
+        for _ in range(6):  # children wait for their parents
+            came += rest.events()
+        assert sorted([*got, *came]) == as_events(rows(0, number)), f"seed {seed}: {standing}"
+        # Pravega itself accepts it as a place in the stream: the rest of the stream lies between it and the end.
+        bounded, between = Reading(pravega.source(stream, start=text, stop="tail")), list[bytes]()
+        for _ in range(6):
+            between += bounded.events()
+        assert sorted(between) == sorted(came), f"seed {seed}"
 
 
 def test_key_value_tables_are_no_streams(pravega: Pravega) -> None:
