@@ -47,7 +47,7 @@ def rows(rng: random.Random, begin: int, end: int, behind_ms: int = 0) -> list[d
 
 def last(number: int) -> list[dict[str, object]]:
     """Return rows that close every earlier window; their many keys reach every segment."""
-    return [{"key": f"last{n}", "at": START_MS + number * 500 + 600_000, "n": -1} for n in range(400)]
+    return [{"key": f"last{n}", "at": START_MS + number * 500 + 600_000, "n": -1} for n in range(150)]
 
 
 def windows(df: DataFrame) -> DataFrame:
@@ -112,20 +112,20 @@ def test_five_scalings_while_it_runs_and_two_while_it_is_down_lose_nothing(
         writer = windows(df).writeStream.outputMode("append").foreachBatch(sink.take)
         return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
-    write(300)
+    write(150)
     with LowWatermarkService(spark) as service:
         query = start(service)
         split, merge = pravega.split_one, pravega.merge_two
         for change, stream in ((split, fast), (split, slow), (merge, fast), (merge, slow), (split, fast)):
             change(stream)
-            write(200)
+            write(100)
         query.processAllAvailable()
         dropped = late(query)
         query.stop()
     for of_fast, of_slow in ((merge, split), (split, merge)):
         of_fast(fast)
         of_slow(slow)
-        write(150)
+        write(75)
     ends = last(number)
     for stream in (fast, slow):
         pravega.write_json(stream, ends)
@@ -148,9 +148,9 @@ def test_time_in_a_payload_that_the_source_does_not_know(
 ) -> None:
     rng = random.Random(3)
     stream, sink = pravega.create_stream(3), Sink()
-    sent = rows(rng, 0, 900)
+    sent = rows(rng, 0, 450)
     pravega.write_json(stream, sent)
-    pravega.write_json(stream, last(900))
+    pravega.write_json(stream, last(450))
 
     def prepare(df: DataFrame) -> DataFrame:
         return df.selectExpr(
@@ -160,11 +160,11 @@ def test_time_in_a_payload_that_the_source_does_not_know(
 
     df = service.read(
         pravega.source(stream), name="orders", strategy=STRATEGY, event_time="event_time", prepare=prepare,
-        max_rows_per_batch=200,
+        max_rows_per_batch=150,
     )  # fmt: skip
     writer = windows(df).writeStream.outputMode("append").foreachBatch(sink.take)
     query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
-    wait_until(lambda: not query.exception() and sum(sink.windows.values()) >= 900, "every window", seconds=90)
+    wait_until(lambda: not query.exception() and sum(sink.windows.values()) >= 450, "every window", seconds=90)
     assert sink.windows == expected([(stream, row) for row in sent], START_MS + 1_000_000)
     assert late(query) == 0
 
@@ -190,7 +190,7 @@ def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
     register(spark)
     reader = spark.readStream.format("lowmark_pravega").option("controller", pravega.controller)
     reader = reader.option("scope", pravega.scope).option("streams", stream).option("jars", JARS)
-    reader = reader.option("splitColumn", "split_id").option("maxRowsPerBatch", "30")
+    reader = reader.option("splitColumn", "split_id").option("maxRowsPerBatch", "60")
     seen: list[tuple[str, bytes]] = []
 
     def run() -> None:
@@ -216,11 +216,11 @@ def test_in_one_group_with_another_stream_neither_runs_ahead_of_the_drift(
     spark: SparkSession, service: LowWatermarkService, pravega: Pravega, tmp_path: Path
 ) -> None:
     stream = pravega.create_stream(2)
-    pravega.write_json(stream, rows(random.Random(5), 0, 2_400))  # twenty minutes
+    pravega.write_json(stream, rows(random.Random(5), 0, 1_200))  # ten minutes
     drift = "2 minutes"
     strategy = STRATEGY.with_watermark_alignment(group="g", max_drift=drift)
-    script = StreamScript((SplitScript("a", 5),), START_MS * 1_000, 120, 10_000_000, 1)
-    generated = GeneratorSource(script, seed=1, ticks_per_batch=2)  # twenty seconds a batch
+    script = StreamScript((SplitScript("a", 5),), START_MS * 1_000, 60, 10_000_000, 1)
+    generated = GeneratorSource(script, seed=1, ticks_per_batch=4)  # forty seconds a batch
     queries = []
     for name, source in (("pravega", pravega.source(stream, event_time="$.at")), ("generated", generated)):
         df = service.read(source, name=name, strategy=strategy)
@@ -233,7 +233,7 @@ def test_in_one_group_with_another_stream_neither_runs_ahead_of_the_drift(
         first, second = marks
         if first is not None and second is not None:
             apart.append(first - second)
-        return any(query.exception() for query in queries) or (first or 0) > (START_MS + 1_080_000) * 1_000
+        return any(query.exception() for query in queries) or (first or 0) > (START_MS + 540_000) * 1_000
 
     wait_until(over, "Pravega read to its end", seconds=120)
     assert not any(query.exception() for query in queries)
