@@ -68,12 +68,14 @@ def kill(pravega: Pravega, folder: Path, kills: int) -> None:
     config = Config(str(folder), pravega.controller, pravega.scope, streams, JARS, rows_per_batch=150)
     killer = Torture("pravega", folder)
     with killer, Feeder(pravega, streams, random.Random(killer.seed + 1)) as feeder:
-        due = sorted(killer.rng.randrange(kills) for _ in range(SCALINGS))
+        due = [killer.rng.randrange(kills + 1) for _ in range(SCALINGS)]
         for number in range(kills):
             killer.start(config)
             for _ in range(due.count(number)):
                 feeder.scale()
             killer.strike(config)
+        for _ in range(due.count(kills)):  # while nobody reads
+            feeder.scale()
         feeder.stop()
         feeder.finish()
         [windows] = killer.drain(config.but(rows_per_batch=100_000, rows=feeder.windows.total()))
@@ -125,8 +127,9 @@ def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> No
 
 
 @pytest.mark.timeout(600)  # a minute on a quiet machine; Pravega takes its time beside other tests
-def test_two_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
-    kill(pravega, tmp_path, kills=2)
+def test_a_kill_at_a_random_moment_loses_nothing(pravega: Pravega, tmp_path: Path) -> None:
+    """After a batch; `test_torture` also kills a query that starts again, and the ten kills below do so on Pravega."""
+    kill(pravega, tmp_path, kills=1)
 
 
 @pytest.mark.torture
