@@ -1,4 +1,4 @@
-"""A Pravega is killed, and returns or not, during planning and during reading; without Spark.
+"""A Pravega is killed, and returns or not, during planning and during reading; without Spark but for the last test.
 
 The tests kill a proxy in front of its segment store and a proxy in front of its controller, because this Pravega keeps
 its streams in memory. A reader cannot tell the proxies from the server.
@@ -6,15 +6,21 @@ its streams in memory. A reader cannot tell the proxies from the server.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from lowmark.integration import LowWatermarkService
 from lowmark.sources.pravega import PravegaUnavailable
 from lowmark.sources.reading.slices import read_slices
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import SparkSession
 
 from tests.servers.local import wait_until
 from tests.servers.pravega import Pravega, pravega_server
@@ -38,6 +44,11 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
 
 def numbered(count: int, size: int) -> list[tuple[str, bytes]]:
     return [(f"k{n % 7}", b"%0*d" % (size, n)) for n in range(count)]
+
+
+def timed(begin: int, end: int) -> list[tuple[str, bytes]]:
+    """Return events by number, half a second apart."""
+    return [(f"k{n % 7}", b'{"at": %d}' % (1_700_000_000_000 + n * 500)) for n in range(begin, end)]
 
 
 def test_a_planner_waits_says_so_and_goes_on(outage: Outage) -> None:
@@ -139,3 +150,52 @@ def test_who_stays_away_is_an_error_that_says_for_how_long(outage: Outage) -> No
         store.start()
     assert controller.process.running is not None
     assert len(query.events()) == 5_000, "nothing was lost"
+
+
+def test_a_server_that_hangs_or_comes_back_is_waited_for_and_one_that_stays_away_is_an_error(
+    spark: SparkSession, outage: Outage, tmp_path: Path
+) -> None:
+    """A query of Spark. The last test: it kills the server."""
+    server, _, store = outage
+    with LowWatermarkService(spark) as service:
+        stream = server.create_stream(1)
+        server.write(stream, timed(0, 50))
+        source = server.source(stream, event_time="$.at", give_up_after="20 seconds")
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+        df = service.read(source, name="orders", strategy=strategy)
+        query = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+        query.processAllAvailable()
+        running = server.process.running
+        assert running is not None
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            threading.Event().wait(5)  # the length of the outage
+            assert query.isActive
+        finally:
+            os.kill(running.pid, signal.SIGCONT)
+        server.write(stream, timed(50, 90))
+        # Spark's numInputRows would include the heartbeat's row.
+        wait_until(
+            lambda: not query.isActive or service.status("orders").counts.rows == 90,
+            "the rows after the pause",
+            seconds=60,
+        )
+        assert (query.exception(), service.status("orders").counts.rows) == (None, 90)
+
+        store.kill()  # readers see a killed segment store
+        waits = f"Waiting for the source: Pravega at {server.controller} gives no answer for 1 of 1 segments since 20"
+        wait_until(lambda: query.exception() or waits in service.status("orders").why, "the status says that it waits")
+        assert (query.exception(), waits in service.explain("orders")) == (None, True)
+        store.start()
+        server.write(stream, timed(90, 120))
+        wait_until(
+            lambda: query.exception() or service.status("orders").counts.rows == 120, "the rows after it was back"
+        )
+        wait_until(lambda: query.exception() or "Waiting" not in service.status("orders").why, "nothing is amiss")
+        assert query.exception() is None
+        server.process.kill()
+        began = time.monotonic()
+        failed = wait_until(query.exception, "the query ended", seconds=90)
+        assert time.monotonic() - began > 10, "it was waited for"
+        assert "Pravega at tcp://127.0.0.1" in str(failed)
+        assert "tried for" in str(failed)

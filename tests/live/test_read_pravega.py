@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
-import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers.pravega_group import set_to
 from tests.servers.local import wait_until
-from tests.servers.pravega import JARS, Pravega, Writer, pravega_server
+from tests.servers.pravega import JARS, Pravega, Writer
 from tests.snippets import block, read_all
 from tests.sparks import run_to_the_end
 
@@ -308,50 +304,3 @@ def test_a_stream_that_is_deleted_while_it_is_read_ends_the_query_with_its_name(
     failed = wait_until(query.exception, "the query ended", seconds=60)
     assert f"stream shop/{stream} is not there" in str(failed)
     assert "it was deleted" in str(failed) or re.search("look up the (segments|successors)", str(failed))
-
-
-def test_a_server_that_hangs_or_comes_back_is_waited_for_and_one_that_stays_away_is_an_error(
-    service: LowWatermarkService, tmp_path: Path
-) -> None:
-    with pravega_server(tmp_path / "server", delay_ms=0) as server:
-        stream = server.create_stream(1)
-        server.write_json(stream, rows(random.Random(1), 0, 50))
-        source = server.source(stream, event_time="$.at", give_up_after="20 seconds")
-        df = service.read(source, name="orders", strategy=STRATEGY)
-        query = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
-        query.processAllAvailable()
-        running = server.process.running
-        assert running is not None
-        os.kill(running.pid, signal.SIGSTOP)
-        try:
-            threading.Event().wait(5)  # the length of the outage
-            assert query.isActive
-        finally:
-            os.kill(running.pid, signal.SIGCONT)
-        server.write_json(stream, rows(random.Random(2), 50, 90))
-        # Spark's numInputRows would include the heartbeat's row.
-        wait_until(
-            lambda: not query.isActive or service.status("orders").counts.rows == 90,
-            "the rows after the pause",
-            seconds=60,
-        )
-        assert (query.exception(), service.status("orders").counts.rows) == (None, 90)
-
-        assert server.proxy is not None
-        server.proxy.kill()  # readers see a killed segment store
-        waits = f"Waiting for the source: Pravega at {server.controller} gives no answer for 1 of 1 segments since 20"
-        wait_until(lambda: query.exception() or waits in service.status("orders").why, "the status says that it waits")
-        assert (query.exception(), waits in service.explain("orders")) == (None, True)
-        server.proxy.start()
-        server.write_json(stream, rows(random.Random(3), 90, 120))
-        wait_until(
-            lambda: query.exception() or service.status("orders").counts.rows == 120, "the rows after it was back"
-        )
-        wait_until(lambda: query.exception() or "Waiting" not in service.status("orders").why, "nothing is amiss")
-        assert query.exception() is None
-        server.process.kill()
-        began = time.monotonic()
-        failed = wait_until(query.exception, "the query ended", seconds=90)
-        assert time.monotonic() - began > 10, "it was waited for"
-        assert "Pravega at tcp://127.0.0.1" in str(failed)
-        assert "tried for" in str(failed)
