@@ -109,30 +109,35 @@ class Eyes:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 metrics.setdefault(sample.name, []).append((sample.labels, sample.value))
+        return Told(status, call("explain", *connect)[1], page, metrics, self.alerts())
+
+    def alerts(self) -> dict[str, str]:
+        """Return the descriptions of firing alerts by name."""
         firing = [alert for alert in self.prometheus.get("alerts")["alerts"] if alert["state"] == "firing"]
-        alerts = {alert["labels"]["alertname"]: str(alert["annotations"]["description"]) for alert in firing}
-        return Told(status, call("explain", *connect)[1], page, metrics, alerts)
+        return {alert["labels"]["alertname"]: str(alert["annotations"]["description"]) for alert in firing}
 
     def until(self, cause: str, alert: str, described: str = "") -> Told:
         """Look until all views agree on a cause, and an alert for it fires with this text in its description."""
-        seen: list[Told] = []
+        last: list[object] = []
 
-        def agreed() -> bool:
-            seen.append(self.look())
-            told = seen[-1]
+        def fires(alerts: dict[str, str]) -> bool:
+            last[:] = [alerts]
+            return alert in alerts and described in alerts[alert]
+
+        def agreed() -> Told | None:
+            if not fires(self.alerts()):  # first, because the alert comes last, and all views take two commands
+                return None
+            told = self.look()
             # The page refreshes once a second, and gRPC changes its error text for an absent coordinator once.
-            return (
-                set(told.causes) == {cause}
-                and len(set(told.sentences)) == 1
-                and alert in told.alerts
-                and described in told.alerts[alert]
-            )
+            same = set(told.causes) == {cause} and len(set(told.sentences)) == 1
+            agrees = same and fires(told.alerts)
+            last[:] = [told]
+            return told if agrees else None
 
         try:
-            wait_until(agreed, f"five that name {cause}", seconds=SECONDS)
+            return wait_until(agreed, f"five that name {cause}", seconds=SECONDS)
         except TimeoutError as late:
-            raise AssertionError(f"expected {cause} and {alert}, last seen: {seen[-1:]}") from late
-        return seen[-1]
+            raise AssertionError(f"expected {cause} and {alert}, last seen: {last}") from late
 
 
 def quickly(folder: Path) -> Path:
@@ -163,9 +168,7 @@ def test_a_bad_day_has_one_cause_wherever_a_person_looks(
             .select("topic", "partition", F.expr("timestamp_micros(cast(cast(value as string) as bigint))").alias("ts"))
         )  # fmt: skip
         wrapped = service.wrap(rows, name="orders", event_time="ts", split=["topic", "partition"])
-        writer = (
-            wrapped.writeStream.format("noop").queryName("billing by minute").trigger(processingTime="500 milliseconds")
-        )
+        writer = wrapped.writeStream.format("noop").queryName("billing by minute").trigger(processingTime="1 second")
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         eyes = Eyes(service, prometheus)
         wait_until(lambda: service.status("orders").low_watermark_us is not None, "a low watermark", seconds=SECONDS)
