@@ -27,6 +27,7 @@ from tests.worlds.torture import PAUSE, Driver, Torture, newest, processes, wait
 pytestmark = torture.MARKS
 
 Whom = Literal["driver", "group"]
+SPARE_HOURS = 2  # each kill takes an hour at most, and the last hour closes the windows of the others
 MOMENTS = {"at once": (0, 0.02), "heard of": (0.05, 0.4), "between": (0.5, 3), "in a batch": (0, 0.6)}  # seconds
 
 
@@ -60,7 +61,7 @@ def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signa
 def kill(config: Config, ends: Sequence[tuple[signal.Signals, Whom]]) -> None:
     """End the driver this many times, each time by one of ``ends``, which the torture's seed draws."""
     with Torture("newcomers", Path(config.folder)) as killer:
-        for _ in range(config.hours - 3):
+        for _ in range(config.hours - SPARE_HOURS):
             how, whom = killer.rng.choice(ends)
             driver = killer.start(config)
             killer.tell(strike(driver, config, killer.rng, how, whom))
@@ -70,7 +71,8 @@ def kill(config: Config, ends: Sequence[tuple[signal.Signals, Whom]]) -> None:
 
 
 def prepared(tmp_path: Path, source: From, kills: int, kafka: Broker | None = None) -> Config:
-    config = Config(str(tmp_path), source, kills + 3, trigger_seconds=int(os.environ.get("LOWMARK_TRIGGER", "6")))
+    seconds = int(os.environ.get("LOWMARK_TRIGGER", "6"))
+    config = Config(str(tmp_path), source, kills + SPARE_HOURS, trigger_seconds=seconds)
     if source == "files":
         write_files(config)
     if kafka is not None:
