@@ -92,7 +92,7 @@ def test_pitfall_28_a_lost_executor_changes_nothing_and_executors_need_nothing_b
     assert found == {
         "read": 50,
         "killed": 1,
-        "low": 499.999,
+        "low": 299.999,
         "dropped": 0,
-        "windows": [[100 * n, "slow", 1] for n in range(5)],
+        "windows": [[100 * n, "slow", 1] for n in range(3)],
     }
