@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 
 from tests.commands.version_table import environments
 from tests.packages import build
@@ -31,7 +32,11 @@ EXTRAS = {
 }
 NOW_MS = 1_700_000_040_000  # a full minute
 SECONDS = 120
-SMALL = "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"  # only saves seconds of the test
+# What only saves seconds of the test.
+SMALL = (
+    "--conf spark.sql.shuffle.partitions=1 --conf spark.ui.enabled=false --conf spark.sql.streaming.pollingDelay=50ms "
+    f"--driver-java-options '{SHORT_LIVED_JVM}'"
+)
 
 
 @pytest.fixture(scope="module")
