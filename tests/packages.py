@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +59,22 @@ def build(folder: Path) -> tuple[Path, Path]:
     finally:
         os.umask(before)
     [wheel] = folder.glob("*.whl")
+    return wheel, sdist
+
+
+def built_once(run: Path) -> tuple[Path, Path]:
+    """Return what `build` returns, built once for all processes that share the tests of a run.
+
+    Args:
+        run: the temporary folder of this process; those of the run's processes lie in one folder.
+    """
+    place = (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "packages"
+    if not place.exists():
+        made = Path(tempfile.mkdtemp(dir=run))
+        build(made)
+        with suppress(OSError):  # another process was faster
+            made.rename(place)
+    [wheel], [sdist] = place.glob("*.whl"), place.glob("*.tar.gz")
     return wheel, sdist
 
 

@@ -23,7 +23,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.installed import site_packages
-from tests.packages import build, repacked
+from tests.packages import build, built_once, repacked
 from tests.servers.local import ROOT
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def install(bin_: Path, *what: str) -> None:
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Wheel and source distribution."""
-    return build(tmp_path_factory.mktemp("packages"))
+    return built_once(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def wheel(packages: tuple[Path, Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bin_(wheel: Path) -> Path:
+def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the wheel."""
-    return make_environment(wheel.parent / "environment", wheel, site_packages())
+    return make_environment(tmp_path_factory.mktemp("wheel") / "environment", wheel, site_packages())
 
 
 def run(bin_: Path, program: str, *arguments: str) -> str:

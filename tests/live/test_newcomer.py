@@ -18,7 +18,7 @@ import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM
 
 from tests.commands.version_table import environments
-from tests.packages import build
+from tests.packages import built_once
 from tests.servers.kafka import Broker, Record
 from tests.servers.local import ROOT, require_jars, require_java, tail, unavailable, wait_until
 from tests.test_wheel import install, make_environment
@@ -41,7 +41,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("packages"))[0]
+    return built_once(tmp_path_factory.getbasetemp())[0]
 
 
 def packages(python: Path) -> str:

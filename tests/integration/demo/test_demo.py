@@ -30,7 +30,7 @@ from lowmark.integration.errors import DemoImpossible
 from tests.commands.audit_example import write
 from tests.installed import site_packages
 from tests.integration.cli.test_cli import call
-from tests.packages import build
+from tests.packages import built_once
 from tests.servers.dashboard import offered, panel_queries
 from tests.servers.kafka import Broker
 from tests.servers.local import LOWMARK, require_java, wait_until
@@ -146,7 +146,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     It runs from the wheel in an environment of its own; the demo on Kafka runs from the checkout.
     """
     folder = tmp_path_factory.mktemp("embedded")
-    bin_ = make_environment(folder / "environment", build(folder / "packages")[0], site_packages())
+    wheel, _ = built_once(tmp_path_factory.getbasetemp())
+    bin_ = make_environment(folder / "environment", wheel, site_packages())
     where = run_installed(bin_, "python", "-c", "import lowmark.integration.demo as demo; print(demo.__file__)")
     assert Path(where.strip()).is_relative_to(bin_.parent)
     with running_demo(folder, "--seed", "42", "--keep", "600", bin_=bin_) as demo:
