@@ -57,11 +57,10 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
 
 
 def ran_native(feed: Feed, checkpoint: str) -> None:
-    """Run a native query for two batches."""
+    """Run a native query for two batches; the second has no rows, and takes the watermark of the first."""
     ran = start(counted_windows(native(feed.df)), checkpoint)
-    for batch in PHASES[0][:2]:
-        feed.put(*batch)
-        ran.settle()
+    feed.put(*PHASES[0][0])
+    ran.settle()
     ran.query.stop()
 
 
