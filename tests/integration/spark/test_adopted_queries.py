@@ -99,17 +99,11 @@ def files_read(ran: Ran) -> int:
 
 
 def in_turns(
-    spark: SparkSession,
-    feed: Feed,
-    query: Query,
-    checkpoint: str,
-    *,
-    through: SparkSession | None = None,
-    at_once: bool = False,
+    spark: SparkSession, feed: Feed, query: Query, checkpoint: str, *, at_once: bool = False
 ) -> tuple[list[Row], list[int]]:
-    """Run the phases, each from the checkpoint of the previous one; return all rows, and the number of drops by phase.
+    """Run the phases, each from the checkpoint of the previous one; return all rows, and the drops of each phase.
 
-    The checkpoint is changed `through` a session, or without one. A phase finds its batches `at_once`, or one by one.
+    A phase finds its batches `at_once`, or one by one.
     """
     rows: list[Row] = []
     dropped: list[int] = []
@@ -120,9 +114,9 @@ def in_turns(
             if n == len(PHASES):
                 pass  # the last phase stays wrapped, to the end
             elif wraps:
-                assert adopt(checkpoint, "orders", spark=through, stopped=True).done
+                assert adopt(checkpoint, "orders", stopped=True).done
             elif n:
-                assert leave(checkpoint, spark=through, stopped=True).done
+                assert leave(checkpoint, stopped=True).done
             through_all = run_at_once if at_once else run
             ran = through_all(query(wrapped(service, feed.df) if wraps else native(feed.df)), feed, phase, checkpoint)
             rows += ran.rows
