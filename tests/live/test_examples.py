@@ -37,7 +37,7 @@ import contextlib, json, pathlib, runpy, sys
 for line in sys.stdin:
     output, *sys.argv = json.loads(line)
     part = pathlib.Path(f"{output}.part")
-    with part.open("w") as said, contextlib.redirect_stdout(said):
+    with part.open("w", encoding="utf-8") as said, contextlib.redirect_stdout(said):
         runpy.run_path(sys.argv[0], run_name="__main__")
     part.rename(output)
 """
@@ -70,7 +70,7 @@ class Examples:
             return output.exists()
 
         wait_until(is_over, f"{name} is over", seconds=240)
-        return output.read_text()
+        return output.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
