@@ -44,7 +44,7 @@ WITHOUT_CODEGEN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.f
 """Settings of that session: Spark interprets its plans, because compiling takes an eighth of the processor time.
 
 A query of a test reads a few rows. Sessions of their own compile as by default: those of other versions
-(`version_app`), of Spark Connect, of the README's program, kills and benchmarks.
+(`version_app`), of Spark Connect, of the README's program, of most kills, and of benchmarks.
 """
 CHECKSUMS = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
 """Settings of queries of that session that keep checksums beside the files of their checkpoints, as by default."""

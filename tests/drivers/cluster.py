@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from tests.installed import link_packages
 from tests.integration.feed import Feed, start, us, windows
+from tests.sparks import WITHOUT_CODEGEN
 
 
 def executors(port: str) -> list[int]:
@@ -129,6 +130,7 @@ def main(folder: Path) -> None:
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
         "spark.executorEnv.PATH": f"{worker_program(folder / 'there', bare_python(folder / 'bare'))}:/usr/bin:/bin",
         "spark.executorEnv.PYTHONPATH": "",
+        **WITHOUT_CODEGEN,
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.quantile": "0.5",

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
 from tests.drivers.driven import STREAM, Driven, poll_query
+from tests.sparks import WITHOUT_CODEGEN
 from tests.worlds.kafka_scenarios import HOUR_US, MINUTE_US, T0_US
 
 From = Literal["files", "rate", "kafka"]
@@ -82,7 +83,7 @@ class Newcomers(Driven[Config]):
     """Counts rows in minutes, by split."""
 
     def settings(self) -> Mapping[str, str]:
-        return {"spark.jars": self.config.jars} if self.config.jars else {}
+        return {**WITHOUT_CODEGEN, **({"spark.jars": self.config.jars} if self.config.jars else {})}
 
     def trigger(self, mode: str) -> Mapping[str, Any]:
         return {"processingTime": f"{self.config.trigger_seconds} seconds" if mode == "run" else "0 seconds"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.integration import LowWatermarkService
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.drivers import driven
 from tests.drivers.driven import STREAM, Driven, poll_query
+from tests.sparks import WITHOUT_CODEGEN
 
 BOUND_MS = 10_000
 
@@ -33,6 +35,9 @@ class Config(driven.Config):
 
 class PravegaQuery(Driven[Config]):
     """Rows in minute windows, by stream."""
+
+    def settings(self) -> Mapping[str, str]:
+        return WITHOUT_CODEGEN
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         source = PravegaSource(
