@@ -20,7 +20,7 @@ from tests.drivers.pravega_group import Application, newest_offset, set_to, stan
 from tests.servers.local import wait_until
 from tests.servers.pravega import JARS, Pravega
 from tests.worlds import torture
-from tests.worlds.torture import Driver, Torture
+from tests.worlds.torture import Driver, Torture, await_batch
 
 pytestmark = torture.MARKS
 
@@ -70,8 +70,10 @@ def kill(pravega: Pravega, folder: Path, kills: int) -> None:
     with killer, Feeder(pravega, streams, random.Random(killer.seed + 1)) as feeder:
         due = [killer.rng.randrange(kills + 1) for _ in range(SCALINGS)]
         for number in range(kills):
-            killer.start(config)
-            for _ in range(due.count(number)):
+            driver = killer.start(config)
+            for _ in range(due.count(number)):  # some while the query reads, some while it starts
+                if killer.rng.random() < 0.7:
+                    await_batch(driver, config)
                 feeder.scale()
             killer.strike(config)
         for _ in range(due.count(kills)):  # while nobody reads
