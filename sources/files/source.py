@@ -50,7 +50,7 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import chosen_columns, listed, one_of
+from lowmark.sources.kit.options import check_flags, chosen_columns, listed, one_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import Counter, MetricGroup
 from lowmark.sources.worker import described
@@ -160,6 +160,7 @@ class FileSource(SimpleSource[FileSplit]):
             raise InvalidFileOption("format", shown(format), f"one of {sorted(FORMATS)}", "name what the files are.")
         for option, value in (("on_unreadable", on_unreadable), ("on_vanished", on_vanished)):
             one_of(value, option, ("error", "skip"), InvalidFileOption)
+        check_flags({"recursive": recursive, "bounded": bounded}, InvalidFileOption)
         if event_time is not None and not isinstance(event_time, str):
             raise InvalidFileOption("event_time", shown(event_time), "the name of a column", "None cuts by rows only.")
         if schema is not None and not isinstance(schema, pa.Schema):

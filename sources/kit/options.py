@@ -67,6 +67,13 @@ def check_count(given: object, option: str, refusal: Refusal, hint: str, *, most
         raise refusal(option, shown(given), wanted, hint)
 
 
+def check_flags(given: Mapping[str, object], refusal: Refusal) -> None:
+    """Refuse the options, name -> value, that are neither True nor False: the text "false" would count as true."""
+    for option, value in given.items():
+        if not isinstance(value, bool):
+            raise refusal(option, shown(value), "True or False", "write it without quotes.")
+
+
 def goes_on(on_data_loss: str, refusal: Refusal) -> bool:
     """Return whether reading goes on without rows that were deleted before they were read."""
     return one_of(on_data_loss, "on_data_loss", ("error", "go_on"), refusal) == "go_on"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from lowmark.sources.api import (
     SplitsAddition,
 )
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.options import check_count, goes_on, listed, seconds_of
+from lowmark.sources.kit.options import check_count, check_flags, goes_on, listed, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
@@ -164,7 +165,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         reader_group: str = "",
         subscriber: str = "",
         fetchers: int = 1,
-        jars: str | Sequence[str] = (),
+        jars: str | Path | Sequence[str | Path] = (),
         jvm_options: Sequence[str] | None = None,
         username: str = "",
         password: str = "",
@@ -181,6 +182,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
         if isinstance(jvm_options, str):  # not shown, because an option may be a password
             raise InvalidPravegaOption("jvm_options", "a text", "a list of options", 'write ["-Xmx512m"].')
+        check_flags({"noted_time": noted_time, "validate_host_name": validate_host_name}, InvalidPravegaOption)
         check_count(fetchers, "fetchers", InvalidPravegaOption, "each is a thread of a task.")
         self._streams = Streams.of(
             streams,
@@ -208,7 +210,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.settings = PravegaSettings(
             controller,
             scope,
-            (jars,) if isinstance(jars, str) else tuple(jars),
+            tuple(map(str, listed(jars))),
             None if jvm_options is None else tuple(jvm_options),
             _seconds(give_up_after, "give_up_after"),
             username,
@@ -380,6 +382,9 @@ def _cuts_by_stream(option: str, given: object, scope: str) -> dict[str, str]:
         cuts, count = dict(given), len(given)
     else:
         texts = listed(given)
+        if ends := [text for text in texts if text in _ENDS]:
+            hint = f'write {option}="{ends[0]}", or {{stream: position}}.'
+            raise InvalidPravegaOption(option, shown(given), "only StreamCuts in a list", hint)
         cuts, count = {check_stream_cut(text, option, scope): text for text in texts}, len(texts)
     if not cuts or len(cuts) < count:
         hint = "name each stream once, or leave the option out."
@@ -390,6 +395,6 @@ def _cuts_by_stream(option: str, given: object, scope: str) -> dict[str, str]:
 def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
     """Refuse a position of a stream that is not read, because it would have no effect."""
     for stream in named:
-        if streams.pattern is None and stream not in streams.named:
-            wanted = f"one of {', '.join(streams.named)}"
+        if not streams.wants(stream):
+            wanted = f"one of {', '.join(streams.named)}" if streams.named else f"a name like {streams.pattern}"
             raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")

@@ -814,6 +814,7 @@ def test_an_index_is_read_once(tmp_path: Path, asked: list[str]) -> None:
         ({"schema": "a int"}, InvalidFileOption, "schema: expected a pyarrow.Schema, got 'a int'"),
         ({"modified_after": "2026-01-01"}, InvalidFileOption, "modified_after: expected an aware datetime, or micro"),
         ({"modified_after": float("nan")}, InvalidFileOption, "modified_after: expected .*, got nan"),
+        ({"bounded": "false"}, InvalidFileOption, "bounded: expected True or False, got 'false'"),
         ({"discover_every": "soon"}, InvalidDuration, "discover_every"),
         ({"discover_every": "0 seconds"}, InvalidFileOption, "discover_every: expected a duration above 0"),
         ({"max_age": 5}, InvalidDuration, "max_age"),

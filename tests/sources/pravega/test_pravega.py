@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -264,6 +265,9 @@ def test_what_a_function_returns_instead_of_times_is_refused(times: Any, got: st
         ({"start": cut_text("shop/returns")}, "start: expected one of orders, got a position of returns"),
         ({"start": {"returns": "tail"}}, "start: expected one of orders, got a position of returns"),
         ({"start": [cut_text("shop/orders")] * 2}, "start: expected one StreamCut for each stream"),
+        ({"start": ["tail"]}, r'start: expected only StreamCuts in a list, got .* Hint: write start="tail"'),
+        ({"noted_time": "false"}, "noted_time: expected True or False, got 'false'"),
+        ({"streams": None, "stream_pattern": "o.*", "start": {"returns": "tail"}}, r"expected a name like o\.\*, got"),
         ({"start": 5}, "start: expected .* the text of a StreamCut, got 5"),
         ({"start": None}, "start: expected .* the text of a StreamCut, got None"),
         ({"start": [5]}, "start: expected .* the text of a StreamCut, got 5"),
@@ -279,6 +283,11 @@ def test_what_a_function_returns_instead_of_times_is_refused(times: Any, got: st
 def test_a_wrong_option_is_named(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidPravegaOption, match=said):
         PravegaSource(**{**GIVEN, **change})
+
+
+@pytest.mark.parametrize("jars", ["x", Path("x"), ["x"], [Path("x")]])
+def test_the_place_of_the_jars_is_a_text_or_a_path(jars: Any) -> None:
+    assert PravegaSource(**{**GIVEN, "jars": jars}).settings.jars == ("x",)
 
 
 def test_the_format_takes_the_same_options() -> None:
