@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from sortedcontainers import SortedList
 
-Key = TypeVar("Key", str, tuple[str, str])
+Key = TypeVar("Key", bound=str | tuple[str, ...])
 
 
 class Agenda(Generic[Key]):

@@ -21,8 +21,8 @@ from typing import Any
 
 from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
-from sortedcontainers import SortedList
 
+from .agenda import Agenda
 from .snapshot import Mark, nobody_keeps, to_json
 
 RETIRED_RUNS = 4_096
@@ -33,7 +33,6 @@ RETIRED_RUNS = 4_096
 class _Lease:
     token: str
     heard_us: int  # on the clock of listening; never decreases
-    look_us: int = 0  # when to look at the lease next: at its end or earlier
 
 
 class Leases:
@@ -42,7 +41,8 @@ class Leases:
     def __init__(self, *, lease_us: int, most_gap_us: int, mark: Mark = nobody_keeps) -> None:
         self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
-        self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # one for each lease; see `_look`
+        # When to look at each lease next: at its end, or earlier, because a renewal leaves the planned look.
+        self._looks = Agenda[tuple[str, str, str]]()
         # Ended runs in order of their end, numbered in this order. A dict would search longer for each oldest run.
         self._retired = OrderedDict[tuple[TaskId, str], int]()
         self._last_retired = 0
@@ -100,7 +100,7 @@ class Leases:
     def leave(self, task: TaskId) -> None:
         lease = self._leases.pop(task, None)
         if lease is not None:
-            self._looks.remove((lease.look_us, task.parts))
+            self._looks.put(task.parts, None)
             self._mark("run", *task.parts)
             self._retire(task, lease.token)
 
@@ -108,25 +108,26 @@ class Leases:
         """End the runs that were silent for longer than their lease; name the tasks, sorted, each once."""
         self._listen(now_us)
         named = []
-        # A look is at the end of its lease or earlier, so before the first look no lease is over.
-        while self._looks and self._looks[0][0] < self.listened_us:
-            first = self._first()
-            if first is None or first[1].look_us >= self.listened_us:
-                break
-            named.append(first[0])
-            self.leave(first[0])
+        while (parts := self._looks.take_due(self.listened_us - 1)) is not None:
+            task = TaskId(*parts)
+            end_us = self._leases[task].heard_us + self._lease_us
+            if end_us < self.listened_us:
+                named.append(task)
+                self.leave(task)
+            else:
+                self._looks.put(parts, end_us)
         return sorted(named)
 
     def next_deadline_us(self, now_us: int) -> int | None:
-        """When silence alone could make a lease expire; None without leases.
+        """When to call ``expired`` next; None without leases. No lease expires before that moment.
 
-        At most ``most_gap_us`` ahead: call ``expired`` at that moment, so that all silence counts.
+        At most ``most_gap_us`` ahead, so that all silence counts.
         """
-        first = self._first()
-        if first is None:
+        look_us = self._looks.next_us
+        if look_us is None:
             return None
         since_us = now_us if self._now_us is None else self._now_us
-        return since_us + min(first[1].look_us + 1 - self.listened_us, self._most_gap_us)
+        return since_us + min(look_us + 1 - self.listened_us, self._most_gap_us)
 
     # -- restart
 
@@ -149,9 +150,9 @@ class Leases:
     # -- how
 
     def _begin(self, task: TaskId, token: str) -> None:
-        lease = self._leases[task] = _Lease(token, self.listened_us)
+        self._leases[task] = _Lease(token, self.listened_us)
         self._mark("run", *task.parts)
-        self._look(task, lease)
+        self._looks.put(task.parts, self.listened_us + self._lease_us)
 
     def _find(self, task: TaskId) -> _Lease:
         lease = self._leases.get(task)
@@ -166,23 +167,6 @@ class Leases:
     def _listen(self, now_us: int) -> None:
         self.listened_us = self._listened_until(now_us)
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
-
-    def _look(self, task: TaskId, lease: _Lease) -> None:
-        """Plan a look at the end of a lease. A renewal is O(1), because the planned look stays."""
-        lease.look_us = lease.heard_us + self._lease_us
-        self._looks.add((lease.look_us, task.parts))
-
-    def _first(self) -> tuple[TaskId, _Lease] | None:
-        """The lease that ends first, with an exact ``look_us``."""
-        while self._looks:
-            look_us, parts = self._looks[0]
-            task = TaskId(*parts)
-            lease = self._leases[task]
-            if look_us == lease.heard_us + self._lease_us:
-                return task, lease
-            del self._looks[0]
-            self._look(task, lease)
-        return None
 
     def _retire(self, task: TaskId, token: str) -> None:
         self._last_retired += 1

@@ -112,7 +112,7 @@ def test_memory_is_bounded() -> None:
 
     assert RETIRED_RUNS <= len(rows(leases, "retired")) <= RETIRED_RUNS + 2
     assert leases.is_over(A, str(3 * RETIRED_RUNS - 2))
-    assert len(leases._looks) == len(leases)
+    assert len(leases._looks._in_order) == len(leases)
 
 
 def test_a_restart_keeps_tokens_and_begins_leases_anew() -> None:
