@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-
 import pytest
 from lowmark.watermark import (
     CorruptSnapshot,
@@ -130,13 +128,6 @@ def test_an_error_says_what_was_expected_and_what_to_do(
 ) -> None:
     assert text == str(error)
     assert isinstance(error, builtin)
-
-
-@pytest.mark.parametrize("error", [error for error, _, _ in EXAMPLES], ids=lambda value: type(value).__name__)
-def test_an_error_crosses_process_boundaries(error: LowmarkError) -> None:
-    again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own bytes
-
-    assert (type(error), str(error), vars(error)) == (type(again), str(again), vars(again))
 
 
 def test_every_error_has_an_example_here() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -782,16 +781,3 @@ def test_actions_are_logged_with_the_sources_name(caplog: pytest.LogCaptureFixtu
         settle(coordinator)
 
     assert "source 'orders': the enumerator has started" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        CoordinatorNotStarted("s", "a", "r"), CoordinatorClosed("s", "a"), CoordinatorHangs("s", "a", 1.0, "r", "w"),
-        SourceFailed("s", "a", "c", 1, "w"), InvalidCheckpoint("s", None, "r"), UnregisteredReader("s", "w", 1, (0,)),
-        WrongThread("s", "w"),
-    ],
-    ids=lambda error: type(error).__name__,
-)  # fmt: skip
-def test_errors_survive_pickling(error: Exception) -> None:
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: TID251  # our own bytes

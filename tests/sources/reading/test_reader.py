@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,17 +210,6 @@ def test_a_reader_that_brings_nothing_is_an_error_in_the_end() -> None:
 def test_what_cannot_be_read_to_an_end_is_refused_at_once(splits: list[SourceSplit], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         read_slices(Given(), splits)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        SplitReadFailed("S", ("a", "b"), "fetch", "OSError: x"),
-        BrokenSplitReader("S", "a", "went back", "positions that grow"),
-    ],
-)
-def test_errors_survive_pickling(error: LowmarkError) -> None:
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: TID251  # our own
 
 
 def test_splits_are_read_one_by_one_where_the_source_says_so() -> None:
