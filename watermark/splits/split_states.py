@@ -135,8 +135,8 @@ class SplitStates:
 
         Raises `InvalidSplitId` or `InvalidReshard`; then nothing was changed.
         """
-        self._check_ids([*event.parents, *event.children])
         self.lineage.check(event.parents, event.children)
+        self._check_ids([*event.parents, *event.children])
         self.discover(event.children, changes.now_us, changes, event.known_empty)
         changes.material |= self.lineage.reshard(event.parents, event.children)
 

@@ -116,7 +116,6 @@ class SplitWatermarks:
             case SplitsResharded():
                 self._states.reshard(event, changes)
             case BatchReported():
-                self._reports.learn(event)
                 self._report(event, changes)
             case BatchPlanned():
                 self._plan(event, changes)
@@ -135,12 +134,8 @@ class SplitWatermarks:
         self._states.settle(changes)
         self._reports.tally.returned_late += len(changes.late)
         effects: list[Effect] = [*self._states.told(changes)]
-        risen_us = self._low.follow(
-            changes,
-            changed=bool(effects),
-            read_until_us=self._reports.read_until_us,
-            held=self._states.lost is not None,
-        )
+        read_until_us, held = self._reports.read_until_us, self._states.lost is not None
+        risen_us = self._low.follow(changes, changed=bool(effects), read_until_us=read_until_us, held=held)
         if risen_us is not None:
             effects.append(NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, risen_us))
         return effects
@@ -316,6 +311,9 @@ class SplitWatermarks:
     # -- batches
 
     def _report(self, made: BatchReported, changes: Changes) -> None:
+        if self._reports.bounds is not None:
+            self._discover(made, changes)  # may refuse a split, so nothing was learned before
+            self._reports.learn(made)
         event = self._reports.bounded(made, self._stands_at_us)
         fresh, cohort = self._reports.tally.fresh(event.batch_id), self._reports.cohort
         if fresh and cohort is not None and cohort.takes(event):
@@ -352,33 +350,36 @@ class SplitWatermarks:
         regressions = self._low.coalescer.regressions
         guarded = within_guard(event, self._strategy)  # the guard compares times before a bound is taken off
         if guarded is not event:
-            self._states.discover(event.watermarks_us, event.planned_at_us, changes)
+            self._discover(event, changes)
         event, why = self._reports.bounded(guarded, self._stands_at_us), "its next row is known"
         cohort = self._reports.cohort
         if cohort is None:
             self._deliver_each(event, why, changes)
         else:
             claim = cohort.sort_out(event.watermarks_us)
-            named = (*claim.others, *event.backlog_rows)
-            self._states.discover(named, event.planned_at_us, changes)
+            self._states.discover((*claim.others, *event.backlog_rows), event.planned_at_us, changes)
             if cohort.claim(claim, event.planned_at_us):
                 self._low.coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 changes.material = True
-            if event.watermarks_us:
-                self._states.timers.sign_of_life(event.planned_at_us)
+            self._read(event, delivered=bool(event.watermarks_us))
             for split in sorted(claim.others, key=split_order):
                 self._states.deliver(split, event, why, changes)
         self._low.coalescer.regressions = regressions
         self._note_backlogs(event, changes)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, changes: Changes) -> None:
-        delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
-        self._states.discover((*delivered, *event.backlog_rows), event.planned_at_us, changes)
+        delivered = self._discover(event, changes)
         # A clock that is wrong is no silence; a split that is unknown would hold until its clock is right.
         delivered += [split for split, rows in event.future_rows.items() if rows > 0 and split in self._low.coalescer]
         self._read(event, delivered=bool(delivered))
         for split in sorted(set(delivered), key=split_order):
             self._states.deliver(split, event, why, changes)
+
+    def _discover(self, event: BatchReported | BatchPlanned, changes: Changes) -> list[SplitId]:
+        """Wait for the new splits of a batch. Returns the splits with rows or a claim."""
+        delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
+        self._states.discover((*delivered, *event.backlog_rows), event.planned_at_us, changes)
+        return delivered
 
     def _read(self, event: BatchReported | BatchPlanned, *, delivered: bool) -> None:
         """Tell the timers of a batch. After a plan nothing was read yet."""

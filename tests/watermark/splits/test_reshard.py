@@ -364,6 +364,15 @@ def test_an_impossible_reshard_is_refused_and_nothing_is_applied(
     assert before == history.watermarks.snapshot()
 
 
+def test_an_impossible_reshard_settles_no_kind_of_ids() -> None:
+    history = History()
+    with pytest.raises(InvalidReshard):
+        history.on(0, SplitsResharded(("p",), ()))
+
+    history.on(1, SplitsDiscovered((7,)))
+    assert history.watermarks.splits == (7,)
+
+
 def test_the_ids_of_parents_are_checked_too() -> None:
     history = history_of(p=50)
 

@@ -1,7 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from lowmark.watermark import CorruptSnapshot, InvalidSplitId, InvalidWatermark, NotifyNewLowWatermark, SplitState
+from lowmark.watermark import (
+    CorruptSnapshot,
+    InvalidSplitId,
+    InvalidWatermark,
+    NotifyNewLowWatermark,
+    SplitState,
+    WatermarkStrategy,
+)
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Polled,
@@ -143,6 +152,26 @@ def test_split_ids_are_of_one_kind(first: int | str, second: int | str | None, e
     with pytest.raises(InvalidSplitId, match=expected):
         of_splits.handle(SplitsDiscovered((first,) if second is None else (first, second)), at(0))
     assert of_splits.splits == ()
+
+
+def test_of_a_batch_with_a_split_of_another_kind_nothing_is_learned() -> None:
+    history = History(WatermarkStrategy.for_adaptive_out_of_orderness(0.9))
+    history.on(0, batch(0, 0, {"a": 50}))
+    before = history.watermarks.snapshot()
+    wrong = batch(1, 1, {"a": 60}, rows={"a": 300}, backlog={7: 1})
+
+    with pytest.raises(InvalidSplitId):
+        history.on(1, replace(wrong, lateness={"a": {0: 300}}))
+    assert before == history.watermarks.snapshot()
+
+
+def test_a_plan_with_a_split_of_another_kind_is_refused_and_nothing_is_applied() -> None:
+    history = history_of(a=50)
+    beyond_the_guard_us = at(10_000)
+
+    with pytest.raises(InvalidSplitId):
+        history.on(1, BatchPlanned(at(1), {"b": beyond_the_guard_us}, {7: 1}))
+    assert history.watermarks.splits == ("a",)
 
 
 @pytest.mark.parametrize("watermark_us", [2**63, -(2**63) - 1])
