@@ -7,6 +7,7 @@ can each have one.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -69,7 +70,4 @@ class History(Generic[Holder]):
 
     def _old(self, now_us: int) -> int:
         """How many entries are older than the span."""
-        old = 0
-        while old < len(self._at_us) and self._at_us[old] < now_us - SPAN_US:
-            old += 1
-        return old
+        return bisect_left(self._at_us, now_us - SPAN_US)
