@@ -70,7 +70,8 @@ class Lineage:
     @property
     def pending(self) -> frozenset[SplitId]:
         """The splits that hold and have not spoken, including silent children with an inherited watermark."""
-        return self._coalescer.pending | self._heirs.keys() - self._left_out()
+        holding = (split for split in self._heirs if self._coalescer.state(split) not in LEFT_OUT)
+        return self._coalescer.pending.union(holding)
 
     @property
     def states(self) -> Mapping[SplitState, int]:
@@ -182,6 +183,3 @@ class Lineage:
             self._heirs[child] = at_us
             state = SplitState.ACTIVE if state is SplitState.PENDING else state
         self._coalescer.assign(child, state=state, watermark_us=at_us)
-
-    def _left_out(self) -> set[SplitId]:
-        return {split for split in self._heirs if self._coalescer.state(split) in LEFT_OUT}
