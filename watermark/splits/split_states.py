@@ -37,7 +37,7 @@ from .timers import SplitRecord, Timers
 
 _NUMBER_RANGE = range(2**64)
 
-Signal = SplitsFinished | SplitsPaused | SplitsResumed | SplitsRemoved | SplitsMarkedIdle | SplitsMarkedActive
+StateEvent = SplitsFinished | SplitsPaused | SplitsResumed | SplitsRemoved | SplitsMarkedIdle | SplitsMarkedActive
 """An event about the states of single splits."""
 
 
@@ -189,7 +189,7 @@ class SplitStates:
 
     # -- signals
 
-    def signal(self, event: Signal, changes: Changes) -> None:
+    def signal(self, event: StateEvent, changes: Changes) -> None:
         """Take an event about the states of single splits. Unknown splits are ignored, unless they finish."""
         if isinstance(event, SplitsMarkedActive):
             for split in event.splits:
@@ -206,7 +206,7 @@ class SplitStates:
         """Hold, because the report of a batch was lost and the splits that were new in it are unknown."""
         self.lost, changes.material = (batch_id, changes.now_us), True
 
-    def _signal(self, split: SplitId, event: Signal, changes: Changes) -> None:
+    def _signal(self, split: SplitId, event: StateEvent, changes: Changes) -> None:
         before, now_us = self.lineage.state(split), changes.now_us
         match event:
             case SplitsFinished():
