@@ -44,8 +44,6 @@ def read_ahead(
     An error of a reader is raised at once, because the rows of a failed batch are useless. The end waits for the
     threads, at most `close_seconds`.
     """
-    if not groups:
-        return
     ahead = _Ahead(groups, fetching.ahead_bytes)
     readers = [make() for _ in range(min(fetching.threads, len(groups)))]
     started: list[tuple[threading.Thread, CheckedReader[SplitT]]] = []

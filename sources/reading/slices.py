@@ -77,7 +77,6 @@ def read_slices(
 
 
 def _read_here(make: Callable[[], CheckedReader[SplitT]], groups: Sequence[Sequence[SplitT]]) -> Generator[SplitRows]:
-    if groups:
-        with make() as reader:
-            for group in groups:
-                yield from reader.read(group)
+    with make() as reader:
+        for group in groups:
+            yield from reader.read(group)
