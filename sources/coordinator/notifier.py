@@ -132,8 +132,6 @@ class ActionQueue:
 
     def wait(self, done: Future[ResultT], action: str, *, seconds: float) -> ResultT:
         """Wait for the result of an action; for a queue with one thread. See `Worker.wait`."""
-        if not self._workers:  # closed before the first action
-            return done.result(seconds)
         return self._workers[-1].wait(done, action, seconds=seconds)
 
     def close(self, *, last: tuple[str, Callable[[], object]] | None = None) -> None:
