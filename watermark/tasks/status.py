@@ -133,16 +133,14 @@ def source_status(
 
 
 def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
-    holder, known = rounds.holder, states.total()
+    holder = rounds.holder
     if rounds.missing:
         return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
-    if not known:
-        return "no task is registered."
     if holder is not None and rounds.waits_for(holder):
         missed = f"{rounds.expected} tasks are expected and {rounds.live} live"
         return f"task {holder} has been away since {_since(rounds, holder)} and is waited for: {missed}."
     if holder is None:
-        return f"every task ({known}) is left out, and the low watermark stays."
+        return f"every task ({states.total()}) is left out, and the low watermark stays."
     low_us = rounds.task_low_us(holder)
     if low_us is None:
         others = states[SplitState.PENDING] - 1
