@@ -29,7 +29,6 @@ from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
 from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TaskNotAway, TooManyTasks
-from lowmark.watermark.moment import INT64
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     NotifyNewLowWatermark,
@@ -139,8 +138,6 @@ class LowWatermarkCoordinator:
             TooManyTasks: there is no room for another task.
             InvalidMessage: the value of a field is invalid. After any of these errors nothing was changed.
         """
-        if now_us not in INT64:
-            raise ValueError(f"coordinator: expected now_us in microseconds since the epoch, got {now_us!r}")
         now_us = self._now_us = self._time(now_us)
         effects: list[CoordinatorEffect] = []
         match event:
