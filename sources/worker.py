@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import TypeVar
 
 from lowmark.watermark import LowmarkError
@@ -122,6 +123,17 @@ class Worker:
             finally:
                 if self._told is not None:
                     self._told(error)
+
+
+def answer(done: Future[Result], work: Callable[[], Result]) -> None:
+    """Run work, and give its result or its error to the caller that waits for `done`; without one, do not run it."""
+    if not done.set_running_or_notify_cancel():
+        return
+    with suppress(InvalidStateError):
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # the caller raises it again
+            done.set_exception(error)
 
 
 def described(error: BaseException) -> str:

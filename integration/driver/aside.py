@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from lowmark.sources.worker import Worker
+from lowmark.sources.worker import Worker, answer
 
 Result = TypeVar("Result")
 
@@ -49,14 +49,7 @@ def hold(talk: Talk[Result], on_loop: OnLoop, action: str) -> Result:
 def aside(read: Callable[[], Result], action: str, *, seconds: float) -> Result:
     """Return the result of a read that runs on a thread of its own. Raises `TimeoutError` after so many seconds."""
     done: Future[Result] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(read())
-        except BaseException as failed:  # noqa: BLE001  # the caller raises it again
-            done.set_exception(failed)
-
-    Worker("lowmark-checkpoint", work).start()
+    Worker("lowmark-checkpoint", partial(answer, done, read)).start()
     try:
         return done.result(seconds)
     except FutureTimeout:

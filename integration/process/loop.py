@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.sources.worker import Worker
+from lowmark.sources.worker import Worker, answer
 
 Result = TypeVar("Result")
 
@@ -63,16 +64,7 @@ class Loop:
             WorkerDied: an error or ``stop`` has ended the loop.
         """
         done: Future[Result] = Future()
-
-        def task() -> None:
-            if not done.set_running_or_notify_cancel():
-                return  # the caller no longer waits
-            try:
-                done.set_result(work())
-            except BaseException as failed:  # noqa: BLE001  # the caller raises it again
-                done.set_exception(failed)
-
-        self.post(task)
+        self.post(partial(answer, done, work))
         try:
             return self._worker.wait(done, action, seconds=seconds)
         except FutureTimeout:

@@ -38,7 +38,7 @@ from typing import Any, Generic
 from lowmark.sources.api import ReaderInfo, ResultT, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import blames_bytes, told_briefly
-from lowmark.sources.worker import WorkerDied, described
+from lowmark.sources.worker import WorkerDied, answer, described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
 
@@ -278,17 +278,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     def _ask(self, action: str, work: Callable[[], ResultT]) -> Future[ResultT]:
         done: Future[ResultT] = Future()
-
-        def task() -> None:
-            if not done.set_running_or_notify_cancel():
-                return  # no caller waits any more
-            try:
-                done.set_result(work())
-            except BaseException as error:  # noqa: BLE001  # the caller raises it again
-                _fail(done, error)
-
         self._check(action)
-        self._post_asked(action, task, done)
+        self._post_asked(action, partial(answer, done, work), done)
         return done
 
     def _post_asked(self, action: str, task: Callable[[], None], done: Future[Any]) -> None:
