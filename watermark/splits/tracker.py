@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import add
+from typing import TypeVar
 
 from lowmark.watermark.state import SplitId, split_order
 
 from .events import BatchCounts
+
+Key = TypeVar("Key")
 
 _NO_ROWS = (0, 0, 0, 0, 0)  # rows, future, null time, null split, before epoch
 
@@ -106,17 +109,13 @@ class SplitTracker:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-_Marks = dict[tuple[SplitId, int], SplitMark]  # by split and cell
-
-
-def _add(marks: _Marks, key: tuple[SplitId, int], mark: SplitMark) -> None:
+def _add(marks: dict[Key, SplitMark], key: Key, mark: SplitMark) -> None:
     known = marks.get(key)
     marks[key] = mark if known is None else known.added(mark)
 
 
-def _folded(marks: _Marks) -> dict[SplitId, SplitMark]:
+def _folded(marks: dict[tuple[SplitId, int], SplitMark]) -> dict[SplitId, SplitMark]:
     folded: dict[SplitId, SplitMark] = {}
     for (split, _), mark in sorted(marks.items(), key=lambda item: split_order(item[0][0])):
-        known = folded.get(split)
-        folded[split] = mark if known is None else known.added(mark)
+        _add(folded, split, mark)
     return folded
