@@ -127,6 +127,15 @@ def test_the_next_deadline_is_the_moment_the_first_split_becomes_idle() -> None:
     assert idleness.next_deadline_us() is None
 
 
+@pytest.mark.parametrize("forgotten", [["b"], ["b", "c", "d"]])  # one by one, and all at once
+def test_the_splits_that_are_not_forgotten_are_timed_on(forgotten: list[str]) -> None:
+    idleness = idleness_of("a", "b", "c", "d", "e")
+    idleness.forget_all(forgotten)
+
+    assert idleness.quiet(11, {}) == sorted({"a", "b", "c", "d", "e"}.difference(forgotten))
+    assert len(idleness) == 0
+
+
 def test_a_forgotten_split_is_timed_again_when_it_speaks() -> None:
     idleness = idleness_of("a")
     idleness.forget("a")
