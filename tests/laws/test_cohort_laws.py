@@ -389,5 +389,6 @@ def test_a_split_was_heard_when_the_newest_of_its_batches_was_planned() -> None:
     cohort.report(BatchReported(1, 7, column({3: 11, 0: 21})), 8)
     assert [cohort.heard_us(split) for split in (3, 0)] == [7, 9]
 
-    cohort.claim(cohort.sort_out({0: 30, 3: 30}), 8)
+    rows, values_us, _ = cohort.sort_out({0: 30, 3: 30})
+    cohort.claim(rows, values_us, 8)
     assert [cohort.heard_us(split) for split in (3, 0)] == [8, 9]

@@ -10,7 +10,6 @@ records of the single splits, and later results are the same as without a cohort
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
@@ -18,19 +17,11 @@ import numpy.typing as npt
 from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
 from lowmark.watermark.state import SplitId
 
+from .coalescer import Rows
 from .events import BatchReported, SplitColumn
 from .tally import SplitTally
 
 Column = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The claims of a plan, divided into splits of the cohort and other splits."""
-
-    rows: npt.NDArray[np.intp] | slice  # of the cohort
-    values_us: Column
-    others: tuple[SplitId, ...] = ()
 
 
 class Cohort:
@@ -88,23 +79,23 @@ class Cohort:
         self._first_us = self._column(event.first_us) if event.first_us else None
         return rose
 
-    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Claim:
-        """Divide the claims of a plan into the cohort's and others."""
+    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> tuple[Rows, Column, tuple[SplitId, ...]]:
+        """Divide the claims of a plan: rows of the cohort and their values, and the other splits."""
         if self._same(watermarks_us):
-            return Claim(slice(None), watermarks_us.values_of)
+            return slice(None), watermarks_us.values_of, ()
         values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
         rows = np.fromiter((self._row_of.get(split, -1) for split in watermarks_us), np.intp, len(watermarks_us))
         known = rows >= 0
         if known.all():
-            return Claim(rows, values_us)
+            return rows, values_us, ()
         others = tuple(split for split, row in zip(watermarks_us, rows.tolist(), strict=True) if row < 0)
-        return Claim(rows[known], values_us[known], others)
+        return rows[known], values_us[known], others
 
-    def claim(self, claim: Claim, planned_at_us: int) -> bool:
+    def claim(self, rows: Rows, values_us: Column, planned_at_us: int) -> bool:
         """Take the claims of a plan: values as in a report, but without rows. Returns whether a watermark rose."""
-        rows, top_us, heard_us = claim.rows, self.watermarks_us.copy(), self._heard_us.copy()
-        rose = bool((claim.values_us > top_us[rows]).any())
-        top_us[rows] = np.maximum(top_us[rows], claim.values_us)
+        top_us, heard_us = self.watermarks_us.copy(), self._heard_us.copy()
+        rose = bool((values_us > top_us[rows]).any())
+        top_us[rows] = np.maximum(top_us[rows], values_us)
         heard_us[rows] = np.maximum(heard_us[rows], planned_at_us)
         self.watermarks_us, self._heard_us = top_us, heard_us
         return rose

@@ -356,13 +356,13 @@ class SplitWatermarks:
         if cohort is None:
             self._deliver_each(event, why, changes)
         else:
-            claim = cohort.sort_out(event.watermarks_us)
-            self._states.discover((*claim.others, *event.backlog_rows), event.planned_at_us, changes)
-            if cohort.claim(claim, event.planned_at_us):
+            rows, values_us, others = cohort.sort_out(event.watermarks_us)
+            self._states.discover((*others, *event.backlog_rows), event.planned_at_us, changes)
+            if cohort.claim(rows, values_us, event.planned_at_us):
                 self._low.coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 changes.material = True
             self._read(event, delivered=bool(event.watermarks_us))
-            for split in sorted(claim.others, key=split_order):
+            for split in sorted(others, key=split_order):
                 self._states.deliver(split, event, why, changes)
         self._low.coalescer.regressions = regressions
         self._note_backlogs(event, changes)
