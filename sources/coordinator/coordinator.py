@@ -159,6 +159,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         """
         action, done = "hand out the splits that readers ask for", Future[None]()
 
+        def end() -> None:
+            with suppress(InvalidStateError):  # no caller waits any more
+                done.set_result(None)
+
         def ask() -> None:
             before = -1
             try:
@@ -166,9 +170,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                     before = assigned
                     for subtask, info in sorted(self._readers.items()):
                         self._running_enumerator.handle_split_request(subtask, info.location if info.location else None)
-            finally:
-                with suppress(InvalidStateError):  # no caller waits any more
-                    done.set_result(None)
+            except BaseException as error:  # noqa: BLE001  # not raised, because another request may have the same name
+                end()
+                self._recover(action, error)
+            end()
 
         self._check(action)
         self._post_asked(action, ask, done)

@@ -508,6 +508,19 @@ def test_who_asks_an_enumerator_that_fails_hears_of_the_end_and_asks_the_next_on
         assert gateway.ids(0) == ["0", "1"]
 
 
+def test_a_request_that_fails_does_not_fail_the_next_one() -> None:
+    source, gateway = ListSource(2, pulled=True, fault=fail_on("handle_split_request")), Gateway()
+    hold = threading.Event()
+    with running(source, gateway, readers=1) as coordinator:
+        coordinator._ask("hold", lambda: hold.wait(DEADLINE_SECONDS))
+        asked = [coordinator.request_splits(), coordinator.request_splits()]
+        hold.set()
+
+        for each in asked:
+            coordinator.wait(each, "ask")
+        assert gateway.ids(0) == ["0", "1"]
+
+
 def test_who_asks_when_it_is_closed_hears_of_it() -> None:
     entered, hold = threading.Event(), threading.Event()
     coordinator = make(ListSource(), Gateway())
