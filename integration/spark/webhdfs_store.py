@@ -63,11 +63,13 @@ class WebHdfsStore:
     def __init__(self, checkpoint: str) -> None:
         self.root = checkpoint.rstrip("/")
         with self._reading(""):
-            parts = urlsplit(self.root)
+            # Only the host is split, because urlsplit would end a path at "?" and "#", which a folder's name may have.
+            authority, slash, path = self.root.partition("://")[2].partition("/")
+            parts = urlsplit(f"//{authority}")
             if not parts.hostname:
                 raise ValueError("the address names no host")
             host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-            self._address = f"http://{host}:{parts.port or _PORT}/webhdfs/v1{quote(parts.path)}"
+            self._address = f"http://{host}:{parts.port or _PORT}/webhdfs/v1{quote(slash + path)}"
             self._user = parts.username or os.environ.get("HADOOP_USER_NAME") or _user_here()
 
     def names(self, folder: str) -> list[str]:

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -220,6 +221,27 @@ def test_an_answer_that_is_not_of_hdfs_is_never_an_empty_folder(status: int, bod
             with pytest.raises(CheckpointUnreadable, match=why):
                 ask("state")
         server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+def test_the_whole_path_of_a_folder_on_hdfs_is_asked_for(name: str) -> None:
+    """Otherwise the answer would be that of the folder "a"."""
+    asked: list[str] = []
+
+    class Recording(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(unquote(urlsplit(self.path).path))
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Recording) as server:
+        answering = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        answering.start()
+        with pytest.raises(CheckpointUnreadable):
+            WebHdfsStore(f"webhdfs://127.0.0.1:{server.server_port}/{name}").names("offsets")
+        server.shutdown()
+    assert asked == [f"/webhdfs/v1/{name}/offsets"]
 
 
 # -- the commands
