@@ -13,6 +13,7 @@ gRPC carries the bytes, msgspec validates them; nothing is ever unpickled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from lowmark.watermark import duration_us
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+log = logging.getLogger("lowmark")
 
 _SERVICE = "lowmark.v1.Driver"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
@@ -235,6 +238,9 @@ def handler(
             context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
         except WorkerDied as died:
             context.abort(grpc.StatusCode.INTERNAL, str(died))
+        except TimeoutError as slow:  # of the loop or of a file system, which gRPC would log with its stack
+            log.warning("%s", slow)
+            context.abort(grpc.StatusCode.ABORTED, str(slow))
         raise AssertionError("abort raises")
 
     return method.name, grpc.unary_unary_rpc_method_handler(respond, response_serializer=CODEC.encode)

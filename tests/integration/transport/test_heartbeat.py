@@ -287,6 +287,24 @@ def test_a_field_of_another_version_is_named_at_both_ends_and_no_service_counts_
         server.stop()
 
 
+def test_a_service_that_is_too_slow_says_so_in_a_line_and_not_by_a_traceback(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(_: StatusRequest) -> StatusReply:
+        raise TimeoutError("cannot give the status: the service's loop is busy, tried for 5 seconds")
+
+    server, client = Server(address, handler(STATUS, answer)), Client(address)
+    try:
+        with pytest.raises(ServiceFailed, match=r"error \(ABORTED: cannot give the status: the service's loop is busy"):
+            client.status(StatusRequest())
+    finally:
+        client.close()
+        server.stop()
+    [told] = caplog.records
+    assert (told.name, told.exc_info) == ("lowmark", None)
+    assert told.getMessage() == "cannot give the status: the service's loop is busy, tried for 5 seconds"
+
+
 def test_its_row_is_the_row_that_spark_makes_of_a_tuple(reader: HeartbeatReader) -> None:
     from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType, TimestampType
     from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
