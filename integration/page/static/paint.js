@@ -27,6 +27,19 @@ function sheet(canvas, width, height) {
   return on;
 }
 
+function stroke(on, fromX, fromY, toX, toY) {
+  on.beginPath();
+  on.moveTo(fromX, fromY);
+  on.lineTo(toX, toY);
+  on.stroke();
+}
+
+function fill(on, corners) {
+  on.beginPath();
+  for (const [x, y] of corners) on.lineTo(x, y);
+  on.fill();
+}
+
 // The stretch of event time that is shown. One clock that is a year ahead must not squeeze all others into a point: what
 // lies far outside of the middle is drawn at the edge, with an arrow.
 export function stretch(watermarks, lines) {
@@ -70,33 +83,32 @@ function mark(on, x, left, right, top, bottom, name, dash) {
   on.strokeStyle = colour(name);
   on.lineWidth = 1.5;
   on.setLineDash(dash);
-  on.beginPath();
-  on.moveTo(inside, top);
-  on.lineTo(inside, bottom);
-  on.stroke();
+  stroke(on, inside, top, inside, bottom);
   on.setLineDash([]);
   if (inside !== x) {
     const way = x > right ? 1 : -1;
     on.fillStyle = colour(name);
-    on.beginPath();
-    on.moveTo(inside, top + 8);
-    on.lineTo(inside - way * 7, top + 4);
-    on.lineTo(inside - way * 7, top + 12);
-    on.fill();
+    fill(on, [[inside, top + 8], [inside - way * 7, top + 4], [inside - way * 7, top + 12]]);
   }
 }
 
-// One strip for each row of the table: from the low watermark to the split's own.
-// rows: {top, height, state, watermark_us, holds}; tops are pixels below the top of the canvas.
-export function strips(canvas, { width, height, head, rows, view, low, native, cap }) {
+// The sheet of a picture whose x is event time, and the rows behind native Spark's watermark marked in it.
+function ground(canvas, width, height, top, view, native) {
   const on = sheet(canvas, width, height);
   const [left, right] = [8, width - 8];
   const x = scale(view, left, right);
   const within = (us) => Math.min(Math.max(x(us), left), right);
   if (native !== null) {
     on.fillStyle = colour("native-tint");
-    on.fillRect(left, head, within(native) - left, height - head);
+    on.fillRect(left, top, within(native) - left, height - top);
   }
+  return { on, left, right, x, within };
+}
+
+// One strip for each row of the table: from the low watermark to the split's own.
+// rows: {top, height, state, watermark_us, holds}; tops are pixels below the top of the canvas.
+export function strips(canvas, { width, height, head, rows, view, low, native, cap }) {
+  const { on, left, right, x, within } = ground(canvas, width, height, head, view, native);
   on.fillStyle = colour("quiet");
   on.strokeStyle = colour("line");
   on.lineWidth = 1;
@@ -105,10 +117,7 @@ export function strips(canvas, { width, height, head, rows, view, low, native, c
     const at = x(us);
     const half = on.measureText(label).width / 2;
     if (at - half >= 2 && at + half <= width - 2) on.fillText(label, at, 25);
-    on.beginPath();
-    on.moveTo(at, head - 4);
-    on.lineTo(at, height);
-    on.stroke();
+    stroke(on, at, head - 4, at, height);
   }
   for (const row of rows) strip(on, row, { x: within, left, right, low });
   if (cap !== null) mark(on, x(cap), left, right, head, height, "cap", [2, 3]);
@@ -123,20 +132,14 @@ function strip(on, { top, height, state, watermark_us, holds }, { x, left, right
   if (watermark_us === null) {
     on.setLineDash([1, 4]);
     on.lineWidth = 1;
-    on.beginPath();
-    on.moveTo(left, y);
-    on.lineTo(right, y);
-    on.stroke();
+    stroke(on, left, y, right, y);
     on.setLineDash([]);
   } else {
     const [from, to] = [low === null ? left : x(low), x(watermark_us)];
     on.globalAlpha = state === "finished" || state === "idle" ? 0.55 : 0.85;
     on.setLineDash(state === "idle" ? [6, 4] : []);
     on.lineWidth = state === "active" || state === "paused" ? 6 : 3;
-    on.beginPath();
-    on.moveTo(from, y);
-    on.lineTo(to, y);
-    on.stroke();
+    stroke(on, from, y, to, y);
     on.setLineDash([]);
     on.globalAlpha = 1;
   }
@@ -144,11 +147,7 @@ function strip(on, { top, height, state, watermark_us, holds }, { x, left, right
   on.beginPath();
   if (holds) {
     on.fillStyle = colour("low");
-    on.moveTo(at, y - 8);
-    on.lineTo(at + 8, y);
-    on.lineTo(at, y + 8);
-    on.lineTo(at - 8, y);
-    on.fill();
+    fill(on, [[at, y - 8], [at + 8, y], [at, y + 8], [at - 8, y]]);
   } else if (state === "active" || state === "paused") {
     on.arc(at, y, 4.5, 0, 7);
     on.fill();
@@ -162,14 +161,7 @@ function strip(on, { top, height, state, watermark_us, holds }, { x, left, right
 // All splits in a few pixels: line i of the canvas stands for the splits of that share of the list.
 export function profile(canvas, { rows, view, low, native, first, last, holder }) {
   const { clientWidth: width, clientHeight: height } = canvas;
-  const on = sheet(canvas, width, height);
-  const [left, right] = [8, width - 8];
-  const x = scale(view, left, right);
-  const within = (us) => Math.min(Math.max(x(us), left), right);
-  if (native !== null) {
-    on.fillStyle = colour("native-tint");
-    on.fillRect(left, 0, within(native) - left, height);
-  }
+  const { on, left, right, x, within } = ground(canvas, width, height, 0, view, native);
   const start = low === null ? left : within(low);
   const lines = Math.min(rows.length, Math.floor(height));
   const size = height / lines;
@@ -194,11 +186,7 @@ export function profile(canvas, { rows, view, low, native, first, last, holder }
   if (holder >= 0) {
     on.fillStyle = colour("low");
     const y = ((holder + 0.5) / rows.length) * height;
-    on.beginPath();
-    on.moveTo(0, y - 5);
-    on.lineTo(7, y);
-    on.lineTo(0, y + 5);
-    on.fill();
+    fill(on, [[0, y - 5], [7, y], [0, y + 5]]);
   }
 }
 
@@ -219,10 +207,7 @@ export function history(canvas, points) {
   on.lineWidth = 1;
   on.textAlign = "left";
   for (const [us, label] of values.length ? ticks(view, 4) : []) {
-    on.beginPath();
-    on.moveTo(left, y(us));
-    on.lineTo(right, y(us));
-    on.stroke();
+    stroke(on, left, y(us), right, y(us));
     on.fillText(label, right + 8, y(us) + 4);
   }
   on.textAlign = "center";
@@ -231,10 +216,8 @@ export function history(canvas, points) {
   const band = points.filter(({ least, most }) => least !== null && most !== null);
   if (band.length) {
     on.fillStyle = colour("band");
-    on.beginPath();
-    band.forEach(({ at, most }) => on.lineTo(x(at), inside(most)));
-    band.slice().reverse().forEach(({ at, least }) => on.lineTo(x(at), inside(least)));
-    on.fill();
+    const above = band.map(({ at, most }) => [x(at), inside(most)]);
+    fill(on, [...above, ...band.map(({ at, least }) => [x(at), inside(least)]).reverse()]);
   }
   for (const [name, dash] of [["native", [5, 3]], ["low", []]]) {
     on.strokeStyle = colour(name);
