@@ -781,17 +781,6 @@ def test_http_serves_both_text_formats_on_a_free_port() -> None:
         server.stop()
 
 
-def test_stop_frees_the_port_and_may_come_twice() -> None:
-    first = MetricsServer(FakeService(), port=0)
-    assert port_open(first.port)
-    first.stop()
-    first.stop()
-    assert not port_open(first.port)
-    again = MetricsServer(FakeService(), port=first.port)
-    again.stop()
-    assert again.port == first.port
-
-
 def test_a_taken_port_is_a_clear_error() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ from lowmark.integration.process import http_server
 from tests.integration.metrics.test_metrics import FakeService
 from tests.integration.metrics.test_metrics import two_splits as measured
 from tests.integration.page.test_page import ADDRESS, FakeServices, two_splits
-from tests.servers.local import wait_until
+from tests.servers.local import port_open, wait_until
 
 MOST = http_server._MOST_CLIENTS
 
@@ -30,15 +30,15 @@ class Server(Protocol):
     def stop(self) -> None: ...
 
 
-def metrics() -> Server:
-    return MetricsServer(FakeService([measured()]))
+def metrics(port: int = 0) -> Server:
+    return MetricsServer(FakeService([measured()]), port=port)
 
 
-def page() -> Server:
-    return PageServer(FakeServices({ADDRESS: [two_splits()]}))
+def page(port: int = 0) -> Server:
+    return PageServer(FakeServices({ADDRESS: [two_splits()]}), port=port)
 
 
-KINDS: dict[str, tuple[Callable[[], Server], str]] = {"metrics": (metrics, "/metrics"), "page": (page, "/state")}
+KINDS: dict[str, tuple[Callable[..., Server], str]] = {"metrics": (metrics, "/metrics"), "page": (page, "/state")}
 
 
 @pytest.fixture(params=KINDS)
@@ -97,6 +97,15 @@ def ended(client: socket.socket) -> bool:
         return True
 
 
+def answer_to(client: socket.socket) -> bytes:
+    """All that the other side sends until it hangs up."""
+    answer = b""
+    with suppress(ConnectionResetError):
+        while data := client.recv(65_536):
+            answer += data
+    return answer
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost: "], ids=["silent", "in the middle"])
 def test_slow_clients_take_a_bounded_number_of_threads_and_nobody_waits_for_them(
     server: Server, path: str, sent: bytes
@@ -131,12 +140,15 @@ def test_a_peer_makes_room_from_its_own_share(server: Server) -> None:
                 client.recv(1)
 
 
-def test_stop_hangs_up_on_whoever_is_there(kind: str) -> None:
+def test_stop_hangs_up_on_whoever_is_there_frees_the_port_and_may_come_twice(kind: str) -> None:
     server = KINDS[kind][0]()
     with clients(server.port, 3) as slow:
         wait_until(lambda: len(answering()) == 3, "they are there")
         server.stop()
         assert all(map(ended, slow))
+        server.stop()
+        assert not port_open(server.port)
+        KINDS[kind][0](server.port).stop()
 
 
 BROKEN = [
@@ -162,10 +174,7 @@ def test_no_request_of_a_client_is_a_line_on_stderr_or_in_the_log(
     caplog.set_level(logging.INFO)
     for sent in BROKEN:
         with clients(server.port, 1, sent) as [client]:
-            answer = b""
-            with suppress(ConnectionResetError):
-                while data := client.recv(65_536):
-                    answer += data
+            answer = answer_to(client)
             assert b"Traceback" not in answer
             assert b"Server:" not in answer
     for _ in range(50):
@@ -177,9 +186,10 @@ def test_no_request_of_a_client_is_a_line_on_stderr_or_in_the_log(
     assert [each.getMessage() for each in caplog.records if not each.name.startswith("py4j")] == []
 
 
-def test_what_is_no_request_is_answered_as_strictly_as_all(server: Server) -> None:
-    with clients(server.port, 1, b"GET\r\n\r\n") as [client]:
-        assert b"content-security-policy: default-src 'none'" in client.recv(65_536).lower()
+@pytest.mark.parametrize("sent", [b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"])
+def test_what_is_refused_is_answered_as_strictly_as_all(server: Server, sent: bytes) -> None:
+    with clients(server.port, 1, sent) as [client]:
+        assert b"content-security-policy: default-src 'none'" in answer_to(client).lower()
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -205,13 +215,19 @@ def test_stop_under_load_prints_nothing(kind: str, path: str, capfd: pytest.Capt
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost, localhost", "10.0.0.1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "127.0.0.1@evil.example", "[::1", "",
+        "localhost, localhost", "10.0.0.1",
+    ],
+)  # fmt: skip
 def test_a_name_that_was_bound_anew_to_this_machine_learns_nothing(server: Server, path: str, host: str) -> None:
     status, body = ask(server, path, host)
     assert (status, b"orders" in body) == (421, False)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9464", "[::1]:1", "LOCALHOST"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.1:9464", "[::1]:1", "LOCALHOST", "LOCALHOST:8080"])
 def test_a_name_of_this_machine_is_answered(server: Server, path: str, host: str) -> None:
     status, body = ask(server, path, host)
     assert (status, b"orders" in body) == (200, True)
