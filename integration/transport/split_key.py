@@ -146,12 +146,8 @@ class SplitKey:
         """Return id -> name of the user's ``splits=``: one value each for a single column, else a tuple or list each.
 
         Raises:
-            WrapRefused: a value does not fit the columns, or there is no list of values.
+            WrapRefused: a value does not fit the columns.
         """
-        if isinstance(splits, str | bytes) or not isinstance(splits, Iterable):  # each letter would be a split
-            raise WrapRefused(
-                stream, f"splits= is {splits!r:.100}, which is no list", 'pass a list: splits=["a", "b"].'
-            )
         named: dict[int, str] = {}
         for split in splits:
             values: tuple[object, ...] = tuple(split) if isinstance(split, tuple | list) else (split,)

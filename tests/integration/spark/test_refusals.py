@@ -63,6 +63,7 @@ GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
         ({"split": 3}, "split is 3, expected the name of a column"),
         ({"split": ["split", None]}, "split is None, expected the name of a column"),
         ({"splits": "abc"}, "splits is 'abc', expected several ids"),
+        ({"splits": b"abc"}, "splits is b'abc', expected several ids. Hint: pass a list"),
         ({"splits": 3}, "splits is 3, expected several ids"),
         ({"max_splits": "9"}, "max_splits is '9'"),
     ],

@@ -64,13 +64,6 @@ def test_quotes_in_column_names_are_quoted() -> None:
     assert SplitKey(("a`b", "c d"), ("string", "int")).expression() == "xxhash64(`a``b`, `c d`)"
 
 
-@pytest.mark.parametrize("splits", ["device-1", b"device-1", 7], ids=repr)
-def test_declared_splits_are_a_list_because_each_letter_of_a_text_would_be_awaited(splits: Any) -> None:
-    for kind in ("string", "int", "binary"):
-        with pytest.raises(WrapRefused, match=rf"splits= is {splits!r}, which is no list. Hint: pass a list"):
-            SplitKey(("p",), (kind,)).declared("s", splits)
-
-
 @pytest.mark.parametrize("split", [1.5, True, None, "7", ("7",), (7, 8), 2**31, -(2**31) - 1, 2**70], ids=repr)
 def test_declared_splits_have_to_fit(split: object) -> None:
     with pytest.raises(WrapRefused, match=r"splits= holds .* which is no value of \(p int\)"):
