@@ -19,3 +19,12 @@ def first_line(told: object) -> str:
     ('no disk', '')
     """
     return next(iter(str(told).strip().splitlines()), "")
+
+
+def in_one_line(failed: BaseException) -> str:
+    r"""Return the message of an error in one line of at most 300 characters.
+
+    >>> in_one_line(OSError("no disk\n  at java.io"))
+    'no disk at java.io'
+    """
+    return " ".join(str(failed).split())[:300]

@@ -23,7 +23,7 @@ from lowmark.integration.transport.late_files import LATE_BY, UNTIL, WATERMARK, 
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark.source import register_class
 from lowmark.watermark import WatermarkStrategy
-from lowmark.watermark.printable import first_line
+from lowmark.watermark.printable import first_line, in_one_line
 from pyarrow import ArrowException
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
@@ -178,7 +178,7 @@ def _reached(name: str, folder: str) -> str:
     try:
         file_system(address)
     except (OSError, ValueError, ArrowException) as failed:
-        fact = f'late_to "{folder}" cannot be reached ({" ".join(str(failed).split()):.300})'
+        fact = f'late_to "{folder}" cannot be reached ({in_one_line(failed)})'
         hint = "pass a folder of this machine, or one on S3, HDFS, Google's storage or Azure's that Arrow reaches."
         raise WrapRefused(name, fact, hint) from failed
     return address

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from lowmark.integration.process.arrow_files import file_system
+from lowmark.watermark.printable import in_one_line
 
-from .checkpoint_store import MOST_BYTES, check_size, in_one_line, reading
+from .checkpoint_store import MOST_BYTES, check_size, reading
 
 
 class ArrowStore:

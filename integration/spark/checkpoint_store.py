@@ -243,11 +243,6 @@ def check_size(size_bytes: int) -> None:
         raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
 
 
-def in_one_line(failed: BaseException) -> str:
-    """Return the message of an error in one line of at most 300 characters."""
-    return " ".join(str(failed).split())[:300]
-
-
 def _why(failed: OSError) -> str:
     return "it is a link to another place" if failed.errno == errno.ELOOP else str(failed.strerror)
 

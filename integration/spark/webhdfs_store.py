@@ -17,8 +17,9 @@ from contextlib import AbstractContextManager, suppress
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
+from lowmark.watermark.printable import in_one_line
 
-from .checkpoint_store import MOST_BYTES, check_size, in_one_line, reading
+from .checkpoint_store import MOST_BYTES, check_size, reading
 
 _PORT = 9870  # of a name node's HTTP address, unless dfs.namenode.http-address has another
 _ANSWER_SECONDS = 30.0

@@ -38,6 +38,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from lowmark.integration.errors import LateRowsNotWritten
 from lowmark.integration.process.arrow_files import file_system
+from lowmark.watermark.printable import in_one_line
 
 from .late import of_this_batch
 from .python_values import rows_of
@@ -102,8 +103,7 @@ class LateFileWriter:
             try:
                 self._replace(name, None if first is None else chain([first], rows), watermark_us)
             except (OSError, ValueError, pa.ArrowException) as failed:
-                fact = " ".join(str(failed).split())[:300]
-                raise LateRowsNotWritten(self.stream, batch_id, self.folder, fact) from failed
+                raise LateRowsNotWritten(self.stream, batch_id, self.folder, in_one_line(failed)) from failed
         yield from ()
 
     def _replace(self, name: str, rows: Iterable[pa.RecordBatch] | None, watermark_us: int) -> None:
