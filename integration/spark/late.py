@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lowmark.integration.transport.late import PROPERTY, told
+from lowmark.integration.transport.late import PROPERTY, as_text
 from lowmark.watermark.moment import MILLISECOND_US
 
 from .checkpoint import FarewellFiles
@@ -37,7 +37,7 @@ def tell(query: JavaObject, files: FarewellFiles) -> None:
         if conf.get(ALLOWS_MULTIPLE) == "true":
             last = execution.lastExecution()
             told_ms = _of_log(files) if last is None else _of_plan(last)
-            conf.set(PROPERTY, told({batch_id: ms * MILLISECOND_US for batch_id, ms in told_ms.items()}))
+            conf.set(PROPERTY, as_text({batch_id: ms * MILLISECOND_US for batch_id, ms in told_ms.items()}))
     except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
         log.warning("query %s: late rows cannot be told apart (%s)", query.id().toString(), failed)
 

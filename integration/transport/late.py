@@ -39,22 +39,22 @@ _WATERMARK = "watermark"
 _ARROW = pa.schema([pa.field(_WATERMARK, pa.timestamp("us", tz="UTC"))])
 
 
-def told(watermarks_us: Mapping[int, int]) -> str:
+def as_text(watermarks_us: Mapping[int, int]) -> str:
     """Return the setting's text for batches and the watermarks by which Spark drops rows in them.
 
-    >>> told({7: 0, 8: 5_000_000})
+    >>> as_text({7: 0, 8: 5_000_000})
     '7:0 8:5000000'
     """
     return " ".join(f"{batch_id}:{us}" for batch_id, us in watermarks_us.items())
 
 
-def find(told: str | None, batch_id: str | None) -> int | None:
+def find(text: str | None, batch_id: str | None) -> int | None:
     """Return the watermark of a batch in the setting's text, microseconds; None if it is not there.
 
     >>> find("7:0 8:5000000", "8"), find("7:0 8:5000000", "9"), find(None, "9")
     (5000000, None, None)
     """
-    found = (each.partition(":") for each in (told or "").split())
+    found = (each.partition(":") for each in (text or "").split())
     return next((int(us) for batch, _, us in found if batch == batch_id), None)
 
 
