@@ -49,7 +49,7 @@ class FarewellFiles:
     """The farewells in a checkpoint on any file system, and some of Spark's own files.
 
     Every failure is a `CheckpointUnreadable` or a `CheckpointUnwritable`; an entry of Spark's that is not in its format
-    is an `UnknownFormat`.
+    is an `UnknownFormat`, and a file that is no text a `UnicodeDecodeError`.
 
     Args:
         checkpoint: the root, as Spark resolved it; the attribute is the root as a user would write it.

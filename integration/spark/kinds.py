@@ -1,4 +1,4 @@
-"""Chooses the kind of a session: the only place that asks."""
+"""Chooses the kind of a session, for a service; `adopt` and `ship`, which need no service, ask by themselves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The boundary to Spark: the few things that a service needs of a session, a query, an event and a checkpoint.
 
 `classic.py` has them for a driver with a JVM beside it, `connect.py` for a client of Spark Connect. `kinds.session_of`
-chooses. Nothing else in lowmark asks which kind a session is.
+chooses, and nothing else of a service asks which kind a session is.
 """
 
 from __future__ import annotations
