@@ -16,6 +16,7 @@ copies the files there, under names of their content, which sessions with other 
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -91,7 +92,9 @@ def ship(spark: SparkSession) -> None:
     context = spark.sparkContext
     with _shipping:
         if context.applicationId not in _shipped:
-            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from here
+            # Until this process ends, because Spark serves the files from here to executors that come later.
+            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
             context.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
             context.addPyFile(str(package(folder / "lowmark.zip")))
             _shipped.add(context.applicationId)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -169,6 +170,24 @@ def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
     ran = in_python(code, zipped, bare)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "['told'] None"
+
+
+def test_a_driver_that_ends_leaves_no_copy_of_its_packages_on_its_disk(tmp_path: Path) -> None:
+    """Until then Spark serves the files from there."""
+    code = (
+        "from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from lowmark.integration.spark import shipping\n"
+        "shipping.workers.check = shipping.prefer_own_python = lambda _: None\n"
+        "added = []\n"
+        "context = SimpleNamespace(applicationId='a', addArchive=added.append, addPyFile=added.append)\n"
+        "shipping.ship(SimpleNamespace(_jsparkSession=None, sparkContext=context))\n"
+        "print(*[Path(each.partition('#')[0]).is_file() for each in added])"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout.split() == ["True", "True"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_pip_has_left_of_a_removed_package_hinders_no_shipping(
