@@ -257,8 +257,6 @@ def test_a_batch_that_was_planned_and_not_committed_runs_again_in_the_other_kind
 def test_what_was_half_done_starts_neither_kind_and_says_so(
     service: LowWatermarkService, feed: Feed, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowmark.integration.spark.checkpoint_store import LocalStore
-
     ran = start(counted_windows(native(feed.df)), checkpoint)
     feed.put(*PHASES[0][0])
     ran.settle()

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowmark.integration.errors import TooManySplits
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
-from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
+from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction, _text
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import InvalidStrategy, WatermarkStrategy
 from lowmark.watermark.generator import BoundedOutOfOrderness, NoWatermarks
@@ -186,8 +187,6 @@ def test_more_groups_than_are_kept_are_grouped_again(monkeypatch: pytest.MonkeyP
 
 
 def test_more_splits_than_declared_end_the_query() -> None:
-    from lowmark.integration.errors import TooManySplits
-
     with pytest.raises(TooManySplits, match="17"):
         measured(reduced([("orders", n, 1_000) for n in range(17)]))
 
@@ -219,8 +218,6 @@ def test_values_to_which_spark_gives_one_id_are_one_split_as_in_the_jvm(strategy
     ],
 )  # fmt: skip
 def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> None:
-    from lowmark.integration.transport.mapped import _text
-
     key = SplitKey(("device", "kind"), (kind, "string"))
     accumulator: Any = None  # nothing is read
     made = MappedMeasure(accumulator, "s", key, 16, detail=False)

@@ -65,6 +65,17 @@ def see(strategy: WatermarkStrategy, batch: pa.RecordBatch, split: str = "device
     return task.see(batch), task.track(attempt=0)
 
 
+def seen_by_a_function(batch: pa.RecordBatch) -> tuple[list[dict[str, Any]], pa.RecordBatch, BatchTrack]:
+    """Return the rows that a timestamp assigner sees, and what becomes of the batch."""
+    seen: list[dict[str, Any]] = []
+
+    def assigner(row: Any, time_us: Any) -> Any:
+        seen.append(row)
+        return time_us
+
+    return seen, *see(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner), batch)
+
+
 def measured(track: BatchTrack, key: SplitKey) -> Measured:
     accumulator: Any = SimpleNamespace(value={("query", 7): track})
     strategy = WatermarkStrategy.for_monotonous_timestamps()
@@ -84,13 +95,7 @@ def test_a_bad_clock_ends_no_query_with_a_generator() -> None:
 
 
 def test_a_function_sees_no_time_where_python_has_none() -> None:
-    seen: list[dict[str, Any]] = []
-
-    def assigner(row: Any, time_us: Any) -> Any:
-        seen.append(row)
-        return time_us
-
-    given, track = see(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner), one_bad_clock())
+    seen, given, track = seen_by_a_function(one_bad_clock())
 
     assert given.column(1).cast(pa.int64()).to_pylist() == [GOOD_US, FAR_US]
     assert track.tracker.counts() == BatchCounts(2, future_rows=1)
@@ -147,17 +152,11 @@ def broken_texts() -> pa.Array[Any]:
 
 
 def test_a_function_sees_a_text_that_is_no_utf_8_as_java_does() -> None:
-    seen: list[dict[str, Any]] = []
-
-    def assigner(row: Any, time_us: Any) -> Any:
-        seen.append(row)
-        return time_us
-
     texts = broken_texts()
     batch = pa.record_batch(
         {"device": texts, "in": pa.StructArray.from_arrays([texts], ["device"]), "ts": times(*[GOOD_US] * 5)}
     )
-    given, _ = see(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner), batch)
+    seen, given, _ = seen_by_a_function(batch)
     assert given.column(0).equals(texts), "Spark gets the row with its own text"
     expected = ["café", "caf\ufffd", "caf\ufffd", None, "caf\ufffd"]
     assert [(row["device"], row["in"]["device"]) for row in seen] == [(text, text) for text in expected]
