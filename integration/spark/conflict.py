@@ -25,10 +25,10 @@ def conflict(
     written: Sequence[str],
     wrapped: Sequence[str],
     read: Sequence[str],
+    sources: Mapping[str, Sequence[int]],
     *,
     checkpoint: str = "CHECKPOINT",
-    sources: Mapping[str, Sequence[int]] | None = None,
-    kinds: Sequence[bool] | None = None,
+    kinds: Sequence[bool] = (),
     uses: int | None = None,
     renumbered: bool = False,
 ) -> str | None:
@@ -37,8 +37,9 @@ def conflict(
     Args:
         written: the newest offset of each source in the checkpoint.
         wrapped: names of the streams that the query wraps, in the order of their heartbeats.
-        sources: numbers of the sources of each wrapped stream, if known.
-        kinds: for each place where the query uses a source, whether it is a heartbeat; None: not known.
+        read: names of the streams that it reads, likewise.
+        sources: name of each wrapped stream -> numbers of its sources.
+        kinds: for each place where the query uses a source, whether it is a heartbeat; empty: not known.
         uses: number of these places, if the checkpoint has a line for each (version 1 of its log); None: not known.
         renumbered: whether a source in the checkpoint has a number that no source of the query has (version 2 of its
             log). Spark would read the source anew from its start, and say nothing.
@@ -113,7 +114,7 @@ def _late_to_came_or_went(lines: int, uses: int | None, *, renumbered: bool) -> 
     return f"its checkpoint {fact}: {_AGAIN}. Hint: {hint}"
 
 
-def _adopted_anew(checkpoint: str, wrapped: Sequence[str], sources: Mapping[str, Sequence[int]] | None) -> str:
+def _adopted_anew(checkpoint: str, wrapped: Sequence[str], sources: Mapping[str, Sequence[int]]) -> str:
     back, over = leave_command(checkpoint), adopt_command(checkpoint, wrapped, sources)
     return f"run {back}, then {over}, and start it again, all state stays; or "
 
@@ -130,22 +131,21 @@ def _native(lines: int, uses: int | None, heartbeats: int, command: str) -> str:
     return f"its checkpoint was written by a query without lowmark, {fact} {command}"
 
 
-def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str, Sequence[int]] | None = None) -> str:
+def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str, Sequence[int]]) -> str:
     """Return the command that lets a query with lowmark continue from a native checkpoint.
 
-    >>> adopt_command("/tmp/orders", ["orders"])
+    >>> adopt_command("/tmp/orders", ["orders"], {"orders": [0]})
     '`lowmark adopt /tmp/orders --stream orders`'
     >>> adopt_command("/tmp/orders", ["a", "b"], {"a": [0], "b": [1, 2]})
     '`lowmark adopt /tmp/orders --stream a=0 --stream b=1,2`'
     """
-    numbers = {} if sources is None else sources
-    plain = len(streams) == sum(map(len, numbers.values())) == 1 or not numbers
+    plain = len(streams) == sum(map(len, sources.values())) == 1
     if is_elsewhere(checkpoint):
-        named = {name: list(numbers.get(name, ())) for name in streams}
+        named = {name: list(sources[name]) for name in streams}
         return f"`lowmark.adopt({checkpoint!r}, {streams[0] if plain else named!r}, spark=spark)`"
     # Otherwise "a=1" would mean stream "a" over source 1.
-    bare = plain and not (numbers and "=" in streams[0])
-    given = [name if bare else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
+    bare = plain and "=" not in streams[0]
+    given = [name if bare else f"{name}={','.join(map(str, sources[name]))}" for name in streams]
     return f"`lowmark adopt {shlex.quote(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
 
 
@@ -160,9 +160,9 @@ def leave_command(checkpoint: str) -> str:
     return f"`lowmark leave {shlex.quote(checkpoint)}`"
 
 
-def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool] | None) -> bool:
+def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool]) -> bool:
     """Whether a heartbeat in the checkpoint stands at the place of one of the query's native sources."""
-    if kinds is None or len(kinds) != len(heartbeats):  # for another length Spark itself refuses the query
+    if len(kinds) != len(heartbeats):  # for another length Spark itself refuses the query
         return False
     return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
 

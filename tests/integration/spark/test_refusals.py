@@ -271,10 +271,12 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
     assert errors() == list(said.values()), "each once, though two services heard of it"
     at = {name: str(tmp_path / name) for name in queries}
     assert said == {
-        ("wrapped", "native"): conflict(["{}"], ["orders"], [], checkpoint=at["native"]),
-        ("native", "wrapped"): conflict([heartbeat_of("orders")], [], [], checkpoint=at["wrapped"]),
-        ("wrapped", "read"): conflict([heartbeat_of("read"), PLANNED], ["orders"], [], checkpoint=at["read"]),
-        ("read", "wrapped"): conflict([heartbeat_of("orders")], [], ["read"], checkpoint=at["wrapped"]),
+        ("wrapped", "native"): conflict(["{}"], ["orders"], [], {"orders": [0]}, checkpoint=at["native"]),
+        ("native", "wrapped"): conflict([heartbeat_of("orders")], [], [], {}, checkpoint=at["wrapped"]),
+        ("wrapped", "read"): conflict(
+            [heartbeat_of("read"), PLANNED], ["orders"], [], {"orders": [0]}, checkpoint=at["read"]
+        ),
+        ("read", "wrapped"): conflict([heartbeat_of("orders")], [], ["read"], {}, checkpoint=at["wrapped"]),
     }
     # For a query with a heartbeat, Spark's own error has the text, too.
     assert {pair for pair, text in raised.items() if said[pair] in text} == {*said} - {("native", "wrapped")}
@@ -321,7 +323,7 @@ def test_why_a_query_cannot_go_on_from_a_checkpoint(
 ) -> None:
     offsets = [each if each == PLANNED else heartbeat_of(each) for each in written]
     sources = {"orders": [0]} if wrapped == ["orders"] else {"a": [0], "b": [1, 2]}
-    why = conflict(['{"logOffset":3}', "-", *offsets], wrapped, read, sources=sources)
+    why = conflict(['{"logOffset":3}', "-", *offsets], wrapped, read, sources)
 
     assert (why is None) == (text is None)
     assert why is None or (text is not None and text in why and "Hint: " in why)
@@ -340,15 +342,15 @@ def test_why_a_query_cannot_go_on_from_a_checkpoint(
         ([False, True, False], ["a"], [], None),
         ([False, True, True], ["a"], [], None),
         ([False, True], ["a"], [], None),
-        (None, ["a"], [], None),
+        ([], ["a"], [], None),
     ],
 )
 def test_a_heartbeat_where_the_query_has_another_source(
-    kinds: list[bool] | None, wrapped: list[str], read: list[str], text: str | None
+    kinds: list[bool], wrapped: list[str], read: list[str], text: str | None
 ) -> None:
     """For another number of sources Spark raises its own error; in version 2 of the log a source may lack its line."""
     offsets = [PLANNED.replace("read", "a") if read else "{}", heartbeat_of("a"), "{}"]
-    why = conflict(offsets, wrapped, read, sources={"a": [0, 1]}, kinds=kinds)
+    why = conflict(offsets, wrapped, read, {"a": [0, 1]}, kinds=kinds)
 
     assert (why is None) == (text is None)
     assert why is None or (text is not None and text in why and why.startswith('its checkpoint has stream "a" over'))
@@ -383,13 +385,13 @@ def test_a_heartbeat_where_the_query_has_another_source(
 )
 def test_late_to_that_came_or_went_is_told(written: list[str], uses: int | None, text: str | None) -> None:
     """Version 1 of the log has a line for each use of a source, and `late_to` uses the source of its stream again."""
-    why = conflict([heartbeat_of(each) if each == "a" else each for each in written], ["a"], [], uses=uses)
+    why = conflict([heartbeat_of(each) if each == "a" else each for each in written], ["a"], [], {"a": [0]}, uses=uses)
     assert (why is None) == (text is None)
     assert why is None or (text is not None and text in why)
 
 
 def test_the_command_for_a_checkpoint_elsewhere_is_a_call_in_the_session() -> None:
-    why = conflict(["{}", "{}"], ["a", "b"], [], checkpoint="hdfs://nn/x", sources={"a": [0], "b": [1]})
+    why = conflict(["{}", "{}"], ["a", "b"], [], {"a": [0], "b": [1]}, checkpoint="hdfs://nn/x")
     assert why is not None
     assert "`lowmark.adopt('hdfs://nn/x', {'a': [0], 'b': [1]}, spark=spark)`" in why
 
