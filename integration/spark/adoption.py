@@ -177,7 +177,7 @@ class _Checkpoint:
         dry_run: bool,
         stopped: bool,
     ) -> None:
-        self._given, self._action, self._spark = os.fspath(checkpoint).rstrip("/"), action, spark
+        self._given, self._action, self._spark = os.fspath(checkpoint), action, spark
         self._dry_run, self._stopped = dry_run, stopped
         self._store = self._open()
         self._changes = Changes(self._store, self._given)

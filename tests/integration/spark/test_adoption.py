@@ -515,6 +515,14 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         leave("s3a://b/orders")
 
 
+def test_the_root_of_this_machine_is_not_the_folder_of_the_process(
+    native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(native)
+    with pytest.raises(CheckpointUnreadable, match='checkpoint "/": it has no planned batch'):
+        adopt("/", "orders")
+
+
 def test_the_call_for_a_checkpoint_elsewhere_can_be_pasted() -> None:
     with pytest.raises(AdoptionRefused, match=r"lowmark.adopt\('hdfs://nn/x', 'NAME', spark=spark\) in a session"):
         adopt("hdfs://nn/x", "orders")
