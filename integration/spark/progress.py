@@ -32,7 +32,6 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
     end_offset: Any
     latest_offset: Any
     num_input_rows: int
-    description: str = ""
 
 
 class StateOperator(msgspec.Struct, frozen=True, rename="camel"):

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
+from tests.integration.feed import rows_read
 from tests.sparks import IN_ROCKSDB
 
 KEY_BYTES = 1_000
@@ -67,11 +68,6 @@ def query(df: DataFrame, checkpoint: Path) -> list[Progress]:
 
 def state_rows(progress: list[Progress]) -> int:
     return progress[-1].state_operators[0].num_rows_total
-
-
-def rows_read(progress: list[Progress]) -> int:
-    sources = [source for each in progress for source in each.sources]
-    return sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
 
 
 def size(folder: Path) -> int:

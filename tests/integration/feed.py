@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,12 @@ def windows(df: DataFrame, *keys: str, width: str = "10 seconds") -> DataFrame:
     counted = df.groupBy(F.window("ts", width).alias("w"), *keys).agg(F.count(F.lit(1)).alias("n"))
     start = (F.unix_micros("w.start") - F.lit(ZERO_US)) / F.lit(1_000_000)
     return counted.select(start.cast("double").alias("start"), *keys, "n")
+
+
+def rows_read(progress: Iterable[Progress]) -> int:
+    """The number of rows that the sources gave, without the heartbeats' rows."""
+    sources = (source for each in progress for source in each.sources)
+    return sum(source.num_input_rows for source in sources if HeartbeatOffset.find(source.end_offset) is None)
 
 
 @dataclass

@@ -14,13 +14,12 @@ from lowmark.integration.spark.checkpoint_store import HadoopStore
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.integration.feed import Feed, Row, start, us
+from tests.integration.feed import Feed, Row, rows_read, start, us
 from tests.integration.spark.test_adopted_queries import (
     END,
     PHASES,
     counted_windows,
     expected_windows,
-    files_read,
     native,
     wrapped,
 )
@@ -99,7 +98,7 @@ def test_windows_in_turns(spark: SparkSession, request: pytest.FixtureRequest, p
             ran.query.stop()
         rows += ran.rows
         dropped += ran.dropped
-        read += files_read(ran)
+        read += rows_read(ran.progress)
     fed = [row for batches in STAYS for batch in batches for row in batch]
     assert sorted(rows) == expected_windows([row for row in fed if row not in END])
     assert (dropped, read) == (0, len(fed)), "each row was read once"

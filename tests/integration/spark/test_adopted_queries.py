@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.driver.test_stateful import alarms
-from tests.integration.feed import Feed, Ran, Row, lose_commit, run, run_at_once, start, us, windows
+from tests.integration.feed import Feed, Row, lose_commit, rows_read, run, run_at_once, start, us, windows
 from tests.integration.spark.test_adoption import contents, cut_short, startable, written
 from tests.integration.spark.test_checkpoint_doors import CRAFTED, KINDS, craft, everything
 from tests.servers.local import wait_until
@@ -92,12 +92,6 @@ def wrapped(service: LowWatermarkService, df: DataFrame, name: str = "orders") -
     return service.wrap(df, name=name, event_time="ts", split="split", strategy=TEN_SECONDS, splits=["fast", "slow"])
 
 
-def files_read(ran: Ran) -> int:
-    """Rows that the file sources gave, without the heartbeats' rows."""
-    sources = [source for progress in ran.progress for source in progress.sources]
-    return sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
-
-
 def in_turns(
     spark: SparkSession, feed: Feed, query: Query, checkpoint: str, *, at_once: bool = False
 ) -> tuple[list[Row], list[int]]:
@@ -121,7 +115,7 @@ def in_turns(
             ran = through_all(query(wrapped(service, feed.df) if wraps else native(feed.df)), feed, phase, checkpoint)
             rows += ran.rows
             dropped.append(ran.dropped)
-            read += files_read(ran)
+            read += rows_read(ran.progress)
             ran.query.stop()
     assert read == len(COUNTED) + 1 + len(END), "each row was read once"
     return rows, dropped
@@ -200,7 +194,7 @@ def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, s
             ran = start(joined, checkpoint)
             ran.settle()
             rows += ran.rows
-            read += files_read(ran)
+            read += rows_read(ran.progress)
             ran.query.stop()
     pairs = [(a, b) for a in [*COUNTED, *END] for b in [*COUNTED, *END] if a[0] == b[0] and 0 <= b[2] - a[2] <= 5]
     assert sorted(rows) == sorted((a[1], b[1]) for a, b in pairs)
@@ -460,7 +454,7 @@ def test_a_heartbeat_behind_other_sources_than_the_stream_has_is_told_with_the_c
         feeds[n].put(("fast", 2, 300), ("slow", 2, 300))
         ran.settle()
     assert ran.rows == [(100.0, "fast", 2)]
-    assert files_read(ran) == 4
+    assert rows_read(ran.progress) == 4
     ran.query.stop()
 
 

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.integration.feed import Feed, Row, lose_commit, run, start, windows
+from tests.integration.feed import Feed, Row, lose_commit, rows_read, run, start, windows
 from tests.integration.log import Log, LogSource
 from tests.integration.spark import timers
 from tests.servers.local import wait_until
@@ -127,8 +127,7 @@ def adopted(spark: SparkSession, folder: Path) -> dict[str, Any]:
             ran.query.stop()
         rows += ran.rows
         dropped += ran.dropped
-        sources = [source for progress in ran.progress for source in progress.sources]
-        read += sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
+        read += rows_read(ran.progress)
     fed = sum(len(batch) for phase in phases for batch in phase)
     told = f"lowmark adopt {checkpoint} --stream adopted" in refused
     return {"rows": sorted(rows), "dropped": dropped, "read_again": read - fed, "told_how": told}
