@@ -18,7 +18,7 @@ from lowmark.watermark.moment import MILLISECOND_US, datetime_of, us_of
 from .clock import ServiceClock
 from .connections import ANSWER_SECONDS, KinesisSettings, connected, forget
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
-from .pace import Pace, pace_of
+from .pace import Pace
 from .split import TRIM_HORIZON, stream_name
 
 LONGEST_PAUSE_SECONDS = 5.0
@@ -96,7 +96,7 @@ class KinesisClient:
 
     Args:
         pause: waits a number of seconds; returns True to end the wait.
-        rates: reads and bytes of one shard in a second; None: no limit. All clients of the process share the limits.
+        rates: reads and bytes of one shard in a second, counting those of all clients of the process; None: no limit.
 
     Attributes:
         throttled: how often the service refused for too many or too large requests.
@@ -111,9 +111,8 @@ class KinesisClient:
         rates: tuple[float | None, float | None] = (None, None),
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        self.settings, self._now_seconds, self._rates, self._answer_seconds = (
-            settings, now_seconds, rates, answer_seconds,
-        )  # fmt: skip
+        self.settings, self._now_seconds, self._answer_seconds = settings, now_seconds, answer_seconds
+        self._pace = Pace(*rates)
         self._pause = pause if pause is not None else threading.Event().wait
         self.throttled = 0
         self._clock = ServiceClock()
@@ -195,27 +194,27 @@ class KinesisClient:
         began = self._now_seconds()
         answer = self.call("get_records", asked, action, patience_seconds=patience_seconds, gone=True)
         size_bytes = sum(len(record["Data"]) for record in answer["Records"])
-        self._pace(stream, shard).took(now_seconds=began, size_bytes=size_bytes)
+        self._pace.took(self._key(stream, shard), now_seconds=began, size_bytes=size_bytes)
         behind_ms = int(answer.get("MillisBehindLatest") or 0)
         children = frozenset(str(child["ShardId"]) for child in answer.get("ChildShards") or ())
         return Page(answer["Records"], answer.get("NextShardIterator"), behind_ms, children)
 
     def wait_seconds(self, stream: str, shard: str) -> float:
-        return self._pace(stream, shard).wait_seconds(now_seconds=self._now_seconds())
+        return self._pace.wait_seconds(self._key(stream, shard), now_seconds=self._now_seconds())
 
     def lend(self, stream: str, shard: str) -> float:
         """Let another process read a shard: return how long the process has to wait, and count its first read here."""
-        pace, now = self._pace(stream, shard), self._now_seconds()
-        wait_seconds = pace.wait_seconds(now_seconds=now)
-        pace.took(now_seconds=now, size_bytes=0)
+        key, now = self._key(stream, shard), self._now_seconds()
+        wait_seconds = self._pace.wait_seconds(key, now_seconds=now)
+        self._pace.took(key, now_seconds=now, size_bytes=0)
         return wait_seconds
 
     def hold(self, stream: str, shard: str, for_seconds: float) -> None:
         """Do not read a shard for some seconds, because another process has read it."""
-        self._pace(stream, shard).hold(now_seconds=self._now_seconds(), for_seconds=for_seconds)
+        self._pace.hold(self._key(stream, shard), now_seconds=self._now_seconds(), for_seconds=for_seconds)
 
-    def _pace(self, stream: str, shard: str) -> Pace:
-        return pace_of((self.settings.place, stream, shard), *self._rates)
+    def _key(self, stream: str, shard: str) -> tuple[str, str, str]:
+        return self.settings.place, stream, shard
 
     def call(
         self,

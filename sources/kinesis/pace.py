@@ -7,42 +7,35 @@ seconds later.
 
 from __future__ import annotations
 
-import threading
-
 MOST_SHARDS = 10_000
+
+_next_seconds: dict[object, float] = {}  # shard -> the time of its next read, for all clients of this process
 
 
 class Pace:
-    """The time of the next read of one shard; None: any number of reads, or bytes."""
+    """How fast a client reads each shard; None: any number of reads, or bytes."""
 
     def __init__(self, reads_per_second: float | None, bytes_per_second: float | None) -> None:
         self._read_seconds = 0.0 if reads_per_second is None else 1.0 / reads_per_second
         self._byte_seconds = 0.0 if bytes_per_second is None else 1.0 / bytes_per_second
-        self._next_seconds = 0.0
+        self._unlimited = reads_per_second is None and bytes_per_second is None
 
-    def wait_seconds(self, *, now_seconds: float) -> float:
-        return round(max(0.0, self._next_seconds - now_seconds), 6)
+    def wait_seconds(self, shard: object, *, now_seconds: float) -> float:
+        if self._unlimited:
+            return 0.0
+        return round(max(0.0, _next_seconds.get(shard, 0.0) - now_seconds), 6)
 
-    def hold(self, *, now_seconds: float, for_seconds: float) -> None:
+    def hold(self, shard: object, *, now_seconds: float, for_seconds: float) -> None:
         """Allow no read for some seconds, because another process has read the shard."""
-        self._next_seconds = max(self._next_seconds, now_seconds + for_seconds)
+        _note(shard, max(_next_seconds.get(shard, 0.0), now_seconds + for_seconds))
 
-    def took(self, *, now_seconds: float, size_bytes: int) -> None:
+    def took(self, shard: object, *, now_seconds: float, size_bytes: int) -> None:
         """Note a read that began at `now_seconds`, and its size."""
-        self._next_seconds = max(self._next_seconds, now_seconds) + max(
-            self._read_seconds, size_bytes * self._byte_seconds
-        )
+        cost_seconds = max(self._read_seconds, size_bytes * self._byte_seconds)
+        _note(shard, max(_next_seconds.get(shard, 0.0), now_seconds) + cost_seconds)
 
 
-_paces: dict[object, Pace] = {}
-_making = threading.Lock()
-
-
-def pace_of(shard: object, reads_per_second: float | None, bytes_per_second: float | None) -> Pace:
-    """Return the pace of a shard, which all slices of the shard and looks at the shard share in this process."""
-    if reads_per_second is None and bytes_per_second is None:
-        return Pace(None, None)
-    with _making:
-        if len(_paces) > MOST_SHARDS:
-            _paces.clear()
-        return _paces.setdefault(shard, Pace(reads_per_second, bytes_per_second))
+def _note(shard: object, seconds: float) -> None:
+    if len(_next_seconds) > MOST_SHARDS:
+        _next_seconds.clear()
+    _next_seconds[shard] = seconds

@@ -274,13 +274,13 @@ def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
     with closing(Reading(source_of(kinesis, stream, records_per_read=40, **own))) as read:
         reads = read.read
         if not one_process:
-            planners = pace_module._paces
+            planners = pace_module._next_seconds
 
             def elsewhere(end: BatchOffset) -> dict[str, pa.Table]:
                 """An executor knows the planner's reads only from its slice."""
-                monkeypatch.setattr(pace_module, "_paces", {})
+                monkeypatch.setattr(pace_module, "_next_seconds", {})
                 rows = reads(end)
-                monkeypatch.setattr(pace_module, "_paces", planners)
+                monkeypatch.setattr(pace_module, "_next_seconds", planners)
                 return rows
 
             monkeypatch.setattr(read, "read", elsewhere)

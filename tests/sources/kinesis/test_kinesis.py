@@ -188,14 +188,23 @@ def test_a_shard_is_read_no_faster_than_its_pace() -> None:
     pace = Pace(4.0, 2_000_000.0)
     now, reads, size = 0.0, 0, 0
     while True:
-        now += pace.wait_seconds(now_seconds=now)
+        now += pace.wait_seconds("shard", now_seconds=now)
         if now >= 10.0:
             break
-        pace.took(now_seconds=now, size_bytes=1_000_000 if reads % 2 else 0)
+        pace.took("shard", now_seconds=now, size_bytes=1_000_000 if reads % 2 else 0)
         reads, size = reads + 1, size + (1_000_000 if reads % 2 else 0)
     assert reads <= 40
     assert size <= 21_000_000
-    assert Pace(None, None).wait_seconds(now_seconds=1.0) == 0.0
+    assert Pace(None, None).wait_seconds("shard", now_seconds=1.0) == 0.0
+
+
+def test_a_query_reads_at_its_own_rate_in_a_process_that_has_read_the_shard_at_another() -> None:
+    """Spark's workers live on, so the rate of the first query was that of the next one, too."""
+    settings, waits = KinesisSettings(region="eu-west-1"), list[float]()
+    for reads_per_second in (4.0, 0.5, 10.0):
+        client = KinesisClient(settings, now_seconds=lambda: 0.0, rates=(reads_per_second, None))
+        waits.append(client.lend("paced", "0"))
+    assert waits == [0.0, 0.25, 2.25]
 
 
 def look_of(*times_ms: int, start: int = 0, tip_ms: int | None = None) -> ShardLook:
