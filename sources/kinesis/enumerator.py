@@ -122,7 +122,7 @@ def _prepared(
     cursors, over = _cursors(splits, start, earliest_ms)
     end_ms = None
     if stop is not None:
-        end_ms = latest_ms if stop.kind == "LATEST" else min(stop.time_us // 1_000, latest_ms)
+        end_ms = latest_ms if stop.kind == "LATEST" else min(first_ms_from(stop.time_us), latest_ms)
     begun = [replace(split, cursor=cursors[split.split_id]) for split in splits]
     # At the cursor of a time, no record before that time is left to read.
     timed = [replace(split, start=_time_ms(split.cursor)) for split in begun]

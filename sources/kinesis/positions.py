@@ -9,8 +9,8 @@ from numbers import Integral
 from typing import Any
 
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import us_of
 
-from .client import milliseconds
 from .errors import InvalidKinesisOption
 
 ShardKey = tuple[str, str]
@@ -67,7 +67,7 @@ class KinesisPosition:
         if isinstance(given, str) and given.upper() in {"TRIM_HORIZON", "LATEST"}:
             return cls(given.upper())
         if isinstance(given, datetime):
-            return cls.at_timestamp(milliseconds(given if given.tzinfo else given.replace(tzinfo=timezone.utc)) * 1_000)
+            return cls.at_timestamp(us_of(given if given.tzinfo else given.replace(tzinfo=timezone.utc)))
         if given and _are_sequence_numbers(given):
             return cls.after_sequence_numbers(given)
         wanted = '"TRIM_HORIZON", "LATEST", a datetime, or {(stream, shard): sequence number}'

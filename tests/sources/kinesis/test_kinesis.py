@@ -175,6 +175,10 @@ def test_where_shards_begin() -> None:
     assert begun["3"].endswith(str(BIG)), "no digit is lost"
     late = _prepared(family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, 8_000, 9_000)
     assert {(split.cursor, split.start) for split in late} == {(at_time(7_000), 7_000)}
+    # The service's times are whole milliseconds: the first one at a start or later, the last one before a stop.
+    between = KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, 500, tzinfo=timezone.utc))
+    halves = _prepared(family, between, between, 8_000, 9_000)
+    assert {(split.cursor, split.stop) for split in halves} == {(at_time(7_001), 7_001)}
     now = _prepared(family, KinesisPosition("LATEST"), KinesisPosition("LATEST"), 8_000, 9_000)
     assert {(split.cursor, split.stop) for split in now} == {(at_time(8_000), 9_000)}, (
         "it begins no later, and ends no earlier, than now"
