@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from lowmark.sources.kit.patience import Patience
@@ -51,17 +52,10 @@ ANSWERS = {
 """What an answer to each question has; the page of a proxy or of another server has it not."""
 
 
-class IteratorExpired(LowmarkError):
-    """An iterator was not used for five minutes, or its stream was deleted. The caller catches this error."""
+class Expired(LowmarkError):
+    """An iterator, or the next page of a list, was not used for five minutes. The caller catches it and begins anew."""
 
-    _fact = "the iterator has expired"
-    _hint = "a new one is asked for."
-
-
-class ListingExpired(LowmarkError):
-    """The next page of a list was not asked for in five minutes. The caller catches this error."""
-
-    _fact = "the list has expired"
+    _fact = "it has expired"
     _hint = "a new one is asked for."
 
 
@@ -137,7 +131,7 @@ class KinesisClient:
         while True:
             try:
                 answer = self.call("list_shards", asked, f"list the shards of {stream_name(stream)!r}")
-            except ListingExpired:
+            except Expired:
                 asked, found = _stream(stream), []
                 continue
             found += answer["Shards"]
@@ -177,13 +171,13 @@ class KinesisClient:
         elif kind != TRIM_HORIZON:
             asked["StartingSequenceNumber"] = where
         action = f"find a place in {stream_name(stream)}/{shard}"
-        answer = self.call("get_shard_iterator", asked, action, patience_seconds=patience_seconds, gone=True)
+        answer = self.call("get_shard_iterator", asked, action, patience_seconds=patience_seconds)
         return str(answer["ShardIterator"])
 
     def records(
         self, stream: str, shard: str, iterator: str, limit: int, *, patience_seconds: float | None = None
     ) -> Page:
-        """Read records, as soon as the shard's pace allows it. Raises IteratorExpired, ShardGone."""
+        """Read records, as soon as the shard's pace allows it. Raises Expired, ShardGone."""
         asked: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
         if stream.startswith("arn:"):
             asked["StreamARN"] = stream
@@ -192,7 +186,7 @@ class KinesisClient:
         if wait_seconds > 0:
             self._pause(wait_seconds)
         began = self._now_seconds()
-        answer = self.call("get_records", asked, action, patience_seconds=patience_seconds, gone=True)
+        answer = self.call("get_records", asked, action, patience_seconds=patience_seconds)
         size_bytes = sum(len(record["Data"]) for record in answer["Records"])
         self._pace.took(self._key(stream, shard), now_seconds=began, size_bytes=size_bytes)
         behind_ms = int(answer.get("MillisBehindLatest") or 0)
@@ -217,20 +211,9 @@ class KinesisClient:
         return self.settings.place, stream, shard
 
     def call(
-        self,
-        operation: str,
-        asked: Mapping[str, Any],
-        action: str,
-        *,
-        patience_seconds: float | None = None,
-        gone: bool = False,
+        self, operation: str, asked: Mapping[str, Any], action: str, *, patience_seconds: float | None = None
     ) -> dict[str, Any]:
-        """Ask until there is an answer.
-
-        Args:
-            patience_seconds: how long all attempts may take; None: the time of the settings.
-            gone: whether a missing shard or a refused place raises an internal error for the caller.
-        """
+        """Ask until there is an answer; `patience_seconds` is for all attempts, None: the time of the settings."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         patience = Patience(
@@ -252,7 +235,7 @@ class KinesisClient:
                 self._set_clock(error.response, asked_ms)
                 if _code(error) in REFUSED:
                     forget(client)
-                cause = self._may_pass(error, action, asked, gone=gone)
+                cause = self._may_pass(error, action, asked)
             except UnicodeDecodeError as error:
                 cause = f"the answer is not one of Kinesis ({described(error)})"
             except BotoCoreError as error:
@@ -268,7 +251,7 @@ class KinesisClient:
             if not patience.goes_on(cause):
                 raise KinesisUnavailable(self.settings.place, action, patience.spent_seconds, cause)
 
-    def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any], *, gone: bool) -> str:
+    def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any]) -> str:
         """Return the cause if waiting may cure the error; otherwise raise."""
         code, text = _code(error), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -276,20 +259,18 @@ class KinesisClient:
         if code in THROTTLED or status == 429:
             self.throttled += 1
             return cause
-        if code == "ExpiredIteratorException":
-            raise IteratorExpired from None
-        if code == "ExpiredNextTokenException":
-            raise ListingExpired from None
-        if code == "ResourceNotFoundException" and gone:
+        if code in {"ExpiredIteratorException", "ExpiredNextTokenException"}:
+            raise Expired from None
+        if code == "ResourceNotFoundException" and not asked.keys().isdisjoint({"ShardId", "ShardIterator"}):
             raise ShardGone(cause) from None
-        if code == "InvalidArgumentException" and gone:
+        if code == "InvalidArgumentException":
             # The request tells the cases apart, because the service does not promise its texts.
             if asked.get("ShardIteratorType") == "AT_TIMESTAMP":
                 return cause  # the time is in the service's future, so waiting helps
             if "StartingSequenceNumber" in asked:
                 raise PlaceRefused(cause) from None
             if "ShardIterator" in asked:
-                raise IteratorExpired from None
+                raise Expired from None  # the stream was deleted
         if code == "ResourceNotFoundException":
             stream = asked.get("StreamName") or asked.get("StreamARN") or "what was listed"
             raise KinesisStreamMissing(self.settings.place, f"stream {stream!r}", action) from None
@@ -300,8 +281,6 @@ class KinesisClient:
         raise KinesisRefused(self.settings.place, action, cause) from None
 
     def _set_clock(self, answer: Mapping[str, Any], asked_ms: int) -> None:
-        from email.utils import parsedate_to_datetime
-
         said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         try:
             date_ms = milliseconds(parsedate_to_datetime(said))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .client import IteratorExpired, KinesisClient, Page, milliseconds
+from .client import Expired, KinesisClient, Page, milliseconds
 from .columns import rows_in
 from .errors import KinesisUnavailable
 from .split import KinesisSplit, after, at, at_time
@@ -68,7 +68,7 @@ class Reading:
                 if self._iterator is None:
                     self._iterator = client.iterator(split.stream, split.shard, self.place, patience_seconds=patience)
                 page = client.records(split.stream, split.shard, self._iterator, limit, patience_seconds=patience)
-            except IteratorExpired:
+            except Expired:
                 self._iterator = None
                 continue
             self._iterator = page.iterator

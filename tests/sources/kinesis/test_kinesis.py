@@ -33,7 +33,7 @@ from lowmark.sources.kinesis import (
 )
 from lowmark.sources.kinesis import client as client_module
 from lowmark.sources.kinesis import planner as planner_module
-from lowmark.sources.kinesis.client import IteratorExpired, KinesisClient, Page, milliseconds
+from lowmark.sources.kinesis.client import Expired, KinesisClient, Page, milliseconds
 from lowmark.sources.kinesis.columns import KinesisColumns
 from lowmark.sources.kinesis.connections import KinesisSettings, _time_of
 from lowmark.sources.kinesis.enumerator import _prepared, discovered
@@ -668,7 +668,7 @@ def test_a_slice_from_a_time_has_no_record_that_arrived_before() -> None:
 
 def test_a_slice_whose_iterators_expire_at_once_is_asked_again_for_as_long_as_slices_may_stall() -> None:
     def records(*asked: Any, **options: Any) -> Page:
-        raise IteratorExpired
+        raise Expired
 
     client: Any = SimpleNamespace(
         settings=KinesisSettings(region="eu-west-1"), iterator=lambda *asked, **options: "0", records=records,
