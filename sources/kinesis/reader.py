@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +75,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         self._most_records = records_per_read
         self._woken = threading.Event()
         self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait, rates=rates)
-        self._slices: OrderedDict[str, _Slice] = OrderedDict()
+        self._slices: dict[str, _Slice] = {}
 
     def handle_splits_changes(self, change: SplitChange[KinesisSplit]) -> None:
         for split in change.splits:
@@ -92,7 +92,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             self._woken.clear()
             return Fetched()
         each = next(iter(self._slices.values()))
-        if each.split.cursor == each.split.until or each.split.start == each.split.stop:
+        if each.split.cursor == each.split.until:
             return self._finish(each, [])
         wait_seconds = self._client.wait_seconds(each.split.stream, each.split.shard)
         if wait_seconds > 0 and self._woken.wait(min(wait_seconds, LONGEST_WAIT_SECONDS)):
@@ -121,7 +121,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         records = page.records if each.begun else from_time(split, page.records)
         if records and not each.begun:
-            self._loss.check_first(split, int(records[0]["SequenceNumber"]))
+            self._loss.check_first(split, _sequence(records[0]))
         taken, over = _up_to(split.until, records)
         if records:
             each.begun, each.empty_since = True, None
@@ -172,15 +172,9 @@ def _up_to(until: str, records: list[dict[str, Any]]) -> tuple[list[dict[str, An
     True
     """
     kind, _, number = until.partition(" ")
-    end = int(number)
-    if not records:
-        return records, False
-    last = int(records[-1]["SequenceNumber"])
-    if last < end:
-        return records, False
-    if kind == "AFTER_SEQUENCE_NUMBER":
-        end += 1
-    keep = len(records)
-    while keep and int(records[keep - 1]["SequenceNumber"]) >= end:
-        keep -= 1
-    return records[:keep], True
+    keep = bisect_left(records, int(number) + (kind == "AFTER_SEQUENCE_NUMBER"), key=_sequence)
+    return records[:keep], bool(records) and _sequence(records[-1]) >= int(number)
+
+
+def _sequence(record: dict[str, Any]) -> int:
+    return int(record["SequenceNumber"])
