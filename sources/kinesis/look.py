@@ -313,9 +313,6 @@ class ShardLook:
             position = max(position, seen.time_ms + 1)
         return position if self.at_tip else time_ms
 
-    def first(self) -> Seen | None:
-        return self.ahead[0] if self.ahead else None
-
     def before_next(self, place: str) -> str:
         """The same place, named by the record that follows, if that record was looked at.
 

@@ -17,7 +17,7 @@ from .client import KinesisClient, PlaceRefused, ShardGone
 from .connections import KinesisSettings
 from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
 from .look import ShardLook
-from .split import DataLoss, KinesisSplit, at, split_id, stream_name
+from .split import DataLoss, KinesisSplit, split_id, stream_name
 
 THREADS = 16
 PATIENCE_SECONDS = 2.0
@@ -170,8 +170,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             if look.closed and not self._bounded and split.split_id not in self._children:
                 self._find_children(split, look)
             if look.ahead or look.at_tip:
-                first = look.first()
-                self._loss.check_first(split, None if first is None else first.sequence)
+                self._loss.check_first(split, look.ahead[0].sequence if look.ahead else None)
 
     @contextmanager
     def _handling_gone(self, split: KinesisSplit) -> Iterator[None]:
@@ -328,17 +327,15 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
                 place = look.find_place(self._client, split, stop)
             look = self._looks[split.split_id]
         if place is None or look is None:  # no record lies between
-            nothing = replace(split, stop=stop, until=split.cursor, records=0)
+            nothing = replace(split, stop=stop, until=split.cursor)
             cursor = split.cursor if look is None else look.before_next(split.cursor)
-            return nothing, replace(split, start=stop, cursor=cursor, until="", looked_ms=looked_ms)
-        first = look.first()
-        begin = split.cursor if first is None else at(first.sequence)
+            return nothing, replace(split, start=stop, cursor=cursor, looked_ms=looked_ms)
         part = replace(
-            split, stop=stop, cursor=begin, until=place, records=max(1, look.rows_before(stop)), looked_ms=0,
+            split, stop=stop, cursor=look.before_next(split.cursor), until=place, looked_ms=0,
+            records=max(1, look.rows_before(stop)),
             wait_ms=int(self._client.lend(split.stream, split.shard) * 1_000),
         )  # fmt: skip
-        cursor = look.before_next(place)
-        return part, replace(split, start=stop, cursor=cursor, until="", records=0, looked_ms=looked_ms)
+        return part, replace(split, start=stop, cursor=look.before_next(place), looked_ms=looked_ms)
 
     def close(self) -> None:
         if self._pool is not None:
