@@ -90,7 +90,6 @@ class KinesisClient:
 
     Args:
         pause: waits a number of seconds; returns True to end the wait.
-        rates: reads and bytes of one shard in a second, counting those of all clients of the process; None: no limit.
 
     Attributes:
         throttled: how often the service refused for too many or too large requests.
@@ -102,11 +101,10 @@ class KinesisClient:
         *,
         pause: Callable[[float], bool] | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
-        rates: tuple[float | None, float | None] = (None, None),
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.settings, self._now_seconds, self._answer_seconds = settings, now_seconds, answer_seconds
-        self._pace = Pace(*rates)
+        self._pace = Pace(settings.reads_per_second, settings.bytes_per_second)
         self._pause = pause if pause is not None else threading.Event().wait
         self.throttled = 0
         self._clock = ServiceClock()

@@ -23,7 +23,7 @@ CONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KinesisSettings:
-    """How to reach the service, without secrets; made of arguments of `KinesisSource`."""
+    """How to ask the service, without secrets; made of arguments of `KinesisSource`."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -32,6 +32,8 @@ class KinesisSettings:
     role_session_name: str | None = None
     role_external_id: str | None = None
     give_up_seconds: float = 60.0
+    reads_per_second: float | None = None  # of one shard, by all clients of the process; None: no limit
+    bytes_per_second: float | None = None  # likewise
 
     @property
     def place(self) -> str:

@@ -59,16 +59,13 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         poll_seconds: float = 1.0,
         disorder_us: int = 1_000_000,
         subscribes: Callable[[str], bool] | None = None,
-        rates: tuple[float | None, float | None] = (None, None),
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(f"Kinesis at {settings.place}", "shards", now_seconds)
         self._settings, self._named, self._searchable, self._bounded = settings, named, searchable, bounded
         self._poll_seconds = poll_seconds
-        if client is None:
-            client = KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
-        self._client = client
+        self._client = client if client is not None else KinesisClient(settings, answer_seconds=ANSWER_SECONDS)
         self._asking: dict[str, Future[None]] = {}  # looks that hang and are not waited for
         self._failures: dict[str, KinesisUnavailable] = {}  # why the last look at a shard that ended got no answer
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)

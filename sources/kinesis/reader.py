@@ -63,7 +63,6 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         columns: KinesisColumns,
         *,
         go_on: bool,
-        rates: tuple[float | None, float | None] = (None, None),
         records_per_read: int = MOST_RECORDS,
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
@@ -74,7 +73,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         self._malformed = self.metrics.counter("malformed_packets")
         self._most_records = records_per_read
         self._woken = threading.Event()
-        self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait, rates=rates)
+        self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait)
         self._slices: dict[str, _Slice] = {}
 
     def handle_splits_changes(self, change: SplitChange[KinesisSplit]) -> None:

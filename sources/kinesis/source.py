@@ -147,7 +147,6 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         for name, rate in rates.items():
             if rate is not None and not (isinstance(rate, int | float) and rate > 0):
                 raise InvalidKinesisOption(name, shown(rate), "a number above 0", "None does not limit.")
-        self._rates = reads_per_second, bytes_per_second
         self.fetching = Fetching.side_by_side(fetchers)
         texts: dict[str, Any] = {
             "region": region,
@@ -160,7 +159,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         for name, text in texts.items():
             if text is not None and not isinstance(text, str):
                 raise InvalidKinesisOption(name, shown(text), "a text", "or leave it out.")
-        self._settings = KinesisSettings(**texts, give_up_seconds=_seconds(give_up_after, "give_up_after"))
+        self._settings = KinesisSettings(**texts, **rates, give_up_seconds=_seconds(give_up_after, "give_up_after"))
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KinesisSource:
@@ -228,16 +227,11 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             poll_seconds=self._poll_seconds,
             disorder_us=self._disorder_us,
             subscribes=self._streams.wants,
-            rates=self._rates,
         )
 
     def create_split_reader(self) -> SplitReader[KinesisSplit]:
         return KinesisSplitReader(
-            self._settings,
-            self._columns,
-            go_on=self._go_on,
-            rates=self._rates,
-            records_per_read=self._records_per_read,
+            self._settings, self._columns, go_on=self._go_on, records_per_read=self._records_per_read
         )
 
 

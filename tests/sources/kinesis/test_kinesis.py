@@ -127,7 +127,8 @@ def test_names_of_databricks_options() -> None:
     assert (repr(source), read.batches.max_rows) == ("KinesisSource(eu-west-1, streams=orders,returns)", 10)
     assert source._start == KinesisPosition.at_timestamp(1_767_225_600_000_000)
     assert (source._go_on, source._period_seconds, source.fetching.threads) == (True, 60.0, 3)
-    assert (source._rates, source._records_per_read) == ((4.0, None), 500)
+    assert (source._settings.reads_per_second, source._settings.bytes_per_second) == (4.0, None)
+    assert source._records_per_read == 500
     default = FormatOptions.read("lowmark_kinesis", {"streamName": "orders"}).source
     assert isinstance(default, KinesisSource)
     assert default._start == KinesisPosition("LATEST")
@@ -204,10 +205,10 @@ def test_a_shard_is_read_no_faster_than_its_pace() -> None:
 
 def test_a_query_reads_at_its_own_rate_in_a_process_that_has_read_the_shard_at_another() -> None:
     """Spark's workers live on, so the rate of the first query was that of the next one, too."""
-    settings, waits = KinesisSettings(region="eu-west-1"), list[float]()
+    waits = list[float]()
     for reads_per_second in (4.0, 0.5, 10.0):
-        client = KinesisClient(settings, now_seconds=lambda: 0.0, rates=(reads_per_second, None))
-        waits.append(client.lend("paced", "0"))
+        settings = KinesisSettings(region="eu-west-1", reads_per_second=reads_per_second)
+        waits.append(KinesisClient(settings, now_seconds=lambda: 0.0).lend("paced", "0"))
     assert waits == [0.0, 0.25, 2.25]
 
 
