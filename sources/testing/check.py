@@ -43,6 +43,7 @@ from lowmark.sources.api import (
     Source,
     SourceSplit,
     SplitEnd,
+    SplitEnumerator,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
@@ -161,7 +162,7 @@ class _Check(Generic[SplitT, StateT]):
         self.removal(known)
         self.requires()
         rows = sum(each.whole.num_rows for each in known)
-        return CheckedSource(tuple(map(_id, splits)), rows, searched)
+        return CheckedSource(tuple(split.split_id for split in splits), rows, searched)
 
     def broken(self, law: str, what: str) -> SourceBroken:
         return SourceBroken(type(self.source).__name__, law, what, self.seed)
@@ -187,23 +188,23 @@ class _Check(Generic[SplitT, StateT]):
     # -- the enumerator
 
     def discovery(self) -> list[SplitT]:
-        with _enumeration(self.source, None, _READERS) as first:
-            splits = self.assigned_once(first)
+        with _enumeration(self.source, None, _READERS) as (_, context):
+            splits = self.assigned_once(context)
             if not splits:
                 raise self.broken("discovery", f"no split was assigned to any of {_READERS} readers")
-            told = sorted(first.context.no_more_splits)
+            told = sorted(context.no_more_splits)
             if self.source.boundedness is Boundedness.BOUNDED and len(told) < _READERS:
                 raise self.broken(
                     "discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits"
                 )
-            first.context.next_period()
-            self.assigned_once(first)
+            context.next_period()
+            self.assigned_once(context)
         for readers in range(_READERS):
             self.restored(splits, readers)
         return splits
 
-    def assigned_once(self, enumeration: _Enumeration[SplitT, StateT]) -> list[SplitT]:
-        splits = [split for _, split in enumeration.context.assigned]
+    def assigned_once(self, context: ManualEnumeratorContext[SplitT]) -> list[SplitT]:
+        splits = [split for _, split in context.assigned]
         twice = [name for name, count in Counter(split.split_id for split in splits).items() if count > 1]
         if twice:
             raise self.broken("discovery", f"split {twice[0]!r} was assigned twice")
@@ -211,14 +212,14 @@ class _Check(Generic[SplitT, StateT]):
 
     def restored(self, splits: Sequence[SplitT], readers: int) -> None:
         """Restore a snapshot that was taken with only so many readers."""
-        with _enumeration(self.source, None, readers) as before:
-            state = before.enumerator.snapshot_state(1)
-            given = {split.split_id for split in self.assigned_once(before)}
+        with _enumeration(self.source, None, readers) as (enumerator, context):
+            state = enumerator.snapshot_state(1)
+            given = {split.split_id for split in self.assigned_once(context)}
         self.serializer("enumerator states", lambda: self.source.enumerator_state_serializer, state)
         serializer = self.source.enumerator_state_serializer
         state = serializer.deserialize(serializer.version, serializer.serialize(state))
-        with _enumeration(self.source, state, _READERS) as after:
-            assigned = {split.split_id for split in self.assigned_once(after)}
+        with _enumeration(self.source, state, _READERS) as (_, context):
+            assigned = {split.split_id for split in self.assigned_once(context)}
         if twice := sorted(assigned & given):
             raise self.broken("discovery", f"split {twice[0]!r} was assigned again by the restored enumerator")
         if lost := sorted({split.split_id for split in splits} - assigned - given):
@@ -267,14 +268,14 @@ class _Check(Generic[SplitT, StateT]):
         if strangers := sorted(ends.keys() - {split.split_id for split in splits}):
             raise self.broken("progress", f"latest names split {strangers[0]!r}, which it was not asked about")
         there = [split for split in splits if split.split_id in ends]
-        cuts = {_id(split): self.cuts(split, ends[_id(split)]) for split in there}
-        readable = [part for part, _ in self.planner.cut([(split, cuts[_id(split)][-1]) for split in there])]
+        cuts = {split.split_id: self.cuts(split, ends[split.split_id]) for split in there}
+        readable = [part for part, _ in self.planner.cut([(split, cuts[split.split_id][-1]) for split in there])]
         whole = self.read(readable)
         if not any(table.num_rows for table in whole.values()):
             raise self.broken(
                 "progress", f"none of its {len(splits)} splits has a row now, so there is no row to check"
             )
-        return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)]) for each in readable]
+        return [_Known(each, ends[each.split_id], whole[each.split_id], cuts[each.split_id]) for each in readable]
 
     def cuts(self, split: SplitT, end: SplitEnd) -> list[int]:
         name, position = split.split_id, split.start
@@ -482,41 +483,24 @@ class _Check(Generic[SplitT, StateT]):
 @contextmanager
 def _enumeration(
     source: Source[SplitT, StateT], state: StateT | None, readers: int
-) -> Iterator[_Enumeration[SplitT, StateT]]:
+) -> Iterator[tuple[SplitEnumerator[SplitT, StateT], ManualEnumeratorContext[SplitT]]]:
     """Run an enumerator with so many readers until no work is left; close it in the end."""
-    enumeration = _Enumeration(source, state)
+    context = ManualEnumeratorContext[SplitT](num_subtasks=_READERS)
+    enumerator = source.create_enumerator(context) if state is None else source.restore_enumerator(context, state)
     try:
-        enumeration.start(readers)
-        yield enumeration
-    finally:
-        enumeration.enumerator.close()
-
-
-class _Enumeration(Generic[SplitT, StateT]):
-    """An enumerator on a manual context."""
-
-    def __init__(self, source: Source[SplitT, StateT], state: StateT | None) -> None:
-        self.context = ManualEnumeratorContext[SplitT](num_subtasks=_READERS)
-        self.enumerator = (
-            source.create_enumerator(self.context) if state is None else source.restore_enumerator(self.context, state)
-        )
-
-    def start(self, readers: int) -> None:
-        self.enumerator.start()
+        enumerator.start()
         for subtask in range(readers):
-            self.context.register(subtask)
-            self.enumerator.add_reader(subtask)
-        self.settle()
-
-    def settle(self) -> None:
-        """Do the requested calls; then let every reader ask for splits, until no reader gets a split."""
-        while True:
-            self.context.run_async()
-            before = len(self.context.assigned)
-            for subtask in sorted(self.context.registered_readers):
-                self.enumerator.handle_split_request(subtask, None)
-            if len(self.context.assigned) == before:
-                return
+            context.register(subtask)
+            enumerator.add_reader(subtask)
+        before = -1
+        while len(context.assigned) > before:  # every reader asks for splits, until none gets one
+            context.run_async()
+            before = len(context.assigned)
+            for subtask in range(readers):
+                enumerator.handle_split_request(subtask, None)
+        yield enumerator, context
+    finally:
+        enumerator.close()
 
 
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:
@@ -537,10 +521,6 @@ def _plain(table: pa.Table) -> list[dict[str, Any]]:
 
 def _times_us(table: pa.Table, column: str) -> list[int]:
     return [time for time in table.column(column).cast(pa.int64()).to_pylist() if time is not None]
-
-
-def _id(split: SourceSplit) -> str:
-    return split.split_id
 
 
 def _ranges(splits: Sequence[SourceSplit]) -> str:
