@@ -54,7 +54,7 @@ class KinesisColumns:
             return pa.RecordBatch.from_arrays(
                 [self._column(name, split, records) for name in self.names], schema=self.schema
             )
-        held = [_held(record, split, on_malformed) for record in records]
+        held = [user_records(record, split, on_malformed) for record in records]
         owners: npt.NDArray[np.int64] = np.repeat(np.arange(len(records)), [len(users) for users in held])
         columns = [
             pa.array([user[at] for users in held for user in users], COLUMNS[name])
@@ -97,37 +97,27 @@ def rows_in(record: dict[str, Any]) -> int:
         return 1
 
 
-def user_records(record: dict[str, Any], split: KinesisSplit) -> list[UserRecord]:
-    """Return the record itself, or the records packed into it. Raises MalformedPacket.
+def user_records(
+    record: dict[str, Any], split: KinesisSplit, on_malformed: Callable[[dict[str, Any], MalformedPacket], None]
+) -> list[UserRecord]:
+    """Return the record itself, or the records packed into it.
 
     Records of another shard are left out, because the producer sends them again after a reshard.
     """
+    alone: list[UserRecord] = [(record["PartitionKey"], record["Data"], None, None)]
     if not is_packed(record["Data"]):
-        return [_alone(record)]
+        return alone
+    try:
+        packed = unpacked(record["Data"])
+    except MalformedPacket as why:
+        on_malformed(record, why)
+        return alone
     low, high = int(split.hash_from), int(split.hash_to)
     of_key: dict[str, int] = {}
     held: list[UserRecord] = []
-    for number, (key, explicit, data) in enumerate(unpacked(record["Data"])):
-        if explicit is not None:
-            hashed = int(explicit)
-        elif key in of_key:
-            hashed = of_key[key]
-        else:
-            hashed = of_key[key] = int.from_bytes(md5(key.encode()), "big")
-        if low <= hashed <= high:
+    for number, (key, explicit, data) in enumerate(packed):
+        if explicit is None and key not in of_key:
+            of_key[key] = int.from_bytes(md5(key.encode()), "big")
+        if low <= (of_key[key] if explicit is None else int(explicit)) <= high:
             held.append((key, data, number, explicit))
     return held
-
-
-def _held(
-    record: dict[str, Any], split: KinesisSplit, on_malformed: Callable[[dict[str, Any], MalformedPacket], None]
-) -> list[UserRecord]:
-    try:
-        return user_records(record, split)
-    except MalformedPacket as why:
-        on_malformed(record, why)
-        return [_alone(record)]
-
-
-def _alone(record: dict[str, Any]) -> UserRecord:
-    return record["PartitionKey"], record["Data"], None, None

@@ -186,7 +186,7 @@ def test_a_process_that_has_imported_nothing_else_unpacks() -> None:
         "from lowmark.sources.kinesis.columns import user_records\n"
         "from lowmark.sources.kinesis.split import KinesisSplit\n"
         f"held = user_records({{'Data': {data!r}, 'PartitionKey': 'a'}}, "
-        "KinesisSplit(split_id='o/0', stream='o', shard='0'))\n"
+        "KinesisSplit(split_id='o/0', stream='o', shard='0'), on_malformed=None)\n"
         "print([row[1].decode() for row in held])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
