@@ -15,10 +15,10 @@ class InvalidKinesisOption(SuppressRestarts, InvalidSourceOption):
 
 
 class KinesisStreamMissing(SuppressRestarts, LookupError):
-    """A stream or a shard does not exist."""
+    """A stream does not exist."""
 
     place: str  # endpoint or region
-    missing: str  # the missing stream or shard
+    missing: str  # the missing stream
     action: str  # the question
     _fact = "Kinesis at {place}: {missing} not found when asked to {action}"
     _hint = (

@@ -61,7 +61,7 @@ class Reading:
     _iterator: str | None = None
 
     def page(self, client: KinesisClient, limit: int) -> Page:
-        """Return the next page; not to be called after the end of a closed shard. Raises as `KinesisClient`."""
+        """Return the next page; after the end of a closed shard its end again. Raises as `KinesisClient`."""
         split, patience = self.split, self.patience_seconds
         for _ in range(EXPIRIES):
             try:
@@ -93,8 +93,8 @@ class ShardLook:
     tip: Seen | None = None  # the last known record, if they do not
     behind_ms: int = 0  # how far their end is behind the newest record
     looked_ms: int = 0  # when it was last looked, by the service's clock
-    looked_seconds: float | None = None
-    tail_seconds: float | None = None
+    looked_seconds: float | None = None  # the same by the own clock; None: a look is due
+    tail_seconds: float | None = None  # when the newest record was last looked for, by the own clock
     dense: float = 0.0  # largest number of rows in a millisecond that a look has found
     dense_bytes: float = 0.0
     highest_ms: int = 0
