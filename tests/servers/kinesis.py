@@ -53,10 +53,12 @@ class Kinesis:
             self.client.put_records(StreamName=stream, Records=records)
 
     def shards(self, stream: str, *, only_open: bool = False) -> list[str]:
-        """Ids of the shards of a stream."""
+        """Ids of the shards of a stream; open ones in the order of their hash keys, so neighbours can be merged."""
         found = self.described(stream)
-        over = [each for each in found if "EndingSequenceNumber" in each["SequenceNumberRange"]]
-        return [each["ShardId"] for each in found if not (only_open and each in over)]
+        if only_open:
+            found = [each for each in found if "EndingSequenceNumber" not in each["SequenceNumberRange"]]
+            found.sort(key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
+        return [each["ShardId"] for each in found]
 
     def described(self, stream: str) -> list[dict[str, Any]]:
         """The shards of a stream from all pages of ListShards."""

@@ -230,12 +230,7 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
         again = aged(stream, again)
         answer = {"Records": [record.to_json() for record in records], "MillisBehindLatest": behind}
         shard = stream.shards[shard_id]
-        over = not shard.is_open and (
-            not shard.numbers or (records and records[-1].sequence_number == shard.numbers[-1])
-        )
-        if not shard.is_open and not records:
-            over = True
-        if over:
+        if not shard.is_open and (not records or records[-1].sequence_number == shard.numbers[-1]):
             answer["ChildShards"] = [
                 {
                     "ShardId": child.shard_id,

@@ -470,6 +470,14 @@ def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
     assert client.asked == [TRIM_HORIZON, "0", "1", "1", "2"]
 
 
+def client_of(records: Callable[..., Page]) -> Any:
+    """A client that answers each read by calling `records`."""
+    return SimpleNamespace(
+        settings=KinesisSettings(region="eu-west-1"), now_ms=lambda: 10_000, throttled=0, records=records,
+        iterator=lambda *asked, **options: "0", wait_seconds=lambda *asked: 0.0,
+    )  # fmt: skip
+
+
 def test_looks_that_hang_and_end_while_a_batch_is_planned_give_their_shards_no_end() -> None:
     """An end without a look gave an empty slice with a claim, and the rows up to that end came after the claim."""
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=cast("Any", Failing()))
@@ -511,9 +519,7 @@ def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
             raise KinesisUnavailable("here", "read", 2.0, "throttled")
         return Page([], "0", 0)
 
-    client: Any = SimpleNamespace(
-        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
-    )
+    client = client_of(records)
     settings, [split] = KinesisSettings(region="eu-west-1", give_up_seconds=60.0), splits_of({"0": ()})
     planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: seconds)
     for long_ago in (0.0, 600.0):  # the patience starts anew each time
@@ -539,9 +545,7 @@ def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_
         (hangs if shard == "0" else turn).wait(0.3 if shard != "0" else 20)
         return Page([], "0", 0)
 
-    client: Any = SimpleNamespace(
-        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
-    )
+    client = client_of(records)
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
     splits = splits_of({f"{n}": () for n in range(12)})  # the last one is looked at after three seconds
     assert planner.latest(splits).keys() == {f"orders/{n}" for n in range(1, 12)}
@@ -562,9 +566,7 @@ def test_a_shard_that_hangs_after_a_refusal_is_told_with_the_refusal(monkeypatch
         hangs.wait(20)
         return Page([], "0", 0)
 
-    client: Any = SimpleNamespace(
-        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
-    )
+    client = client_of(records)
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
     [split] = splits_of({"0": ()})
     for _ in range(2):  # refused, and then without an answer
@@ -652,11 +654,7 @@ def test_a_slice_from_a_time_has_no_record_that_arrived_before() -> None:
         "1": Page([arrived(2, 4_999), arrived(3, 5_000), arrived(4, 4_999)], "2", 100),
         "2": Page([arrived(5, 5_100)], "3", 0),
     }
-    client: Any = SimpleNamespace(
-        iterator=lambda *asked, **options: "0",
-        records=lambda stream, shard, iterator, limit, **options: pages[iterator],
-        wait_seconds=lambda *asked: 0.0,
-    )
+    client = client_of(lambda stream, shard, iterator, limit, **options: pages[iterator])
     reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["sequenceNumber"]), go_on=False, client=client)
     [split] = splits_of({"0": ()})
     part = replace(split, start=5_000, stop=5_101, cursor=at_time(5_000), until=after(5), records=3)
@@ -671,11 +669,8 @@ def test_a_slice_whose_iterators_expire_at_once_is_asked_again_for_as_long_as_sl
     def records(*asked: Any, **options: Any) -> Page:
         raise Expired
 
-    client: Any = SimpleNamespace(
-        settings=KinesisSettings(region="eu-west-1"), iterator=lambda *asked, **options: "0", records=records,
-        wait_seconds=lambda *asked: 0.0,
-    )  # fmt: skip
-    reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["data"]), go_on=False, client=client)
+    columns = KinesisColumns(["data"])
+    reader = KinesisSplitReader(KinesisSettings(), columns, go_on=False, client=client_of(records))
     [split] = splits_of({"0": ()})
     reader.handle_splits_changes(SplitsAddition((replace(split, stop=9, until=after(5), records=3),)))
     assert [reader.fetch() for _ in range(3)] == [Fetched()] * 3

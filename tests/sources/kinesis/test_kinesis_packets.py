@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,18 +200,10 @@ def test_malformed_packets_are_counted_and_the_first_of_a_stream_is_named(
     monkeypatch.setattr(reader_module, "_named", set())
     bad = packet([(0, 0, b"x")], [b"k"], [b"abc"])
     records = [record(bad, 11), record(bad, 12), record(b"plain", 13)]
-
-    class Client:
-        def iterator(self, *asked: Any, **options: Any) -> str:
-            return "0"
-
-        def records(self, *asked: Any, **options: Any) -> Page:
-            return Page(records, "1", 0)
-
-        def wait_seconds(self, stream: str, shard: str) -> float:
-            return 0.0
-
-    client: Any = Client()
+    client: Any = SimpleNamespace(
+        iterator=lambda *asked, **options: "0", records=lambda *asked, **options: Page(records, "1", 0),
+        wait_seconds=lambda *asked: 0.0,
+    )  # fmt: skip
     reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["data"]), go_on=False, client=client)
     reader.handle_splits_changes(SplitsAddition((shard(start=0, stop=9, until=after(13), records=3),)))
     with caplog.at_level(logging.WARNING, logger="lowmark"):
