@@ -45,7 +45,7 @@ from pyspark.sql.types import StructType
 from . import startup
 from .briefly import saying_briefly
 from .naming import named_reader
-from .options import FORMATS, FormatOptions
+from .options import FORMATS, FormatOptions, InvalidOption
 
 log = logging.getLogger("lowmark")
 
@@ -198,7 +198,12 @@ def register(spark: SparkSession) -> None:
 
 def _bound_by_options(format_name: str, options: Mapping[str, str], schema: StructType | None) -> Binding:
     read = FormatOptions.read(format_name, options, None if schema is None else arrow_schema(schema))
-    return Binding(read.source, read.name, read.batches, read.split_column)
+    binding = Binding(read.source, read.name, read.batches, read.split_column)
+    if schema is not None and format_name != "lowmark_files":  # files are read in the user's schema
+        own, got = from_arrow_schema(binding.arrow_schema()).simpleString(), schema.simpleString()
+        if got != own:  # rows would come under the user's names
+            raise InvalidOption(format_name, "schema", got, f"none, or the source's own, {own}")
+    return binding
 
 
 def load(spark: SparkSession, binding: Binding) -> DataFrame:

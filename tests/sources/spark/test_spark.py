@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.spark import Binding, SourceStreamReader, register
-from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken
+from lowmark.sources.spark.options import InvalidOption
+from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken, _bound_by_options, _data_source
 
 from tests.sources.numbered import Numbered
 
@@ -159,6 +161,31 @@ def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() ->
         binding.arrow_schema()
     assert "expected a new name beside number" in str(taken.value)
     assert str(taken.value).endswith("Hint: pass another name."), "service.read refuses None"
+
+
+@pytest.mark.parametrize("changed", ["names", "types", "order"])
+def test_a_schema_that_is_not_that_of_the_source_is_refused(changed: str) -> None:
+    """The rows of the source came under the user's names."""
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    options = {"script": json.dumps(SCRIPT.to_plain()), "splitColumn": "id"}
+    source = _data_source("lowmark_generator", partial(_bound_by_options, "lowmark_generator"))(options)
+    own = source.schema()
+    assert isinstance(own, StructType)
+    source.streamReader(own)
+    split, number, *others = own.fields
+    given = {
+        "names": [StructField("city", StringType()), StructField("price", LongType()), *others],
+        "types": [split, StructField("number", StringType()), *others],
+        "order": [number, split, *others],
+    }
+    schema = StructType(given[changed])
+    with pytest.raises(InvalidOption) as refused:
+        source.streamReader(schema)
+    assert str(refused.value).startswith(
+        f'format("lowmark_generator"): option schema is {schema.simpleString()}, expected none, or the source\'s own, '
+        "struct<split:string,number:bigint,event_time:timestamp,id:string>"
+    )
 
 
 @dataclass(frozen=True)
