@@ -182,7 +182,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         except ShardGone as gone:
             self._pass_gone(split, gone.cause)
         except KinesisStreamMissing as missing:
-            self._pass_gone(split, str(missing))
+            self._pass_gone(split, f"{missing.missing} not found")  # without its hint, which is about names
 
     def _pass_gone(self, split: KinesisSplit, cause: str) -> None:
         """Take a missing shard as a loss, if it is one."""

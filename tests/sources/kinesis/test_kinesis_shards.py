@@ -171,6 +171,20 @@ def test_a_stream_that_is_deleted_while_the_children_of_a_shard_are_unknown_ends
             assert planner.metric_values()["data_losses"] == 1
 
 
+def test_a_stream_of_a_pattern_that_is_deleted_is_told_with_one_hint() -> None:
+    """The hint for a missing stream stood in the middle of the error for lost records, with other advice."""
+    service = Service(parent=[(1, NOW_MS - 1)])
+    service.closed = {"parent"}
+    with planner_of(service, named=False) as planner:
+        assert not planner.latest([split_of("parent")])["orders/parent"].finished
+        service.deleted = True
+        planner._now_seconds = lambda: float("inf")
+        with pytest.raises(KinesisDataLost, match="the stream is not there any more") as lost:
+            planner.latest([split_of("parent")])
+    assert str(lost.value).count("Hint: ") == 1
+    assert str(lost.value).endswith(f"Hint: {KinesisDataLost._hint}")
+
+
 def test_metrics_are_read_while_a_look_adds_its_shard() -> None:
     """A look that was not waited for began meanwhile: "dictionary changed size during iteration"."""
     with planner_of(Service()) as planner:
