@@ -45,7 +45,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         named: whether streams are given by name: a missing one is an error even if losses are passed.
         searchable: whether rows have the searched time.
         disorder_us: how far arrival times may go back along a shard, microseconds: claims stay this far behind.
-        subscribes: whether a stream of that name shall still be read; None: all streams.
+        subscribes: whether a stream of that name shall still be read.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         bounded: bool = False,
         poll_seconds: float = 1.0,
         disorder_us: int = 1_000_000,
-        subscribes: Callable[[str], bool] | None = None,
+        subscribes: Callable[[str], bool] = lambda _: True,
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,7 +87,7 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
         answers, that is an error after the allowed time (`give_up_after`). Raises KinesisDataLost,
         KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable.
         """
-        ends = self._drop_unsubscribed(splits, self._wants)
+        ends = self._drop_unsubscribed(splits, lambda split: self._subscribes(stream_name(split.stream)))
         for split in splits:
             if split.stop is not None and split.start >= split.stop:
                 ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
@@ -102,9 +102,6 @@ class KinesisPlanner(AskingPlanner[KinesisSplit]):
             if split.split_id not in failures:
                 ends[split.split_id] = self._end(split, self._looks[split.split_id], known)
         return ends
-
-    def _wants(self, split: KinesisSplit) -> bool:
-        return self._subscribes is None or self._subscribes(stream_name(split.stream))
 
     def _look_at(self, splits: Sequence[KinesisSplit]) -> Mapping[str, KinesisUnavailable]:
         """Look at shards side by side; return why shards have not answered.
