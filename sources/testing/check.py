@@ -1,7 +1,8 @@
 """The contract of a source as a function: `check_source(source)` checks any connector against the laws, without Spark.
 
     discovery       every split is assigned, once, to a registered reader; a restored enumerator assigns exactly the
-                    splits that were not assigned before its snapshot
+                    splits that were not assigned before its snapshot; a bounded source tells each reader that no more
+                    splits come, at the latest when all splits are finished
     serializers     written values are read back equal, equal values give equal bytes, later versions are refused
     progress        a split's end is not before its start; a step goes on, stays before the end, keeps the row budget
     replay          a range gives the same rows again: by a new reader, by a copy of the source, in another process
@@ -188,17 +189,20 @@ class _Check(Generic[SplitT, StateT]):
     # -- the enumerator
 
     def discovery(self) -> list[SplitT]:
-        with _enumeration(self.source, None, _READERS) as (_, context):
+        with _enumeration(self.source, None, _READERS) as (enumerator, context):
             splits = self.assigned_once(context)
             if not splits:
                 raise self.broken("discovery", f"no split was assigned to any of {_READERS} readers")
-            told = sorted(context.no_more_splits)
-            if self.source.boundedness is Boundedness.BOUNDED and len(told) < _READERS:
-                raise self.broken(
-                    "discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits"
-                )
             context.next_period()
             self.assigned_once(context)
+            if self.source.boundedness is Boundedness.BOUNDED:
+                _finish(enumerator, context)
+                self.assigned_once(context)
+                told = sorted(context.no_more_splits)
+                if len(told) < _READERS:
+                    raise self.broken(
+                        "discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits"
+                    )
         for readers in range(_READERS):
             self.restored(splits, readers)
         return splits
@@ -492,15 +496,30 @@ def _enumeration(
         for subtask in range(readers):
             context.register(subtask)
             enumerator.add_reader(subtask)
-        before = -1
-        while len(context.assigned) > before:  # every reader asks for splits, until none gets one
-            context.run_async()
-            before = len(context.assigned)
-            for subtask in range(readers):
-                enumerator.handle_split_request(subtask, None)
+        _settle(enumerator, context)
         yield enumerator, context
     finally:
         enumerator.close()
+
+
+def _settle(enumerator: SplitEnumerator[SplitT, Any], context: ManualEnumeratorContext[SplitT]) -> None:
+    """Do the requested calls; then let every reader ask for splits, until no reader gets a split."""
+    before = -1
+    while len(context.assigned) > before:
+        context.run_async()
+        before = len(context.assigned)
+        for subtask in sorted(context.registered_readers):
+            enumerator.handle_split_request(subtask, None)
+
+
+def _finish(enumerator: SplitEnumerator[SplitT, Any], context: ManualEnumeratorContext[SplitT]) -> None:
+    """Finish every assigned split, and those that follow: the next source of a hybrid one."""
+    finished = 0
+    while left := context.assigned[finished:]:
+        for subtask, split in left:
+            enumerator.handle_splits_finished(subtask, [split.split_id])
+        finished += len(left)
+        _settle(enumerator, context)
 
 
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:

@@ -575,10 +575,10 @@ def test_a_split_that_is_taken_away_is_not_read_and_a_woken_reader_returns() -> 
     reader.close()
 
 
-def test_a_hybrid_source_keeps_the_law() -> None:
-    # The last source is unbounded, because `check_source` expects a bounded source to signal the end of splits at
-    # discovery, and a hybrid source does so only after all rows are read.
-    check_source(HybridSource(Numbers("a"), Numbers("b", bounded=False)))
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_hybrid_source_keeps_the_law(bounded: bool) -> None:
+    """A hybrid source tells its readers of the end only when the splits of all its sources are finished."""
+    check_source(HybridSource(Numbers("a"), Numbers("b", bounded=bounded)))
 
 
 # -- with a coordinator
