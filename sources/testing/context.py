@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Generic
 
@@ -74,7 +74,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
     # -- SplitEnumeratorContext
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
-        self._require({subtask: ()})
+        self._require([subtask])
         self.events.append((subtask, event))
         done: Future[None] = Future()
         done.set_result(None)
@@ -86,7 +86,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
             self.assigned.extend((subtask, split) for split in splits)
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        self._require({subtask: ()})
+        self._require([subtask])
         self.no_more_splits.add(subtask)
 
     def call_async(
@@ -116,7 +116,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
     def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
         self.is_processing_backlog = is_processing_backlog
 
-    def _require(self, subtasks: Mapping[int, object]) -> None:
+    def _require(self, subtasks: Iterable[int]) -> None:
         missing = sorted(set(subtasks) - self.registered_readers.keys())
         if missing:
             raise ValueError(f"reader {missing[0]} is not registered; {sorted(self.registered_readers)} are")
