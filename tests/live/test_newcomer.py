@@ -32,7 +32,7 @@ EXTRAS = {
 }
 NOW_MS = 1_700_000_040_000  # a full minute
 SECONDS = 120
-# What only saves seconds of the test.
+# These settings only save seconds of the test.
 SMALL = (
     "--conf spark.sql.shuffle.partitions=1 --conf spark.ui.enabled=false --conf spark.sql.streaming.pollingDelay=50ms "
     f"--driver-java-options '{SHORT_LIVED_JVM}'"
