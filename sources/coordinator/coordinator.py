@@ -173,7 +173,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             except BaseException as error:  # noqa: BLE001  # not raised, because another request may have the same name
                 end()
                 self._recover(action, error)
-            end()
+            else:
+                end()
 
         self._check(action)
         self._post_asked(action, ask, done)
