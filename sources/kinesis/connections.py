@@ -50,10 +50,13 @@ _making = threading.Lock()
 def connected(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -> Any:
     """The process's client for these settings. Many threads may use a client of boto3."""
     key = settings, answer_seconds
-    with _making:
-        if key not in _clients:
-            _clients[key] = _make(settings, answer_seconds)
-        return _clients[key]
+    client = _clients.get(key)
+    if client is None:
+        with _making:
+            client = _clients.get(key)
+            if client is None:
+                client = _clients[key] = _make(settings, answer_seconds)
+    return client
 
 
 def forget(client: Any) -> None:
