@@ -8,7 +8,7 @@ executor; a given role is assumed there, and renewed. So no secret is in a sourc
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -32,8 +32,9 @@ class KinesisSettings:
     role_session_name: str | None = None
     role_external_id: str | None = None
     give_up_seconds: float = 60.0
-    reads_per_second: float | None = None  # of one shard, by all clients of the process; None: no limit
-    bytes_per_second: float | None = None  # likewise
+    # Rates of a shard; None: no limit. Two settings that differ in rates are equal, because they share a connection.
+    reads_per_second: float | None = field(default=None, compare=False)
+    bytes_per_second: float | None = field(default=None, compare=False)
 
     @property
     def place(self) -> str:
