@@ -194,7 +194,7 @@ def run(df: DataFrame, feed: Feed, batches: Sequence[Sequence[Row]], checkpoint:
 def run_at_once(df: DataFrame, feed: Feed, batches: Sequence[Sequence[Row]], checkpoint: str, **options: Any) -> Ran:
     """Start a query that finds all its batches; the heartbeat of a batch comes with the rows of the next one.
 
-    `run` takes up to three batches for each of these: its rows, the heartbeat alone, and one that closes windows. Here
+    `run` takes up to three batches for a batch of the list: the rows, the heartbeat alone, the end of windows. Here
     rows are judged by the low watermark of three batches before, so none is late in the first three.
     """
     for batch in batches:

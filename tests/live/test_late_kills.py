@@ -2,7 +2,8 @@
 
 Two queries run in the killed process (`drivers/late`), because most of a kill's time is the start of the next process:
 one with the column `watermark=`, one with the files of `late_to=`. Each start reads a batch in another number of tasks.
-The two drivers kill themselves between a sink and its commit, one in each query, and so at any moment of the other one.
+Both drivers kill themselves between the sink and the commit of a query: the first driver in the first query, the second
+driver in the second query. The other query is at any moment then.
 With `LOWMARK_KILLS` there are more, in turn, and the test kills each third driver.
 """
 

@@ -98,7 +98,7 @@ def ended(client: socket.socket) -> bool:
 
 
 def answer_to(client: socket.socket) -> bytes:
-    """All that the other side sends until it hangs up."""
+    """Return the bytes that the server sends until it hangs up."""
     answer = b""
     with suppress(ConnectionResetError):
         while data := client.recv(65_536):

@@ -88,7 +88,7 @@ class Judgement:
         return len(marked)
 
 
-# Late for every watermark. Its batch is the newest, because it moves nothing, so it is the batch that runs again.
+# This row is late for every watermark. The row moves no watermark, so no batch follows its batch, which runs again.
 LATE: Row = ("a", 1_000, -100)
 
 
