@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from lowmark import LowWatermarkService, adopt, completion, leave
+from lowmark import adopt, completion, leave
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnwritable
 from lowmark.integration.spark.checkpoint_store import HadoopStore
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.integration.feed import Feed, Row, rows_read, start, us
+from tests.integration.feed import Feed, start, us
 from tests.integration.spark.test_adopted_queries import (
     END,
     PHASES,
     counted_windows,
     expected_windows,
+    in_turns,
     native,
-    wrapped,
 )
 from tests.integration.spark.test_completion import Written
 from tests.servers.hdfs import hdfs_server
@@ -84,24 +83,10 @@ STAYS = [PHASES[0][:2], PHASES[1], [PHASES[2][0], END]]
 def test_windows_in_turns(spark: SparkSession, request: pytest.FixtureRequest, place: str, feed: Feed) -> None:
     """Adopted and left once there; `test_adopted_queries` has more turns, on local files."""
     checkpoint = f"{request.getfixturevalue(place)}/windows"
-    rows: list[Row] = []
-    dropped = read = 0
-    for turn, batches in enumerate(STAYS):
-        if turn:
-            change = partial(adopt, checkpoint, "orders") if turn == 1 else partial(leave, checkpoint)
-            assert change(spark=spark, stopped=True).done
-        with LowWatermarkService(spark) as service:
-            ran = start(counted_windows(wrapped(service, feed.df) if turn == 1 else native(feed.df)), checkpoint)
-            for batch in batches:
-                feed.put(*batch)
-                ran.settle()
-            ran.query.stop()
-        rows += ran.rows
-        dropped += ran.dropped
-        read += rows_read(ran.progress)
+    rows, dropped = in_turns(spark, feed, counted_windows, checkpoint, phases=STAYS, through=spark)
     fed = [row for batches in STAYS for batch in batches for row in batch]
     assert sorted(rows) == expected_windows([row for row in fed if row not in END])
-    assert (dropped, read) == (0, len(fed)), "each row was read once"
+    assert dropped == [0, 0, 0]
 
 
 @BOTH

@@ -9,7 +9,7 @@ import logging
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -93,31 +93,38 @@ def wrapped(service: LowWatermarkService, df: DataFrame, name: str = "orders") -
 
 
 def in_turns(
-    spark: SparkSession, feed: Feed, query: Query, checkpoint: str, *, at_once: bool = False
+    spark: SparkSession,
+    feed: Feed,
+    query: Query,
+    checkpoint: str,
+    *,
+    phases: Sequence[list[list[Row]]] = (*PHASES, [END]),
+    through: SparkSession | None = None,
+    at_once: bool = False,
 ) -> tuple[list[Row], list[int]]:
     """Run the phases, each from the checkpoint of the previous one; return all rows, and the drops of each phase.
 
-    A phase finds its batches `at_once`, or one by one.
+    A native and a wrapped query take turns; a phase of the end alone restarts the query before it. The checkpoint is
+    changed `through` a session, or without one. A phase finds its batches `at_once`, or one by one.
     """
     rows: list[Row] = []
     dropped: list[int] = []
-    read = 0
-    for n, phase in enumerate([*PHASES, [END]]):
+    read, wraps = 0, False
+    for n, phase in enumerate(phases):
         with LowWatermarkService(spark) as service:
-            wraps = n % 2 == 1 or n == len(PHASES)
-            if n == len(PHASES):
-                pass  # the last phase stays wrapped, to the end
-            elif wraps:
-                assert adopt(checkpoint, "orders", stopped=True).done
-            elif n:
-                assert leave(checkpoint, stopped=True).done
+            if n and phase != [END]:
+                wraps = not wraps
+                if wraps:
+                    assert adopt(checkpoint, "orders", spark=through, stopped=True).done
+                else:
+                    assert leave(checkpoint, spark=through, stopped=True).done
             through_all = run_at_once if at_once else run
             ran = through_all(query(wrapped(service, feed.df) if wraps else native(feed.df)), feed, phase, checkpoint)
             rows += ran.rows
             dropped.append(ran.dropped)
             read += rows_read(ran.progress)
             ran.query.stop()
-    assert read == len(COUNTED) + 1 + len(END), "each row was read once"
+    assert read == sum(len(batch) for phase in phases for batch in phase), "each row was read once"
     return rows, dropped
 
 
