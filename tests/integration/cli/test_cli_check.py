@@ -292,7 +292,7 @@ signal.pause()
 def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_rpc.Client.__init__, "__kwdefaults__", {"deadline_seconds": 1.0})
+    monkeypatch.setattr(driver_rpc.Client.__init__, "__kwdefaults__", {"deadline_seconds": 0.5})
     driver.runs.append(run())
     address = driver.address.replace(".sock", "-hangs.sock")
     process = subprocess.Popen([sys.executable, "-c", HANGS, address], stdout=subprocess.PIPE, text=True)

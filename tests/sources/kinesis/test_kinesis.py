@@ -542,15 +542,16 @@ def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_
     hangs, turn = threading.Event(), threading.Event()
 
     def records(stream: str, shard: str, *asked: Any, **options: Any) -> Page:
-        (hangs if shard == "0" else turn).wait(0.3 if shard != "0" else 20)
+        (hangs if shard == "0" else turn).wait(0.25 if shard != "0" else 20)
         return Page([], "0", 0)
 
     client = client_of(records)
     planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
-    splits = splits_of({f"{n}": () for n in range(12)})  # the last one is looked at after three seconds
+    splits = splits_of({f"{n}": () for n in range(12)})  # the last one is looked at after 2.5 seconds
     assert planner.latest(splits).keys() == {f"orders/{n}" for n in range(1, 12)}
     assert "no answer for 1 of 12 shards" in str(planner.trouble())
     hangs.set()
+    turn.set()
     planner._asking["orders/0"].result(20)
     assert len(planner.latest(splits)) == 12
     planner.close()

@@ -16,6 +16,7 @@ import pytest
 from lowmark.sources import (
     DataclassSerializer,
     ExternallyInducedSourceReader,
+    FailoverPolicy,
     InputStatus,
     ReaderOutput,
     SourceEvent,
@@ -710,7 +711,7 @@ def test_an_enumerator_that_never_finds_anything_fails_the_query_with_its_cause(
             raise OSError("no such topic")
 
     with pytest.raises(Exception, match="no such topic") as failed:
-        make(Broken()).plan(BatchOffset("rows"), None)
+        make(Broken(), failover=FailoverPolicy(backoff="1 millisecond")).plan(BatchOffset("rows"), None)
     assert "rows" in str(failed.value)
     assert isinstance(failed.value, SourceFailed)
 
