@@ -138,6 +138,8 @@ class Relay:
                 ticks_at, taken = time.monotonic() + _TICK_SECONDS, None
             try:
                 self._tick() if taken is None else self._take(*taken)
+            except TimeoutError as busy:
+                log.warning("%s; the watermark holds until the next batch", busy)
             except Exception:
                 log.exception("could not take an event of a query; the watermark holds until the next batch")
             self._tell_all()

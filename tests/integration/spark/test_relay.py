@@ -171,7 +171,7 @@ def test_batches_of_a_break_are_taken_before_a_later_one_that_the_listener_tells
     assert client.told[-1].batches == 3
 
 
-def test_a_reader_whose_first_question_failed_begins_with_a_later_batch() -> None:
+def test_a_reader_whose_first_question_failed_begins_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise the service would not know its run, and would end its query."""
     desks, client, _ = served()
     client.looked.set()
@@ -179,6 +179,8 @@ def test_a_reader_whose_first_question_failed_begins_with_a_later_batch() -> Non
     for number in range(3):
         client.hear(batch(number))
     client.relay.close()
+    said = [(record.getMessage(), record.exc_info) for record in caplog.records]
+    assert said == [("the loop is busy; the watermark holds until the next batch", None)]
     begun = [(asked.first, asked.resumes) for asked in client.asked if asked.first]
     assert begun == [(True, None), (True, "t")]
     assert [(run.token, run.ended) for run in desks.runs] == [("t", False)]
