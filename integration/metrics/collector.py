@@ -10,6 +10,7 @@ Series of a query after its end:
     counters of the query                         stay, and continue when the query is started again: the last scrape
                                                   before the end misses the last batch, and a missing counter could not
                                                   show the rows dropped in it
+    losses of the query's source                  likewise: of `lowmark_source`, only the series `data_losses`
     running, failed, refused                      stay, to show a failed query
 
 The service keeps these series until it stops, for the 100 queries that ended last.
@@ -70,6 +71,8 @@ class Runs(Protocol):
         """Return how busy the loop is that answers for the runs."""
 
 
+_LOSSES = "data_losses"
+"""A count of sources, which has an alert: losses of a short run must be seen after its end."""
 _COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing numbers per query
 
 
@@ -81,17 +84,20 @@ class _Past:
         counts: as in `_counts`.
         splits: name -> counts as in `SPLIT_COUNTERS`, for the splits of the run that ended last. A split that comes
             back later begins anew, which Prometheus takes for a restart, rightly.
+        losses: `data_losses` of the query's source.
         failed, refused: of the run that ended last.
     """
 
     counts: list[float] = field(default_factory=lambda: [0.0] * _COUNTS)
     splits: dict[str, list[float]] = field(default_factory=dict)
+    losses: float = 0.0
     failed: bool = False
     refused: bool = False
 
     def add(self, run: RunStatus) -> None:
         self.counts = _added(self.counts, _counts(run))
         self.splits = {name: self.split_counts(name, split) for name, split in run.status.splits.items()}
+        self.losses += run.source_metrics.get(_LOSSES, 0.0)
         self.failed, self.refused = run.failed, run.refused
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
@@ -186,6 +192,7 @@ class StreamCollector(Collector):
             *self._query_families(live),
             *self._counter_families(live),
             *_gauge_families(shown),
+            self._source_family(shown),
             *self._split_families(shown),
         ]
 
@@ -243,6 +250,20 @@ class StreamCollector(Collector):
             bounds = [*(f"{bound:.1f}" for bound in GAP_BOUNDS_SECONDS), "+Inf"]
             gaps.add_metric(labels, list(zip(bounds, accumulate(by_length), strict=True)), seconds)
         return [*families, spent, gaps]
+
+    def _source_family(self, shown: Mapping[Labels, RunStatus]) -> Metric:
+        family = GaugeMetricFamily(
+            "lowmark_source",
+            "Counts of the enumerator, the planner and the readers of a lowmark source, by their own names.",
+            labels=(*_QUERY_LABELS, "metric"),
+        )
+        for labels in self._known(shown):
+            counts = dict(shown[labels].source_metrics) if labels in shown else {}
+            if before := self._past.get(labels, _NO_PAST).losses:
+                counts[_LOSSES] = counts.get(_LOSSES, 0.0) + before
+            for own_name, value in counts.items():
+                family.add_metric((*labels, _text(own_name)), value)
+        return family
 
     def _known(self, live: Mapping[Labels, object]) -> list[Labels]:
         return sorted({*live, *self._past})
@@ -316,17 +337,10 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         "and time.",
         labels=_QUERY_LABELS,
     )
-    source = GaugeMetricFamily(
-        "lowmark_source",
-        "Counts of the enumerator, the planner and the readers of a lowmark source, by their own names.",
-        labels=(*_QUERY_LABELS, "metric"),
-    )
     alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]
     for labels, run in shown.items():
         if (at := run.alignment) is not None:
             _fill(alignment, ALIGNMENT_GAUGES, (*labels, _text(at.group)), at, run.behind_us)
-        for own_name, value in run.source_metrics.items():
-            source.add_metric((*labels, _text(own_name)), value)
         _fill(families, GAUGES, labels, run, run.behind_us)
         for state in SplitState:
             states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
@@ -341,7 +355,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
             cause.add_metric(labels, {"cause": run.status.cause.value, "split": "" if name is None else _text(name)})
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, *alignment, *clocks, states, holder, cause, by_hand, set_by_hand, source]
+    return [*families, *alignment, *clocks, states, holder, cause, by_hand, set_by_hand]
 
 
 def _fill(

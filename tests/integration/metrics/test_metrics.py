@@ -170,6 +170,11 @@ class Scraper:
         return next(iter(found.values()), None)
 
 
+def by_metric(seen: Scraper) -> dict[str, float]:
+    """The counts of a source, by their own names."""
+    return {dict(at)["metric"]: value for at, value in seen.of("lowmark_source").items()}
+
+
 def scraper(*runs: FakeRun) -> Scraper:
     return Scraper(StreamCollector(FakeService(list(runs))))
 
@@ -292,8 +297,7 @@ def test_of_many_wrong_clocks_the_ten_with_most_rows_are_shown_as_the_help_says(
 
 def test_what_a_source_counts_is_shown_by_its_own_names() -> None:
     run = FakeRun("t1", source_metrics={"discoveries": 3, "lost_offsets": 7})
-    shown = {dict(at)["metric"]: value for at, value in scraper(run).of("lowmark_source").items()}
-    assert shown == {"discoveries": 3, "lost_offsets": 7}
+    assert by_metric(scraper(run)) == {"discoveries": 3, "lost_offsets": 7}
 
 
 def test_time_in_each_state_is_added_up_over_the_splits_and_over_restarts_of_the_query() -> None:
@@ -610,6 +614,20 @@ def test_a_query_that_is_started_again_goes_on_counting() -> None:
     assert seen.one("lowmark_rows_total") == 1 + 5
     assert seen.one("lowmark_split_rows_total", split="a") == 2
     assert seen.one("lowmark_query_running") == 1
+
+
+def test_losses_of_a_run_that_ended_before_a_scrape_are_seen_and_go_on_with_the_next_run() -> None:
+    """A run with AvailableNow may be shorter than the time between two scrapes, and the loss is critical."""
+    first = FakeRun("t1", source_metrics={"data_losses": 2, "discoveries": 3}, ended=True)
+    service = FakeService([first])
+    seen = Scraper(StreamCollector(service))
+    assert by_metric(seen) == {"data_losses": 2}
+    service.runs.append(FakeRun("t2", source_metrics={"discoveries": 1}))
+    assert by_metric(seen) == {"data_losses": 2, "discoveries": 1}
+    service.runs[-1] = FakeRun("t2", source_metrics={"data_losses": 1, "discoveries": 2})
+    assert by_metric(seen) == {"data_losses": 3, "discoveries": 2}
+    service.runs[-1] = FakeRun("t2", source_metrics={"data_losses": 1, "discoveries": 2}, ended=True)
+    assert by_metric(seen) == {"data_losses": 3}
 
 
 @pytest.mark.slow
