@@ -6,6 +6,7 @@ way; then the process ends the run's remaining sessions, by their process ids.
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 import sys
 import threading
@@ -45,6 +46,7 @@ def end_with_us(session: int) -> None:
             _executor = subprocess.Popen(
                 [sys.executable, "-S", "-c", _EXECUTOR], stdin=subprocess.PIPE, text=True, start_new_session=True
             )
+            atexit.register(_executor.communicate)  # otherwise Python warns of a process that still runs
     _tell(f"+{session}\n")
 
 
