@@ -134,7 +134,7 @@ class TimeReader:
     """Converts values to event times.
 
     Args:
-        unit: unit of numbers; None: guessed from the first number.
+        unit: unit of numbers; None: guessed from the first numbers that show theirs.
         pattern: format of texts for `strptime`; None: ISO-8601, in UTC if no zone is given.
     """
 
@@ -145,12 +145,13 @@ class TimeReader:
 
     @property
     def notes(self) -> list[str]:
-        if not self.guessed or self.unit is None:
+        if not self.guessed:
             return []
-        made = [f"numbers are taken as {self.unit.word} since 1970, by their size (--unit says otherwise)"]
+        taken = Unit.SECONDS if self.unit is None else self.unit
+        made = [f"numbers are taken as {taken.word} since 1970, by their size (--unit says otherwise)"]
         for unit, rows in sorted(self._of_another_unit.items()):
             made.append(
-                f"units are mixed: {rows:,} rows have a time that looks like {unit.word} among {self.unit.word}; "
+                f"units are mixed: {rows:,} rows have a time that looks like {unit.word} among {taken.word}; "
                 "these rows count as unreadable, and a query with one unit for all rows has wrong times there"
             )
         return made
@@ -198,9 +199,7 @@ class TimeReader:
     def _numbers(self, column: pa.Array[Any]) -> EventTimes:
         valid = np.asarray(column.is_valid())
         values = np.asarray(column.fill_null(0))
-        if self.unit is None and valid.any():
-            self.unit, self.guessed = _unit_of(float(np.median(np.abs(values[valid].astype(np.float64))))), True
-        unit = Unit.MILLISECONDS if self.unit is None else self.unit
+        unit = self._unit_for(np.abs(values[valid].astype(np.float64)))
         if self.guessed:
             valid = valid & ~self._another(values, valid, unit)
         if np.issubdtype(values.dtype, np.integer):
@@ -215,6 +214,15 @@ class TimeReader:
             fits = valid & np.isfinite(scaled) & (np.abs(scaled) < _MOST_US)
             times_us = np.where(fits, np.floor(np.where(fits, scaled, 0)), 0).astype(np.int64)
         return EventTimes(times_us, fits, _null(column))
+
+    def _unit_for(self, sizes: npt.NDArray[np.float64]) -> Unit:
+        """The unit of numbers of these sizes, shape (n,). A guess is kept once a number has shown its unit."""
+        if self.unit is None and len(sizes):
+            self.guessed = True
+            showing = sizes[np.isfinite(sizes) & (sizes >= _LEAST_OF_OUR_DAYS)]
+            if len(showing):
+                self.unit = _unit_of(float(np.median(showing)))
+        return Unit.SECONDS if self.unit is None else self.unit
 
     def _another(self, values: npt.NDArray[Any], valid: Flags, unit: Unit) -> Flags:
         """Find and count the numbers whose size fits a unit other than ``unit``; shape (n,)."""
@@ -275,12 +283,11 @@ class TimeReader:
                 return us_of(at)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 size = abs(float(value))
-                if self.unit is None:
-                    self.unit, self.guessed = _unit_of(size), True
-                elif self.guessed and size >= _LEAST_OF_OUR_DAYS and _unit_of(size) is not self.unit:
+                unit = self._unit_for(np.array([size])) if self.unit is None else self.unit
+                if self.guessed and size >= _LEAST_OF_OUR_DAYS and _unit_of(size) is not unit:
                     self._of_another_unit[_unit_of(size)] += 1
                     return None
-                time_us = math.floor(value * _US_PER[self.unit])
+                time_us = math.floor(value * _US_PER[unit])
                 return time_us if abs(time_us) < _MOST_US else None
         except (ValueError, OverflowError, TypeError):  # TypeError: a time without a zone
             return None

@@ -486,6 +486,20 @@ def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_val
     assert named.notes == []
 
 
+@pytest.mark.parametrize("first", [0, 0.0, float("nan"), float("inf"), -1, 2.5])
+@pytest.mark.parametrize("beside", [[], ["soon"]], ids=["numbers", "texts"])
+def test_a_number_that_shows_no_unit_does_not_choose_it(first: float, beside: list[Any]) -> None:
+    good = type(first)(START_US // 1_000)
+    for pieces in ([[first], [good]], [[first, first, good]]):
+        reader = TimeReader()
+        times = [reader.values([*piece, *beside]).times_us.tolist() for piece in pieces]
+        assert START_US in times[-1]
+        assert "numbers are taken as milliseconds since 1970" in reader.notes[0]
+    small = TimeReader()
+    assert small.values([5]).times_us.tolist() == [5 * SECOND_US]
+    assert "numbers are taken as seconds since 1970" in small.notes[0]
+
+
 @pytest.mark.parametrize("text", ["$", "", "$.a[-1]", "$.a[x]", "$..a", "a b[", "$.a]"])
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(AuditImpossible, match="no path into JSON"):
