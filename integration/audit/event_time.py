@@ -25,7 +25,7 @@ from lowmark.watermark.replay.profile import Flags
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
 _NUMBER_TEXT = r"^-?\d{1,300}(\.\d{0,300})?$"
-_NUMBER = re.compile(_NUMBER_TEXT)
+_DATE_TEXT = r"^\d{4}(-\d\d-\d\d|\d{4}T)"
 _MOST_US = 1 << 62
 _LEAST_OF_OUR_DAYS = 1e8  # 1973 in seconds; a smaller number does not show its unit
 
@@ -236,9 +236,10 @@ class TimeReader:
         return another
 
     def _texts(self, column: pa.Array[Any]) -> EventTimes:
-        if self.pattern is None and _NUMBER.fullmatch(next((v for v in column.slice(0, 100).to_pylist() if v), "")):
-            # Numbers as texts, as in CSV. A text that is no number leaves the other rows readable.
-            numbers = pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, pa.scalar(None, pa.string()))
+        is_number = pc.match_substring_regex(column, _NUMBER_TEXT)
+        if self.pattern is None and _count(is_number) > _count(pc.match_substring_regex(column, _DATE_TEXT)):
+            # Numbers as texts, as in CSV. A text that is neither number nor date leaves the other rows readable.
+            numbers = pc.if_else(is_number, column, pa.scalar(None, pa.string()))
             whole = pc.all(pc.match_substring_regex(numbers, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
             return EventTimes(read.times_us, read.timed, _null(column))
@@ -332,6 +333,10 @@ def _decoder(path: JsonPath) -> tuple[Callable[[bytes], Any], Callable[[Any], An
 def _unit_of(size: float) -> Unit:
     """The unit of a number by its size: from 1973 to 5138 each unit has its own range."""
     return list(Unit)[bisect_right(_LIMITS, size)]
+
+
+def _count(flags: Any) -> int:
+    return int(pc.sum(flags, min_count=0).as_py())
 
 
 def _null(column: pa.Array[Any]) -> Flags:

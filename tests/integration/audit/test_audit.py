@@ -430,6 +430,12 @@ def test_rows_without_a_good_time_are_counted_in_their_own_split(tmp_path: Path)
         ),
         (["1700000000"], TimeReader(), [START_US]),
         (["1700000000", "soon", None, "9" * 400], TimeReader(), [START_US, None, None, None]),
+        (
+            ["soon", "", *[None] * 100, "1700000000", "1700000001"],
+            TimeReader(),
+            [*[None] * 102, START_US, START_US + SECOND_US],
+        ),
+        (["0", "2023-11-14T22:13:20Z", "2023-11-14T22:13:20Z"], TimeReader(), [None, START_US, START_US]),
         (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),
         (["14.11.2023 22:13:20.5"] * 3, TimeReader(pattern="%d.%m.%Y %H:%M:%S.%f"), [START_US + 500_000] * 3),
         (
