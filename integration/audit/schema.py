@@ -88,6 +88,8 @@ class Schema(ABC):
             return self._field(found, path)
         except (KeyError, IndexError, AttributeError, TypeError):  # a step is null or missing
             return None
+        except OverflowError:  # a Protobuf timestamp beyond the years 1 to 9999
+            return BROKEN
 
     @abstractmethod
     def _decode(self, data: bytes, *, framed: bool) -> Any:

@@ -93,7 +93,8 @@ def test_event_times_in_protobuf_are_read(tmp_path: Path) -> None:
     order = order_class()
     order.paid.ms = START_US // 1_000
     order.paid.at.FromDatetime(AT)
-    empty = order_class()
+    empty, far = order_class(), order_class()
+    far.paid.at.seconds = 10**15
     (tmp_path / "order.desc").write_bytes(files.SerializeToString())
     schema = Schema.read(tmp_path / "order.desc")
     # The index of the message type: one index, 1. A zero byte alone means message type 0, which is another message.
@@ -103,6 +104,8 @@ def test_event_times_in_protobuf_are_read(tmp_path: Path) -> None:
         times = TimeReader().values(schema.values([*data, broken], json_path(path)))
         assert times.times_us.tolist() == [START_US, 0, 0]
         assert (times.null_rows, times.unreadable_rows) == (1, 1)
+    beyond = framed(far.SerializeToString(), indexes=b"\x02\x02")
+    assert schema.values([beyond], json_path("$.paid.at")) == [BROKEN], "a time after the year 9999"
     nested = framed(order.paid.SerializeToString(), indexes=b"\x04\x02\x00")
     assert schema.values([nested], json_path("$.ms")) == [START_US // 1_000]
     assert schema.values([framed(order.SerializeToString(), indexes=b"\x00")], json_path("$.paid.ms")) == [None]
