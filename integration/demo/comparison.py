@@ -46,6 +46,7 @@ class Lane:
 
     Attributes:
         status: the service's, at the last batch that matters; None natively.
+        impossible: why the feed had no more rows, because Spark's error begins with the stacks of two languages.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Lane:
     batches: int = 0
     status: StreamStatus | None = None
     query: StreamingQuery | None = None
+    impossible: DemoImpossible | None = None
 
     def observed(self, events: DataFrame) -> DataFrame:
         """Let Spark count the rows of each split as they come in."""
@@ -90,14 +92,18 @@ class Lane:
             self.status = self.ask()  # as it was when this batch was planned: the batch after the last rows decides
         self.batches = batch + 1
         if self.batches < self.feed.batches:
-            self.feed.next()
+            try:
+                self.feed.next()
+            except DemoImpossible as why:
+                self.impossible = why
+                raise
 
     def newest(self) -> Progress | None:
         """The last batch's progress; raises what ended the query."""
         assert self.query is not None, "started before it is asked"
         failed = self.query.exception()
         if failed is not None:
-            raise DemoImpossible(
+            raise self.impossible or DemoImpossible(
                 f"the {self.name} query failed: {first_line(failed)}", "run it again with --debug."
             ) from failed
         progress = self.query._jsq.lastProgress()

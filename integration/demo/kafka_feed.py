@@ -56,6 +56,7 @@ class KafkaFeed:
         self._topic = f"lowmark-demo-{uuid.uuid4().hex[:8]}" if topic is None else topic
         self._produced = 0  # batches
         self._step = threading.Barrier(_LANES, action=self._produce)
+        self._failed: DemoImpossible | None = None
         try:
             from confluent_kafka import Producer
             from confluent_kafka.admin import AdminClient
@@ -109,7 +110,12 @@ class KafkaFeed:
         return self.script.splits[int(str(value))].name
 
     def next(self) -> None:
-        self._step.wait()  # until both queries run the same batch
+        try:
+            self._step.wait()  # until both queries run the same batch
+        except threading.BrokenBarrierError:
+            if self._failed is None:
+                raise
+            raise self._failed from None  # the other query's thread produced, and met the error
 
     def abandon(self) -> None:
         self._step.abort()
@@ -164,8 +170,9 @@ class KafkaFeed:
         left = self._producer.flush(_FLUSH_SECONDS)
         if left or refused:
             why = refused[0] if refused else "no answer"
-            raise DemoImpossible(
+            self._failed = DemoImpossible(
                 f"{left + len(refused)} rows did not reach topic {self._topic}: {why}",
                 "look at the broker's log.",
             )
+            raise self._failed
         self._produced += 1

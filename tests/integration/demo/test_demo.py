@@ -10,10 +10,11 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.wanted import Wanted
 from lowmark.integration.demo import kafka_feed as kafka_feed_module
+from lowmark.integration.demo.comparison import Lane
 from lowmark.integration.demo.feed import demo_script
 from lowmark.integration.demo.kafka_feed import KafkaFeed
 from lowmark.integration.demo.result import LaneResult, SplitResult
@@ -474,6 +476,22 @@ def test_a_first_batch_that_cannot_be_produced_leaves_no_topic_but_one_that_is_k
     with pytest.raises(DemoImpossible, match="rows did not reach topic"), feed:
         pass
     assert admin.deleted == ([feed._topic] if topic is None else [])
+
+
+def test_a_broker_that_goes_away_between_two_batches_is_what_both_queries_fail_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_feed_module, "_FLUSH_SECONDS", 0.0)
+    feed, stopped = kafka_feed(FakeAdmin()), OSError("An exception was raised by the Python Proxy. Return Message: ...")
+    frame: Any = SimpleNamespace(selectExpr=lambda *_: SimpleNamespace(collect=list))
+    query: Any = SimpleNamespace(exception=lambda: stopped)
+    lanes = [Lane(name, feed, tmp_path, query=query) for name in LANES]
+    with ThreadPoolExecutor() as pool:
+        ended = [pool.submit(lane._take, frame, 0) for lane in lanes]
+        assert [type(each.exception()) for each in ended] == [DemoImpossible] * 2
+    for lane in lanes:
+        with pytest.raises(DemoImpossible, match="rows did not reach topic"):
+            lane.newest()
 
 
 @pytest.mark.parametrize("hangs", ["create", "delete"])
