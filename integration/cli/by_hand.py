@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 from lowmark.integration.console import print_json, print_lines
-from lowmark.integration.errors import ByHandRefused, NoService
+from lowmark.integration.errors import ByHandRefused
 from lowmark.integration.process.user import user
 from lowmark.watermark import duration_us
 
@@ -113,14 +113,15 @@ def _at_service(stream: str, connect: str | None, say: Callable[[Client], list[S
     """Tell the only service that has the stream, and return its address and answer.
 
     Raises:
-        ByHandRefused: several services have the stream, or the service refuses. Others: see `ask`.
+        ByHandRefused: no service or several have the stream, or the service refuses. Others: see `ask`.
     """
-    from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import Client
 
     services, _ = ask(stream, connect, limit=0)
     if not services:
-        raise NoService(tuple(map(str, sockets.folders())))
+        raise ByHandRefused(
+            stream, "a coordinator knows it, and no service here has it", "call it on the machine of its driver."
+        )
     addresses = [address for address, _ in services]
     if len(addresses) > 1:
         fact = f"{len(addresses)} services have a stream of that name: {', '.join(addresses)}"

@@ -22,6 +22,8 @@ from .status import ask
 
 _BY_HAND_SHOWN = 10
 _MOVING, _STUCK, _UNREACHABLE = 0, 1, 2
+_NO_QUERY = "services answer, and none of them has a query with a wrapped stream"
+_NO_SERVICE = "a coordinator answers, and no service here has such a stream: ask on the machine of its driver"
 CHECK_EXIT_CODES = (
     "Exit codes: 0 every low watermark moves or nothing waits for it, 1 one is stuck while rows wait or its query has "
     "failed, 2 not reachable."
@@ -54,7 +56,7 @@ def check(
     words = [(stream, verdict(stream, now, most)) for _, stream, _ in newest(services)]
     code, error = _MOVING, None
     if not words:
-        code, error = _UNREACHABLE, "services answer, and none of them has a query with a wrapped stream"
+        code, error = _UNREACHABLE, _NO_QUERY if services else _NO_SERVICE
         print_error(error)
     elif any(word in WANTS_A_PERSON for _, word in words):
         code = _STUCK

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -22,12 +22,14 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration.cli.schema import status_schema, status_type
-from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.access import Caller, Door
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import ServiceUnreachable, UnknownStream
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply, StatusRequest, handler
+from lowmark.watermark import TaskId
 from lowmark.watermark.splits.status import HolderSpell
 from lowmark.watermark.tasks.cap import Cap
 
@@ -258,6 +260,27 @@ def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "none"])
     code, out, err = call("check", "--json")
     assert (code, f"lowmark: {json.loads(out)['error']}\n", json.loads(out)["streams"]) == (2, err, [])
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["service here", "no service"])
+def test_a_stream_that_a_coordinator_alone_knows_is_told(monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
+    """Its driver runs on another machine."""
+    task = TaskId("billing", "shared", "0")
+    with private_folder() as folder, ExitStack() as stack:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+        if here:
+            stack.enter_context(answering(sockets.new_address())).runs.append(run())
+        address = stack.enter_context(serving(Door(f"unix:{folder}/coordinator.sock")))
+        client = stack.enter_context(CoordinatorClient(Caller(address)))
+        client.register(task)
+        client.report(task, 1_000)
+        wait_until(lambda: client.low_us(task) == 1_000, "the low watermark")
+        code, out, err = call("check", "shared")
+        assert (code, out, "no service here has such a stream" in err) == (2, "", True), err
+        for command in (["idle", "shared", "a", "--for", "1h"], ["set", "shared", "--code"]):
+            code, out, err = call(*command)
+            told = 'stream "shared": a coordinator knows it, and no service here has it. Hint: call it on the machine'
+            assert (code, out, told in err) == (2, "", True), err
 
 
 @pytest.mark.slow  # starts a shell
