@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +104,7 @@ def _source_in_words(source: SourceStatus, address: str) -> str:
         away = [task for task in source.tasks if _is_away(task)][:_NAMED]
         shown = ", ".join(f"{task.task.task_id} ({task.why})" for task in away)
         others = f" and {source.away - len(away):,} more" if source.away > len(away) else ""
-        forget = f"lowmark forget --coordinator {address} {source.job_id} {source.source_id} QUERY"
+        forget = f"lowmark forget --coordinator {shlex.join((address, source.job_id, source.source_id))} QUERY"
         lines += [
             f"Away: {shown}{others}.",
             f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries.",

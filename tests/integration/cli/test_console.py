@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lowmark.integration.cli import main
-from lowmark.integration.cli.show_coordinator import show_coordinator
+from lowmark.integration.cli.show_coordinator import explanations, show_coordinator
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
@@ -169,19 +170,27 @@ def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: 
     assert all(row[0] in out for row in ROWS) or width < 32, "names are whole"
 
 
-def shared(*tasks: TaskId, group: str | None = None) -> StatusAnswer:
+def shared(*tasks: TaskId, group: str | None = None, of: int = 1) -> StatusAnswer:
     """A coordinator's answer with these tasks; the first has not reported, the second is away."""
     coordinator = LowWatermarkCoordinator(Settings(interval_us=1_000_000, lease_us=10_000_000))
     alignment = None if group is None else AlignmentParams(group, max_drift_us=60_000_000, update_interval_us=1_000_000)
     now_us = 1_760_000_000_000_000
     for n, task in enumerate(tasks):
-        coordinator.handle(TaskRegistered(task, f"{n}", None, alignment=alignment), now_us)
+        coordinator.handle(TaskRegistered(task, f"{n}", None, alignment=alignment, expected_tasks=of), now_us)
         if n:
             low_us = now_us - n * 700_000_000
             reply = ReplyLowWatermark(task.job_id, task.source_id, task.task_id, now_us, low_us, f"{n}", None)
             coordinator.handle(reply, now_us)
     coordinator.handle(TaskDeregistered(tasks[1], "1"), now_us)
     return StatusAnswer("0.2.0", 7, 12, "/journal", coordinator.status(now_us))
+
+
+def test_the_command_that_forgets_a_task_can_be_pasted_whatever_the_names() -> None:
+    names = ("unix:/run/o'neil/coordinator.sock", "nightly billing", 'orders; "$HOME"')
+    tasks = [TaskId(*names[1:], str(n)) for n in range(3)]
+    [source] = explanations(shared(*tasks, of=3).coordinator, names[0])["sources"]
+    [command] = re.findall("`(lowmark forget .*)`", source["explanation"])
+    assert shlex.split(command) == ["lowmark", "forget", "--coordinator", *names, "QUERY"]
 
 
 @pytest.mark.parametrize("group", [None, "european-settlement-streams-of-two"])
