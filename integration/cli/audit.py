@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import typer
 from lowmark.integration.audit.wanted import ROWS, Wanted
@@ -246,7 +246,7 @@ def _local(text: str) -> Path:
         return Path(text)
     scheme, slashes = named[1].lower(), named[2]
     if scheme == "file":
-        return Path(unquote(urlsplit(text).path))
+        return Path(unquote(re.sub("^//[^/]*", "", text[len("file:") :])))  # a name may have "?" and "#"
     before, at, place = text[named.end() :].rpartition("@")
     shown = f"{slashes}{place if ':' in before else before + at + place:.200}"  # without keys of access
     spark_has = {"s3": "s3a", "s3n": "s3a"}.get(scheme, scheme)

@@ -391,8 +391,10 @@ def test_files_elsewhere_are_refused_under_the_name_that_was_given(tmp_path: Pat
             in err
         )
         assert f'lowmark.audit_table(spark.read.parquet("{call_says}"), split=..., event_time=..., order=...)' in err
-    parquet.write_table(pa.table({"at": rows_of(0, 0)}), tmp_path / "a b.parquet")
-    assert told("files", (tmp_path / "a b.parquet").as_uri(), "--event-time", "at")["rows"] == 10
+    for name in ("a b", "a?b#c"):
+        parquet.write_table(pa.table({"at": rows_of(0, 0)}), tmp_path / f"{name}.parquet")
+        for uri in ((tmp_path / f"{name}.parquet").as_uri(), f"file:{tmp_path}/{name}.parquet"):
+            assert told("files", uri, "--event-time", "at")["rows"] == 10
 
 
 def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Path) -> None:
