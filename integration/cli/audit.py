@@ -261,8 +261,8 @@ def _local(text: str) -> Path:
 def _topics(names: list[str] | None, pattern: str | None) -> Topics:
     from lowmark.integration.audit.kafka_range import Topics
 
-    if bool(names) == (pattern is not None):
-        raise typer.BadParameter("expected either --topic or --topic-pattern")
+    if not all(names or ()) or bool(names) == (pattern is not None):
+        raise typer.BadParameter("expected either --topic, with a name, or --topic-pattern")
     try:
         re.compile(pattern or "")
     except re.error as wrong:

@@ -624,6 +624,12 @@ def test_advice_names_the_silent_the_stray_and_the_late(tmp_path: Path) -> None:
     assert "5h 25m" in page(found)
 
 
+@pytest.mark.parametrize("topics", [(), ("--topic", ""), ("--topic", "a", "--topic-pattern", "b")])
+def test_topics_are_names_or_a_pattern(topics: tuple[str, ...]) -> None:
+    code, out, err = call("kafka", "--bootstrap-servers", "127.0.0.1:9", *topics)
+    assert (code, out, "expected either --topic" in err) == (2, "", True), err
+
+
 def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "confluent_kafka" else found(name))
