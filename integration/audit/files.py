@@ -44,11 +44,12 @@ _PIECE_ROWS = 65_536
 _BATCH_ROWS = 1_000_000
 """A larger batch is taken as several, to bound the memory."""
 _GUESSED_ROW_BYTES = 100
+_PIECE_BYTES = _PIECE_ROWS * _GUESSED_ROW_BYTES  # of JSON
 _GUESSED_PACKING = 5  # guessed ratio of gzip
 _BRONZE = ("topic", "partition")
 _MOST_SPLITS = 100_000
 _MOST_BYTES = 1 << 28
-"""Most bytes of a parquet file in memory at a time: unpacked columns of a row group, or a piece of them as texts."""
+"""Most bytes of a file in memory: unpacked columns of a row group, a piece of them as texts, or a line of JSON."""
 
 
 class _File(NamedTuple):
@@ -267,8 +268,8 @@ class FilesAudit:
         if self.event_time is None:
             raise AuditImpossible("JSON files have no columns of times", "name the field: --event-time '$.paid_at'.")
         path = json_path(self.event_time)
-        with gzip.open(file) if file.suffix.lower() == GZIP else file.open("rb") as lines:
-            while piece := lines.readlines(_PIECE_ROWS * _GUESSED_ROW_BYTES):
+        with gzip.open(file) if file.suffix.lower() == GZIP else file.open("rb") as opened:
+            for piece in _lines(opened):
                 rows = [line for line in piece if line.strip()]
                 if rows:
                     columns = [
@@ -407,6 +408,17 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
     )
     with _stream(file) as raw, csv.open_csv(raw, convert_options=options) as opened:
         yield from opened
+
+
+def _lines(opened: Any) -> Iterator[list[bytes]]:
+    """Pieces of some lines. Raises OSError: a line would not fit into memory."""
+    rest = b""
+    while block := opened.read(_PIECE_BYTES):
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > _MOST_BYTES:
+            raise OSError(f"a line of it takes more than {_MOST_BYTES >> 20} MiB, and so many are read")
+        yield lines
+    yield [rest]
 
 
 def _named(columns: Sequence[Sequence[object]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from lowmark.integration.audit import files
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
@@ -99,6 +101,22 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     profiles = {split.name: split.profile for split in found.splits}
     assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_a_line_without_end_is_told_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    monkeypatch.setattr(files, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(files, "_MOST_BYTES", 1_000)
+    name = "b.json.gz" if packed else "b.json"
+    text = rows(50) + json.dumps({"more": "x" * 5_000, "at": START_S}) + "\n" + rows(50)
+    write(tmp_path, {"a.json": rows(50).rstrip("\n"), "c.json": rows(1)})
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    found = audited(tmp_path)
+    assert {split.name: split.profile.rows for split in found.splits} == {"a.json": 50, name: 50, "c.json": 1}
+    assert f"{name} cannot be read: a line of it takes more than 0 MiB, and so many are read" in found.notes
+    assert not found.complete
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
