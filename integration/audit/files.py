@@ -300,8 +300,10 @@ class FilesAudit:
             self.split = _BRONZE
         wanted = [self.event_time, *self.split]
         for name in wanted:
-            if name not in known:
-                why = f"there is no column {name!r:.100}; there are: {', '.join(known):.300}"
+            twice = name not in folders and schema.names.count(name) > 1
+            if twice or name not in known:
+                many = "more than one" if twice else "no"
+                why = f"there is {many} column {name!r:.100}; there are: {', '.join(known):.300}"
                 if self._numbers:
                     raise OSError(why)
                 raise AuditImpossible(f"{self._name(file)}: {why}", "check the spelling.")

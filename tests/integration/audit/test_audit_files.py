@@ -103,6 +103,17 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_file_with_two_columns_of_the_name_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
+    for age, names in enumerate((["at", "other"], ["at", "at"], ["at", "other"])):
+        table, file = pa.table([pa.array([START_S] * 10)] * 2, names=names), tmp_path / f"{'abc'[age]}.{kind}"
+        (parquet.write_table if kind == "parquet" else csv.write_csv)(table, file)
+        os.utime(file, (START_S + age, START_S + age))
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (20, False)
+    assert f"b.{kind} cannot be read: there is more than one column 'at'; there are: at, at" in found.notes
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_a_line_without_end_is_told_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
