@@ -370,7 +370,7 @@ def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
     """The bytes of each wanted column in a row group, as the file states them."""
     for at in range(group.num_columns):
         column = group.column(at)
-        if column.path_in_schema.partition(".")[0] in wanted:
+        if f"{column.path_in_schema}.".startswith(tuple(f"{name}." for name in wanted)):  # also within a struct
             yield column.total_uncompressed_size
 
 

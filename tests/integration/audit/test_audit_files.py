@@ -114,6 +114,15 @@ def test_a_file_with_two_columns_of_the_name_is_told_and_the_others_are_read(tmp
     assert f"b.{kind} cannot be read: there is more than one column 'at'; there are: at, at" in found.notes
 
 
+def test_the_size_of_a_column_with_a_dot_in_its_name_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_BYTES", 1_000)
+    parquet.write_table(pa.table({"at": [START_S], "who.it": [b"x" * 2_000]}), tmp_path / "a.parquet")
+    with pytest.raises(AuditImpossible, match="a piece of its columns takes"):
+        audited(tmp_path, "who.it")
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_a_line_without_end_is_told_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
