@@ -86,6 +86,7 @@ class FilesAudit:
     progress: Callable[[int, int], None] = lambda _read, _total: None
     _notes: list[str] = field(default_factory=list, init=False)
     _numbers: dict[str, int] = field(default_factory=dict, init=False)
+    _complete: bool = field(default=True, init=False)  # whether every folder could be listed
 
     def run(self) -> AuditReport:
         """Read the files, and return the report.
@@ -131,7 +132,7 @@ class FilesAudit:
             what=f"{_text(str(self.path))}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
             order=self._order(),
             event_time=f"column {self.event_time}",
-            complete=not self.stop() and unread == 0,
+            complete=self._complete and not self.stop() and unread == 0,
             notes=notes,
         )
 
@@ -162,13 +163,13 @@ class FilesAudit:
     def _files(self) -> list[_File]:
         """The files to read, the oldest first."""
         try:
+            if not self.path.exists():
+                raise AuditImpossible(f"{str(self.path)!r:.200} does not exist", "check the path.")
             known = sorted(self._listed())
         except OSError as failed:
             raise AuditImpossible(
                 f"{str(self.path)!r:.200} cannot be listed: {failed.strerror}", "check the path."
             ) from failed
-        if not self.path.exists():
-            raise AuditImpossible(f"{str(self.path)!r:.200} does not exist", "check the path.")
         if not known:
             raise AuditImpossible(
                 f"no parquet, CSV or JSON file below {str(self.path)!r:.200}",
@@ -199,9 +200,8 @@ class FilesAudit:
             yield from map(_File._make, delta.live_files(self.path))
             return
         links = 0
-        for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
-            hidden = any(_is_hidden(part) for part in path.relative_to(self.path).parts)
-            if _kind(path) in (*PARQUET, *CSV, *JSON) and not hidden:
+        for path in [self.path] if self.path.is_file() else self._below():
+            if _kind(path) in (*PARQUET, *CSV, *JSON):
                 with suppress(FileNotFoundError):
                     stat = path.stat() if path == self.path else path.lstat()
                     links += S_ISLNK(stat.st_mode)
@@ -209,6 +209,19 @@ class FilesAudit:
                         yield _File(stat.st_mtime_ns, path, stat.st_size)
         if links:
             self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
+
+    def _below(self) -> Iterator[Path]:
+        """All below the folder that Spark does not ignore. Raises OSError: the folder itself cannot be listed."""
+        for folder, folders, names in os.walk(self.path, onerror=self._miss):
+            folders[:] = [name for name in folders if not _is_hidden(name)]
+            yield from (Path(folder, name) for name in (*folders, *names) if not _is_hidden(name))
+
+    def _miss(self, failed: OSError) -> None:
+        folder = Path(failed.filename)
+        if folder == self.path:
+            raise failed
+        self._complete = False
+        self._notes.append(f"{_text(str(folder.relative_to(self.path)))} cannot be listed: {failed.strerror}")
 
     def _name(self, file: _File) -> str:
         """The path below the audited folder, because files of several folders may have one name."""

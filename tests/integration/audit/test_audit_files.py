@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -101,6 +102,24 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     profiles = {split.name: split.profile for split in found.splits}
     assert {name: profile.rows for name, profile in profiles.items()} == {"a": 3, "null": 1, "NULL": 1}
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"day=1/a.json": rows(10), "day=2/b.json": rows(10), ".hidden/c.json": rows(10)})
+    scandir, closed = os.scandir, {str(tmp_path / name) for name in ("day=2", ".hidden")}
+
+    def guarded(folder: str | Path = ".") -> Any:
+        if str(folder) in closed:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (10, False)
+    assert [note for note in found.notes if "listed" in note] == ["day=2 cannot be listed: Permission denied"]
+    closed.add(str(tmp_path))
+    with pytest.raises(AuditImpossible, match="cannot be listed: Permission denied"):
+        audited(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
