@@ -98,9 +98,8 @@ def wait(
         print_json({**told, "why": answer.why, **({} if failed is None else {"error": str(failed)})})
     elif failed is None:
         reached = f"{'has passed' if passed else 'has not passed'} {format_time_us(past_us)}"
-        until = format_time_us(answer.until_us)
-        print_lines(printable(f"{name or 'everything'} {reached}: complete until {until}"))
-        print_lines("\n".join(answer.why))
+        said = printable(f"{name or 'everything'} {reached}: complete until {format_time_us(answer.until_us)}")
+        print_lines("\n".join([said, *answer.why]))
     if failed is not None:
         print_error(str(failed))
         raise typer.Exit(_NOBODY)

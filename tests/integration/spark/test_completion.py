@@ -268,7 +268,8 @@ def test_wait_ends_with_0_once_passed_with_1_at_the_time_out(tmp_path: Path) -> 
     written.plan(0, 100)
     written.commit(0)
     here = ["wait", "orders", "--checkpoint", str(written.folder), "--timeout", "0 seconds"]
-    assert call(*here, "--past", at(100))[0] == 0
+    until = format_time_us(us(100))
+    assert call(*here, "--past", at(100)) == (0, f"orders has passed {until}: complete until {until}\n", "")
     code, out, _ = call(*here, "--past", at(100.001))
     assert code == 1
     assert "orders has not passed" in out
