@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from lowmark.integration.console import EscapingConsole
 from lowmark.integration.errors import AuditImpossible
+from lowmark.integration.transport.split_key import quoted
 from lowmark.watermark.replay.advice import Advice
 from lowmark.watermark.replay.open_rows import starts_of
 from lowmark.watermark.replay.report import AuditReport
@@ -98,8 +99,8 @@ def audit_table(
     question = Question.of(delays, window, rows_per_batch, trigger)
     check_rows(rows, "rows")
     named = F.concat_ws("/", *(_shown(df, each) for each in columns))
-    at = F.unix_micros(_quoted(order)) if timed else F.col(_quoted(order)).cast("long")
-    narrow = df.select(named.alias(_SPLIT), F.unix_micros(_quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(
+    at = F.unix_micros(quoted(order)) if timed else F.col(quoted(order)).cast("long")
+    narrow = df.select(named.alias(_SPLIT), F.unix_micros(quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(
         F.col(_ORDER).isNotNull()
     )
     return Audited(_Table(narrow, question, timed=timed, rows=rows, event_time=event_time, order=order).run())
@@ -138,7 +139,7 @@ def _shown(df: DataFrame, name: str) -> Column:
     """The text of a split column's value, as `split_name` makes it."""
     from pyspark.sql import functions as F
 
-    column = F.col(_quoted(name))
+    column = F.col(quoted(name))
     match df.schema[name].dataType.typeName():
         case "boolean":
             text = F.initcap(column.cast("string"))
@@ -147,10 +148,6 @@ def _shown(df: DataFrame, name: str) -> Column:
         case _:
             text = column.cast("string")
     return F.when(column.isNull(), "null").when(text == "", '""').otherwise(text)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass
