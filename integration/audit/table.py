@@ -192,6 +192,10 @@ class _Table:
         for low, high in pairwise(edges):
             piece = self.df.where((position >= F.lit(low)) & (position < F.lit(high)))
             self._add(piece.orderBy(_SPLIT, _ORDER).toArrow(), audit, numbers, None if self.timed else begun)
+            if self.timed:
+                for number, (_, _, _, last) in enumerate(splits):
+                    if last < high:
+                        cut.end(number)  # else the rows of all others would wait in memory for a split that fell silent
             if high != edges[-1]:
                 audit.advance()
         if (why := audit.why_no_times()) is not None:

@@ -16,6 +16,7 @@ from lowmark.integration.audit.cuts import ByTime, Proportional
 from lowmark.integration.audit.event_time import EventTimes
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import SplitKey
+from lowmark.watermark.replay.replay import Batches
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import parquet
 
@@ -93,6 +94,26 @@ def test_the_newest_rows_are_enough(bronze: DataFrame) -> None:
         assert 800 <= found.report.rows <= 1_000, order
         assert "newest 900 of 1,800" in found.report.notes[0]
         assert "<svg" in found.to_html()
+
+
+@pytest.mark.parametrize("rows", [None, 1_200])
+def test_the_rows_of_all_do_not_wait_for_a_split_that_fell_silent(
+    bronze: DataFrame, monkeypatch: pytest.MonkeyPatch, rows: int | None
+) -> None:
+    monkeypatch.setattr(module, "ROWS", 300)
+    waiting, drain = list[int](), ByTime.drain
+
+    def drained(cut: ByTime) -> Batches | None:
+        made = drain(cut)
+        waiting.append(max(len(each.keys) for each in cut._waiting))
+        return made
+
+    monkeypatch.setattr(ByTime, "drain", drained)
+    seen = bronze.where("partition <> 1 or offset < 1010")  # ten rows at the beginning
+    found = audit_table(seen, split="partition", event_time="at", order="timestamp", rows=rows)
+    assert found.report.rows > 1_000
+    assert len(waiting) > 2
+    assert max(waiting) <= 10, "a batch is 10 seconds, with a row of each partition in each"
 
 
 def test_what_cannot_be_audited_is_refused(bronze: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
