@@ -153,7 +153,7 @@ class ByRows(_Ordered):
         self._left = numbers[whole:], keys[whole:], times_us[whole:], timed[whole:]
         if not whole:
             return None
-        ends = np.minimum(np.arange(self._rows, whole + self._rows, self._rows), whole)
+        ends = np.array([*range(self._rows, whole, self._rows), whole])
         return Batches(
             numbers[:whole], times_us[:whole], timed[:whole], ends, keys[ends - 1] + 1, np.zeros(len(ends), np.int64)
         )

@@ -572,6 +572,7 @@ def test_batches_do_not_depend_on_the_pace_of_reading(seed: int) -> None:
     assert [[key for _, key in batch] for batch in by_rows] == [
         [key for key, _ in every[first : first + 37]] for first in range(0, len(every), 37)
     ], f"seed {seed}"
+    assert len(batches_of(ByRows(4, 2**63 - 1), keys, seed)) == 1, "as large as a long of Spark's options"
     by_time = batches_of(ByTime(4, 100), keys, seed)
     triggers = sorted({key // 100 for key, _ in every})
     assert [[key for _, key in batch] for batch in by_time] == [
