@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from lowmark.integration.console import ago, print_error, print_json, print_lines
+from lowmark.integration.console import ago, print_error, print_json, print_lines, show_traceback
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.verdict import WANTS_A_PERSON, told_at, verdict
 from lowmark.watermark import LowmarkError, SetByHand, WrongClock, duration_us
@@ -47,7 +47,7 @@ def check(
         services, _ = ask(name, connect, limit=0, ended=True, hung=hung)
     except LowmarkError as failed:
         if debug:
-            raise
+            show_traceback(type(failed), failed, failed.__traceback__)
         if as_json:
             print_json({"streams": [], "error": str(failed)})
         print_error(str(failed))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from lowmark.integration.console import print_error, print_json, print_lines
+from lowmark.integration.console import print_error, print_json, print_lines, show_traceback
 from lowmark.integration.errors import ServiceUnreachable, UnknownStream
 from lowmark.watermark import LowmarkError, duration_us, format_time_us
 from lowmark.watermark.moment import least_us, time_us
@@ -90,7 +90,7 @@ def wait(
 
     answer, failed = _wait(question, past_us, timeout_seconds, every_seconds)
     if failed is not None and debug:
-        raise failed
+        show_traceback(type(failed), failed, failed.__traceback__)
     answer = _Answer(None, []) if answer is None else answer
     passed = failed is None and _has_passed(answer.until_us, past_us)
     if as_json:

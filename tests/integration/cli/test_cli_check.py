@@ -262,6 +262,14 @@ def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp
     assert (code, f"lowmark: {json.loads(out)['error']}\n", json.loads(out)["streams"]) == (2, err, [])
 
 
+@pytest.mark.parametrize("command", [["check"], ["wait", "--past", "2026-01-01T00:00Z"]], ids=["check", "wait"])
+def test_debug_changes_no_exit_code(tmp_path: Path, command: list[str]) -> None:
+    """1 says that a low watermark is stuck, or a time not passed, which nobody knows here."""
+    address = f"unix:{tmp_path}/none.sock"
+    code, out, err = call(*command, "--connect", address, "--debug")
+    assert (code, out, "Traceback" in err, f"no lowmark service answers at {address}" in err) == (2, "", True, True)
+
+
 @pytest.mark.parametrize("here", [True, False], ids=["service here", "no service"])
 def test_a_stream_that_a_coordinator_alone_knows_is_told(monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
     """Its driver runs on another machine."""
