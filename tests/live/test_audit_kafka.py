@@ -26,16 +26,14 @@ from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv
 from typer.testing import CliRunner
 
+from tests.integration.cli import test_cli
 from tests.servers.kafka import Broker, Record, kafka_broker
 from tests.servers.local import LOWMARK, free_ports
 from tests.snippets import block
 
 
 def call(*arguments: str) -> tuple[int, str, str]:
-    """Run the command in this process; return exit code, stdout, stderr."""
-    result = CliRunner().invoke(main.app, ["audit", "kafka", *arguments], prog_name="lowmark")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
+    return test_cli.call("audit", "kafka", *arguments)
 
 
 def told(broker: Broker, topic: str, *arguments: str) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, j
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.page import page
 from lowmark.integration.audit.wanted import Wanted
-from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.replay.replay import Batches
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import csv, parquet
-from typer.testing import CliRunner
+
+from tests.integration.cli import test_cli
 
 SECOND_US = 1_000_000
 START_US = 1_700_000_000 * SECOND_US
@@ -39,10 +39,7 @@ HOSTILE = ["<script>alert(1)</script>", 'a"b\n\x1b[2J', "x" * 10_000, "kÃ¤se ðŸ§
 
 
 def call(*arguments: str | Path) -> tuple[int, str, str]:
-    """Run the command within this process: exit code, stdout, stderr."""
-    result = CliRunner().invoke(main.app, ["audit", *map(str, arguments)], prog_name="lowmark")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
+    return test_cli.call("audit", *map(str, arguments))
 
 
 def told(*arguments: str | Path) -> dict[str, Any]:

@@ -46,8 +46,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def call(*arguments: str) -> tuple[int, str, str]:
-    """Run the command within this process: exit code, stdout, stderr."""
+    """Run the command within this process: exit code, stdout, stderr. An uncaught error fails the test."""
     result = CliRunner().invoke(main.app, list(arguments), prog_name="lowmark")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowmark.integration.cli import main
 from lowmark.integration.cli.show_coordinator import explanations, show_coordinator
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
 from lowmark.integration.coordinator.access import Caller, Door
@@ -31,8 +30,8 @@ from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Settings
 from rich.text import Text
-from typer.testing import CliRunner
 
+from tests.integration.cli import test_cli
 from tests.integration.coordinator.serving import private_folder, serving
 from tests.servers.local import wait_until
 
@@ -48,9 +47,8 @@ def harmless(text: str) -> bool:
 
 def call(*arguments: str) -> str:
     """Run the command and return its output on stdout and stderr."""
-    result = CliRunner().invoke(main.app, list(arguments), prog_name="lowmark")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.output
+    _, out, err = test_cli.call(*arguments)
+    return out + err
 
 
 @pytest.fixture
