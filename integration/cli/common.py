@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,23 @@ def on_signals(signals: Sequence[signal.Signals], handler: Callable[[int, object
     finally:
         for each, handled in before.items():
             signal.signal(each, handled)
+
+
+@contextmanager
+def until_ended() -> Iterator[threading.Event]:
+    """Let Ctrl-C or SIGTERM set an event in the block, and end the command behind the block with its exit code.
+
+    A handler that raised would do so anywhere, and an exception inside gRPC or a destructor can get lost.
+    """
+    ended, by = threading.Event(), [0]
+
+    def end(number: int, _frame: object) -> None:
+        by[0] = number
+        ended.set()
+
+    with on_signals([signal.SIGINT, signal.SIGTERM], end):
+        yield ended
+    raise Terminated if by[0] == signal.SIGTERM else KeyboardInterrupt
 
 
 class Commands(TyperGroup):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from functools import partial
 from typing import Annotated
 
 import typer
 from lowmark.integration.console import print_json, print_lines
 
-from .common import INTERRUPTED, TERMINATED, Connect, Debug, Json, on_signals
+from .common import Connect, Debug, Json, until_ended
 
 
 def page(
@@ -29,14 +27,8 @@ def page(
     from lowmark.integration.page.app import PageServer
     from lowmark.integration.page.look import all_services, one_service
 
-    ended, by = threading.Event(), [signal.SIGINT]
-
-    def end(number: int, _frame: object) -> None:
-        by[0] = signal.Signals(number)
-        ended.set()
-
     server = PageServer(all_services if connect is None else partial(one_service, connect), port=port)
-    with on_signals([signal.SIGINT, signal.SIGTERM], end):
+    with until_ended() as ended:
         try:
             if as_json:
                 print_json({"address": server.address, "pid": os.getpid()}, indent=None)
@@ -46,4 +38,3 @@ def page(
             ended.wait()
         finally:
             server.stop()
-    raise typer.Exit(TERMINATED if by[0] == signal.SIGTERM else INTERRUPTED)

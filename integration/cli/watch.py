@@ -1,9 +1,7 @@
-"""`lowmark status --watch`: the status in place on a terminal, until Ctrl-C."""
+"""`lowmark status --watch`: the status in place on a terminal, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
@@ -15,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from .common import on_signals
+from .common import until_ended
 
 EVERY_SECONDS = 1.0
 _HEAD_LINES = 13  # of a stream, without its splits
@@ -34,13 +32,11 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
         raise typer.BadParameter(
             "--watch needs a terminal; for a script, ask `lowmark check` or `lowmark status --json`"
         )
-    # The handler only sets a flag, because an exception inside gRPC or a destructor can get lost.
-    interrupted = threading.Event()
     with (
-        on_signals([signal.SIGINT], lambda *_: interrupted.set()),
+        until_ended() as ended,
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
-        while not interrupted.is_set():
+        while not ended.is_set():
             fitting = max(_LEAST_SPLITS, console.size.height - _HEAD_LINES)
             at = Text(f"{datetime.now(timezone.utc):%H:%M:%S} UTC, Ctrl-C ends", style="dim")
             try:
@@ -48,5 +44,4 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
             except LowmarkError as failed:  # the next attempt may succeed
                 what = [Text(printable(str(failed)), style="bold red")]
             live.update(Group(at, *what), refresh=True)
-            interrupted.wait(EVERY_SECONDS)
-    raise KeyboardInterrupt
+            ended.wait(EVERY_SECONDS)

@@ -438,7 +438,10 @@ def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
 
 
 @pytest.mark.slow  # starts a process
-def test_a_watch_stands_still_in_colours_and_ends_with_the_key(driver: Driver) -> None:
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_watch_stands_still_in_colours_and_gives_the_terminal_back(
+    driver: Driver, by: signal.Signals, code: int
+) -> None:
     driver.runs.append(run(stands=10 * MINUTE, unread=9))
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
@@ -459,14 +462,17 @@ def test_a_watch_stands_still_in_colours_and_ends_with_the_key(driver: Driver) -
 
     try:
         wait_until(lambda: read(b"Ctrl-C ends", 3), "three pictures", seconds=60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         wait_until(lambda: process.poll() is not None or (read(b"", 0) and False), "its end", seconds=60)
+        for _ in range(10):
+            read(b"", 0)  # what it wrote last
     finally:
         process.kill()
         process.wait()
         os.close(master)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert seen.count(b"\x1b[?1049h") == 1  # one screen of its own: nothing scrolls
+    assert seen.count(b"\x1b[?1049l") == seen.count(b"\x1b[?25h") == 1  # the screen and the cursor from before
     assert b"\x1b[1;31mstuck" in seen
     plain = subprocess.run(
         [*LOWMARK, "status", "--connect", driver.address], capture_output=True, check=True, env=environment
