@@ -236,15 +236,15 @@ class TimeReader:
         return another
 
     def _texts(self, column: pa.Array[Any]) -> EventTimes:
+        if self.pattern is not None:
+            return self._formatted(column, self.pattern)
         is_number = pc.match_substring_regex(column, _NUMBER_TEXT)
-        if self.pattern is None and _count(is_number) > _count(pc.match_substring_regex(column, _DATE_TEXT)):
+        if _count(is_number) > _count(pc.match_substring_regex(column, _DATE_TEXT)):
             # Numbers as texts, as in CSV. A text that is neither number nor date leaves the other rows readable.
             numbers = pc.if_else(is_number, column, pa.scalar(None, pa.string()))
             whole = pc.all(pc.match_substring_regex(numbers, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
             return EventTimes(read.times_us, read.timed, _null(column))
-        if self.pattern is not None:
-            return self._formatted(column, self.pattern)
         for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return _settled(column.cast(kind).cast(pa.int64()), _null(column))
