@@ -289,7 +289,11 @@ class FilesAudit:
                         [folders[name]] * len(rows) if name in folders else field_values(rows, json_path(name))[0]
                         for name in self.split
                     ]
-                    yield self.reader.payloads(rows, path), _named(columns) if columns else None
+                    if self.event_time in folders:
+                        times = self.reader.column(pa.array([folders[self.event_time]] * len(rows), pa.string()))
+                    else:
+                        times = self.reader.payloads(rows, path)
+                    yield times, _named(columns) if columns else None
 
     def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.

@@ -122,6 +122,14 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
         audited(tmp_path)
 
 
+@pytest.mark.parametrize("suffix", ["json", "csv"])
+def test_the_event_time_may_stand_in_the_name_of_a_folder(tmp_path: Path, suffix: str) -> None:
+    for day in (14, 15):
+        write(tmp_path, {f"at=2023-11-{day}/a.{suffix}": '{"v": 1}\n' * 3 if suffix == "json" else "v\n1\n1\n1\n"})
+    days = [split.profile.first_us for split in audited(tmp_path).splits]
+    assert days == [(START_S - 80_000 + day * 86_400) * 10**6 for day in (0, 1)], "midnight"
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_file_with_two_columns_of_the_name_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
     for age, names in enumerate((["at", "other"], ["at", "at"], ["at", "other"])):
