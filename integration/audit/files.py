@@ -299,8 +299,8 @@ class FilesAudit:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.
 
         Raises:
-            AuditImpossible: no file has been read yet, and this one has other columns.
-            OSError: files have been read, and this one has other columns.
+            AuditImpossible: no file has been read yet, and this one has other columns, or one of them twice.
+            OSError: files have been read, and this one has other columns, or one of them twice.
         """
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]
