@@ -435,7 +435,7 @@ def _lines(opened: Any) -> Iterator[list[bytes]]:
     while block := opened.read(_PIECE_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > _MOST_BYTES:
-            raise OSError(f"a line of it takes more than {_MOST_BYTES >> 20} MiB, and so many are read")
+            raise OSError(f"a line of it takes more than {_MOST_BYTES >> 20} MiB, the most that is read at a time")
         yield lines
     yield [rest]
 

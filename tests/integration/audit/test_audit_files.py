@@ -162,7 +162,7 @@ def test_a_line_without_end_is_told_and_the_others_are_read(
     (tmp_path / name).write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     found = audited(tmp_path)
     assert {split.name: split.profile.rows for split in found.splits} == {"a.json": 50, name: 50, "c.json": 1}
-    assert f"{name} cannot be read: a line of it takes more than 0 MiB, and so many are read" in found.notes
+    assert f"{name} cannot be read: a line of it takes more than 0 MiB, the most that is read at a time" in found.notes
     assert not found.complete
 
 
