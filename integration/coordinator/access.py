@@ -311,7 +311,8 @@ def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, 
 
 def _regular(file: Path) -> tuple[int, bytes]:
     """The mode and the content of a file. Raises OSError, also for a pipe, because reading it would wait."""
-    with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:  # noqa: PTH123  # a descriptor
+    # By an opener, because open() closes no descriptor of a folder that it was given.
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
         mode = os.fstat(opened.fileno()).st_mode
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no file")

@@ -721,6 +721,12 @@ def test_a_token_that_is_a_pipe_is_refused_and_not_waited_for(folder: Path) -> N
         read_token(folder / "token")
 
 
+def test_a_folder_in_place_of_a_token_leaves_no_descriptor_open(folder: Path) -> None:
+    with pytest.raises(TokenRefused, match=r"it cannot be read \(Is a directory\)"):
+        read_token(folder)
+    assert folder.resolve() not in [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+
+
 def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -> None:
     for door in (
         Door("127.0.0.1:70000"),
