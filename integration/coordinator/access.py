@@ -183,16 +183,21 @@ class Door:
                 f"a socket's path has {sockets.LONGEST_PATH_BYTES} bytes at most, this one {len(os.fsencode(path))}",
                 "name a shorter one.",
             )
-        if path.parent.exists():
-            sockets.check_private(path.parent)
-            if path.exists() and not path.is_socket():
-                raise AddressRefused(
-                    self.address, "a file or folder is there, which is no socket", "name another path."
-                )
-            if sockets.answers(path):  # gRPC itself would take the socket from the listening process
-                raise AddressRefused(
-                    self.address, "somebody listens there already", "stop that one, or serve at another --address."
-                )
+        try:
+            path.parent.lstat()
+        except FileNotFoundError:
+            return path  # `open` makes the folder
+        except OSError as failed:
+            raise SocketsRefused(
+                str(path.parent), f"it cannot be reached ({failed.strerror})", "name a folder of yours."
+            ) from failed
+        sockets.check_private(path.parent)
+        if path.exists() and not path.is_socket():
+            raise AddressRefused(self.address, "a file or folder is there, which is no socket", "name another path.")
+        if sockets.answers(path):  # gRPC itself would take the socket from the listening process
+            raise AddressRefused(
+                self.address, "somebody listens there already", "stop that one, or serve at another --address."
+            )
         return path
 
     def _open_unix(self, server: grpc.aio.Server) -> str:

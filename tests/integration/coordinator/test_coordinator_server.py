@@ -18,7 +18,7 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Taken
 from lowmark.integration.coordinator.server import CoordinatorServer, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
-from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, TokenRefused
+from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, SocketsRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
 from lowmark.watermark.protocol import LeaseRenewed, TaskDeregistered, TaskRegistered
@@ -702,6 +702,22 @@ def test_a_path_with_something_else_than_a_socket_is_refused_before_a_file_is_ma
             serve_once(Door(f"unix:{folder}/{name}"), folder)
     assert (folder / "file").read_text() == "kept"
     assert {each.name for each in folder.iterdir()} == {"file", "folder"}
+
+
+def test_a_socket_in_a_folder_that_cannot_be_reached_is_refused_before_a_file_is_made(folder: Path) -> None:
+    (folder / "file").touch()
+    with pytest.raises(SocketsRefused, match=r"cannot be reached \(Not a directory\)\. Hint: name a folder of yours"):
+        serve_once(Door(f"unix:{folder}/file/run/c.sock"), folder)
+    (folder / "closed").mkdir(mode=0o000)
+    user = os.geteuid()
+    if user == 0:  # root enters every folder
+        os.seteuid(65_534)
+    try:
+        with pytest.raises(SocketsRefused, match=r"run: it cannot be reached \(Permission denied\)"):
+            Door(f"unix:{folder}/closed/run/c.sock").check()
+    finally:
+        os.seteuid(user)
+    assert {each.name for each in folder.iterdir()} == {"file", "closed"}
 
 
 def test_a_path_with_a_percent_sign_is_the_one_that_was_named(folder: Path) -> None:
