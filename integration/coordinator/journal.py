@@ -49,7 +49,7 @@ def default_journal(address: str) -> Path:
     folder = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not folder.is_absolute():  # a relative one, which the standard ignores, would depend on where the process began
         folder = Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111  # does not raise without a home
-    journal = folder / "lowmark" / f"{quote(address, safe='')[-_LONGEST_NAME_BYTES:]}.journal"
+    journal = folder / "lowmark" / f"{quote(os.fsencode(address), safe='')[-_LONGEST_NAME_BYTES:]}.journal"
     if not journal.is_absolute():
         raise JournalRefused(str(journal), "this user has no home for it", "name a file of yours with --journal.")
     return journal

@@ -352,6 +352,7 @@ def test_the_default_one_is_named_after_the_address(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_STATE_HOME", "state")
     assert default_journal("host:7") == Path("/me/.local/state/lowmark/host%3A7.journal"), "the same in every folder"
     assert len(os.fsencode(default_journal(f"unix:{'/long' * 100}").name)) < 255
+    assert default_journal(os.fsdecode(b"unix:/\xc3\xbc\xff")).name == "unix%3A%2F%C3%BC%FF.journal", "not all is UTF-8"
 
 
 def test_a_user_without_a_home_is_asked_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
