@@ -72,6 +72,8 @@ class Journal:
         self.path = path
         self._known: dict[Key, tuple[int, int]] = {}  # each row's number, and the checksum of its key
         self._last = 0
+        if not path.name:
+            raise JournalRefused(str(path), "it is a folder", "name a file in it with --journal.")
         self._folder = self._open_folder()
         try:
             self._base = self._open()

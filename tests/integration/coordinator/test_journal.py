@@ -341,6 +341,9 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalRefused, match="cannot be used"):
         Journal(tmp_path / "file" / "journal")
+    for folder in (".", "/"):
+        with pytest.raises(JournalRefused, match=r"it is a folder\. Hint: name a file in it"):
+            Journal(Path(folder))
 
 
 def test_the_default_one_is_named_after_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
