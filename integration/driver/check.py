@@ -34,6 +34,8 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
             f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named",
             'start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.',
         )
+    if job == "":
+        raise ServiceRefused("LowWatermarkService: job is empty", 'pass a name such as job="billing", or leave it out.')
     if job is not None and (unfit := unfit_character(job)) is not None:
         raise ServiceRefused(f"LowWatermarkService: job={job!r} holds {unfit}", "pass a name of one line.")
     if require_coordinator and coordinator is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.access import Door
+from lowmark.integration.errors import ServiceRefused
 from lowmark.watermark import DisagreeingGroup, WatermarkStrategy, format_time_us
 from pyspark.sql import DataFrame, SparkSession
 
@@ -115,6 +116,11 @@ def test_a_job_without_a_coordinator_is_refused(spark: SparkSession) -> None:
 def test_a_job_of_two_lines_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match=r"job='billing\\n' holds '\\n'"):
         LowWatermarkService(spark, coordinator="unix:/nowhere/c.sock", job="billing\n")
+
+
+def test_a_job_without_a_name_is_refused_because_no_report_of_it_could_be_sent(spark: SparkSession) -> None:
+    with pytest.raises(ServiceRefused, match=r'job is empty\. Hint: pass a name such as job="billing", or'):
+        LowWatermarkService(spark, coordinator="unix:/nowhere/c.sock", job="")
 
 
 # -- applications that share
