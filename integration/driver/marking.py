@@ -27,7 +27,7 @@ from lowmark.integration.spark.sessions import Query, called
 from lowmark.integration.transport.observed import decode_sketch
 from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
-from lowmark.watermark import duration_us
+from lowmark.watermark import duration_us, format_duration_us
 from lowmark.watermark.errors import shown
 from lowmark.watermark.moment import datetime_of
 
@@ -79,6 +79,12 @@ def marking_of(
     except ValueError as unfit:
         fact = f"layout {layout!r:.80} is none that strftime takes ({unfit})"
         raise WrapRefused(stream, fact, 'pass layout="dt=%Y-%m-%d/hour=%H".') from unfit
+    if success_files is not None and _is_shared(layout, width_us):
+        fact = (
+            f"layout {layout!r:.80} has one folder for several partitions of {format_duration_us(width_us)}, so "
+            "_SUCCESS would stand in it before the last of them is done"
+        )
+        raise WrapRefused(stream, fact, "pass a layout that names each partition, or longer partitions.")
     return Marking(stream, time, width_us, duration_us(delay, what="delay"), layout, acts[0])
 
 
@@ -370,6 +376,11 @@ class Marking:
             empty_before=tuple(self.name(n) for n in range(first, min(last + 1, first + _NAMES_SHOWN))),
             empty_count=last + 1 - first,
         )
+
+
+def _is_shared(layout: str, width_us: int) -> bool:
+    """Whether the first two partitions since 1970 have one name: all units of a layout begin there."""
+    return has_times(0, width_us) and name_at(datetime_of(0), layout) == name_at(datetime_of(width_us), layout)
 
 
 def _stream_of(metric: str) -> str | None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from lowmark.integration.driver.done_partition import DonePartition, success_files_in
 from lowmark.integration.driver.marking import Marking
+from lowmark.integration.driver.marking import marking_of as marking_with
 from lowmark.integration.driver.partitions import Kept
 from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.spark.progress import Progress
@@ -201,6 +202,36 @@ def test_a_store_that_is_slow_is_written_once_for_all_marks_of_meanwhile() -> No
     assert len(marked) == 200
     assert len(written) < 10
     assert msgspec.json.decode(written[-1], type=Kept) == Kept(0, (), 200, 500 * HOUR_US)
+
+
+@pytest.mark.parametrize(
+    ("partition", "layout", "fits"),
+    [
+        ("10 minutes", "dt=%Y-%m-%d/hour=%H", False),
+        ("59 minutes", "hour=%H", False),
+        ("12 hours", "dt=%F", False),
+        ("20 days", "month=%Y-%m", False),
+        ("1 hour", "dt=%Y-%m-%d/hour=%H", True),
+        ("10 minutes", "%H%M", True),
+        ("1 day", "dt=%F", True),
+        ("5000000 days", "dt=%F", True),  # beyond Python's times
+    ],
+)
+def test_a_folder_of_several_partitions_is_refused_because_its_success_file_would_be_early(
+    partition: str, layout: str, fits: bool
+) -> None:
+    def made(**way: Any) -> Marking:
+        ways = {"success_files": None, "call": None, "post": None, **way}
+        return marking_with(cast("Any", None), "orders", "ts", partition, layout, "0 seconds", **ways)
+
+    made(call=print)  # a function is given the times of each partition
+    if fits:
+        made(success_files="/table")
+        return
+    with pytest.raises(
+        WrapRefused, match=r'"orders": layout .* has one folder for several partitions of .*Hint: pass a'
+    ):
+        made(success_files="/table")
 
 
 def test_one_mark_of_many_hours_says_from_when_to_when_and_writes_no_success_file(
