@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("lowmark")
 
 _POST_SECONDS = 30.0
-_HTTP_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?([/?][!-~]*)?", re.IGNORECASE)
+_HTTP_ADDRESS = re.compile(
+    r"https?://(\[[0-9a-f:.]+\]|[^\s/?#@:\[\]]+)(:(?P<port>[0-9]{1,5}))?([/?][!-~]*)?", re.IGNORECASE
+)
+_LAST_PORT = 65_535
 _WITH_YEAR = re.compile("%([%FGY])")
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
@@ -106,8 +109,11 @@ def takes_post(address: str) -> bool:
 
     >>> takes_post("https://hooks.example/done?key=1"), takes_post("localhost:8080/done"), takes_post("http:///done")
     (True, False, False)
+    >>> takes_post("http://localhost:65535/done"), takes_post("http://localhost:65536/done")
+    (True, False)
     """
-    return _HTTP_ADDRESS.fullmatch(address) is not None
+    found = _HTTP_ADDRESS.fullmatch(address)
+    return found is not None and int(found["port"] or 0) <= _LAST_PORT
 
 
 def poster(address: str) -> Callable[[DonePartition], None]:

@@ -72,7 +72,8 @@ def marking_of(
         fact = f"mark_done has {len(acts)} ways to mark a partition, expected one"
         raise WrapRefused(stream, fact, "pass success_files=, call= or post=.")
     if post is not None and not takes_post(post):
-        fact = f"mark_done: post is {shown(post)}, expected http:// or https:// and a host, without a login or a blank"
+        expected = "http:// or https:// and a host, a port up to 65535, without a login or a blank"
+        fact = f"mark_done: post is {shown(post)}, expected {expected}"
         raise WrapRefused(stream, fact, 'pass post="http://localhost:8080/done".')
     try:
         name_at(datetime_of(0), layout)

@@ -447,6 +447,7 @@ def test_arguments_that_do_not_fit_are_refused(service: LowWatermarkService, fee
         "localhost:8080/done",
         "localhost",
         "http:///done",
+        "http://localhost:80800/done",
         "http://me:secret@localhost/done",
         "http://localhost/the hour",
         "file:///tmp/done",
