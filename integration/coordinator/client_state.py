@@ -358,7 +358,7 @@ class ClientState:
             mine.token, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
-        if not unknown:  # an unknown task that ends has ended
+        if not (mine.ending and (unknown or stale)):  # such a run has ended already, which is no fault
             error = RefusedByCoordinator(str(task), refused.error, refused.text)
             self._heard.append(GivenUp(task, mine.registration.token, error))
         self._leave(mine)

@@ -403,6 +403,18 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
     assert names(said(state, 2 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark", "TaskDeregistered"]
 
 
+def test_a_run_that_ended_and_was_replaced_while_nobody_listened_is_over_without_an_error() -> None:
+    coordinator, state = LowWatermarkCoordinator(), client(connected=False)
+    state.attached(30 * SECOND, 0)
+    talk(state, coordinator, 0)
+    state.detached("gone", SECOND)
+    state.end(WHO)
+    coordinator.handle(TaskRegistered(WHO, "run-newer"), SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+    assert talk(state, coordinator, 2 * SECOND) == [["LeaseRenewed", "TaskDeregistered"]]
+    assert state.heard() == [Left(WHO, "run-0")]
+
+
 def test_who_lost_the_connection_with_its_last_message_has_not_said_everything() -> None:
     state = client()
     state.end(WHO)
