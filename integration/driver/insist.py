@@ -18,8 +18,8 @@ def insist(call: Callable[[], object], what: str, stopped: threading.Event) -> b
     while not stopped.is_set():
         hangs = threading.Timer(_HANGS_SECONDS, _tell_of_hanging, [what])
         hangs.daemon = True
-        hangs.start()
         try:
+            hangs.start()  # in here, because the system may have no thread left
             call()
         except BaseException as failed:  # a callback may leave by SystemExit, and its work is not done
             log.exception("%s failed (%s); it is tried again in %g s", what, failed, pause_seconds)

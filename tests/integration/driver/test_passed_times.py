@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from lowmark.integration.driver import insist as insisting
 from lowmark.integration.driver import passing
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.passing import Passing, Wait
@@ -36,6 +37,23 @@ def test_a_function_for_which_there_is_no_thread_is_called_at_the_next_look(monk
     assert called.wait(5)
     waits.look([run], "orders")
     assert waits._waits == [], "a wait that was told of is not told again"
+
+
+def test_a_function_beside_which_there_is_no_thread_for_its_clock_is_called_at_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, tries = threading.Timer.start, list[str]()
+
+    def exhausted_once(timer: threading.Timer) -> None:
+        tries.append("a try")
+        if len(tries) == 1:
+            raise RuntimeError("can't start new thread")
+        started(timer)
+
+    monkeypatch.setattr(threading.Timer, "start", exhausted_once)
+    monkeypatch.setattr(insisting, "_FIRST_SECONDS", 0.0)
+    assert insisting.insist(lambda: tries.append("called"), "the function", threading.Event())
+    assert tries == ["a try", "a try", "called"]
 
 
 @dataclass
