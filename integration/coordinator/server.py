@@ -385,7 +385,7 @@ class CoordinatorServer:
         """After every change: tell the effects, or write the journal first."""
         self._plan()
         if self._writing is not None and not self._writing.done():
-            return  # `_write` calls this again when it ends
+            return  # `_write` goes on until the journal has this change, too, and then tells the effects
         if self._durable == self._coordinator.epoch:
             unwritten, self._unwritten = self._unwritten, []
             self._release(unwritten)
