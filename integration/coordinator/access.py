@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hmac
 import os
+import shlex
 import socket
 import ssl
 import stat
@@ -62,13 +63,15 @@ def read_token(file: Path) -> str:
     text = text.strip()
     if mode & 0o077:
         raise TokenRefused(
-            str(file), f"its permissions are {stat.S_IMODE(mode):04o}, expected 0600", f"run: chmod 600 {file}"
+            str(file),
+            f"its permissions are {stat.S_IMODE(mode):04o}, expected 0600",
+            f"run: chmod 600 {shlex.quote(str(file))}",
         )
     if len(text) < _LEAST_TOKEN or not text.isascii() or any(not 0x21 <= byte <= 0x7E for byte in text):
         raise TokenRefused(
             str(file),
             f"expected {_LEAST_TOKEN} or more plain characters without spaces",
-            f"make one, for instance: (umask 077; openssl rand -hex 32 > {file})",
+            f"make one, for instance: (umask 077; openssl rand -hex 32 > {shlex.quote(str(file))})",
         )
     return text.decode("ascii")
 

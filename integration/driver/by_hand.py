@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -121,7 +122,9 @@ class ByHand:
     def _unknown(self, name: str, split: str, runs: Sequence[StreamRun]) -> ByHandRefused:
         names = {known for run in runs for known in run.named_splits()}
         near = get_close_matches(split, list(islice(sorted(names), _NAMES_COMPARED)), n=_NEAREST)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"`lowmark status {name}` lists its splits."
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"`lowmark status {shlex.quote(name)}` lists its splits."
+        )
         return ByHandRefused(name, f"no split is named {split!a}, among {len(names):,} known splits", hint)
 
 

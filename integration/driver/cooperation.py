@@ -12,6 +12,7 @@ replaces the previous run at once. Belongs to the service's loop.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -156,11 +157,11 @@ class Cooperation:
             held = "the low watermark is held" if run.shares else "the group goes on without this stream"
             return f"  others {where} does not answer ({client.why}): {held} meanwhile"
         if not run.shares:
-            return f"  group  {where} keeps it: `lowmark explain --coordinator {client.address}`"
+            return f"  group  {where} keeps it: `lowmark explain --coordinator {shlex.quote(client.address)}`"
         alone = format_time_us(run.watermarks.low_watermark_us)
         return (
             f'  shared by all queries of job "{self.job}" through {where}; these splits alone would allow {alone}. '
-            f"`lowmark explain --coordinator {client.address}` names the query that holds it, "
+            f"`lowmark explain --coordinator {shlex.quote(client.address)}` names the query that holds it, "
             "even if this query is away"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Container
 from dataclasses import replace
 
@@ -152,7 +153,7 @@ class Standing:
         if run.shares and own_us is not None and (low_us is None or low_us < own_us) and stood_us >= _ROUND_US:
             why = (
                 f'other queries of job "{self._runs.cooperation.job}" hold it; these splits alone would allow {alone}. '
-                f"`lowmark explain --coordinator {link.address}` names the query that holds it."
+                f"`lowmark explain --coordinator {shlex.quote(link.address)}` names the query that holds it."
             )
             return replace(status, cause=None, holder=None, why=why, next="The query that holds it goes on.")
         return status

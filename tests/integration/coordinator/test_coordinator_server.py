@@ -737,6 +737,15 @@ def test_a_token_that_is_a_pipe_is_refused_and_not_waited_for(folder: Path) -> N
         read_token(folder / "token")
 
 
+def test_the_command_that_makes_a_token_can_be_pasted_whatever_the_name_of_the_file(folder: Path) -> None:
+    token = token_file(folder, text="short", name="my token")
+    with pytest.raises(TokenRefused, match=rf"rand -hex 32 > '{token}'\)"):
+        read_token(token)
+    token.chmod(0o644)
+    with pytest.raises(TokenRefused, match=rf"run: chmod 600 '{token}'"):
+        read_token(token)
+
+
 def test_a_folder_in_place_of_a_token_leaves_no_descriptor_open(folder: Path) -> None:
     with pytest.raises(TokenRefused, match=r"it cannot be read \(Is a directory\)"):
         read_token(folder)

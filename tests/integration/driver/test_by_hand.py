@@ -6,7 +6,8 @@ import datetime as dt
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration import LowWatermarkService
@@ -16,6 +17,8 @@ from lowmark.watermark import InvalidDuration, SplitState, WatermarkStrategy
 from lowmark.watermark.printable import printable
 
 from tests.integration.cli.test_cli import call
+from tests.integration.driver.reported import NoQueries, desks_of
+from tests.integration.driver.test_half_handled import Fed
 from tests.integration.feed import Feed, Ran, run_at_once, windows
 from tests.servers.local import wait_until
 from tests.snippets import block
@@ -143,3 +146,13 @@ def test_neither_the_page_nor_the_metrics_port_takes_a_mark(service: LowWatermar
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(asked)
         assert refused.value.code in (403, 404, 405, 501)
+
+
+def test_the_command_that_lists_the_splits_can_be_pasted_whatever_the_name_of_the_stream() -> None:
+    fed, queries = Fed("wrapped"), cast("Any", NoQueries())
+    desks = desks_of(queries, notify=lambda _: None)
+    fed.run.stream = replace(fed.stream, name="my orders")
+    desks.runs.streams.add(fed.run.stream)
+    desks.runs._runs["t"] = fed.run
+    with pytest.raises(ByHandRefused, match="`lowmark status 'my orders'` lists its splits"):
+        desks.by_hand.take(MarkRequest("my orders", ["zzz"], "me", idle=True))
