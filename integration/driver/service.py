@@ -747,7 +747,8 @@ class LowWatermarkService:
     def failed(self) -> BaseException | None:
         """The error that ended a thread that the service cannot do without, also in the log; None: no such error.
 
-        Every call raises the error, every query ends with it, and `LowWatermarkService(spark)` makes a new service.
+        Every call raises the error, and every query ends with it. If the link to a coordinator has ended, only the
+        queries that need the coordinator end. `LowWatermarkService(spark)` makes a new service.
         """
         link = None if self._client is None else self._client.failed
         return link if self._loop.failed is None else self._loop.failed
@@ -814,7 +815,7 @@ class LowWatermarkService:
         sockets.remove(self.address)
 
     def _check_open(self, action: str) -> None:
-        if self._stopping and self.failed is None:
+        if self._stopping and self._loop.failed is None:
             raise ServiceStopped(action)
 
     def _enqueue_refusal(self, token: str, refused: LowmarkError) -> None:

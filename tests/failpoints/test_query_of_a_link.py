@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.access import Door
+from lowmark.integration.errors import ServiceStopped
 from pyspark.sql import SparkSession
 
 from tests.integration.coordinator.serving import private_folder, serving
@@ -37,4 +38,7 @@ def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_
         wait_until(lambda: member.failed is not None, "the link has ended", seconds=20)
         feed.put(("a", 2, 200))
         wait_until(lambda: not ran.query.isActive, "the query has ended", seconds=60)
+        assert "the query failed" in service.status("orders").why, "the service still answers"
+    with pytest.raises(ServiceStopped):
+        service.status("orders")
     assert "the thread lowmark-client was ended by an error: MemoryError: in the middle" in str(ran.query.exception())
