@@ -131,7 +131,9 @@ class LowWatermarkService:
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the session's service if it was made with the same arguments, else a new service."""
         _RUNNING.stop_those_of_no_use()
-        found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
+        defaults = _defaults(cls)
+        unknown = arguments.keys() - defaults.keys()  # for __init__ to refuse
+        found = None if beside or unknown else _RUNNING.find(spark, {**defaults, **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 
     def __init__(

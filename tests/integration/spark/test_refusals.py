@@ -144,6 +144,8 @@ def test_a_cell_that_is_run_again_gets_the_service_that_it_made(spark: SparkSess
         assert service.statuses() == [], "the inner block did not stop it"
         with pytest.raises(ServiceDiffers, match=r"with metrics_port=0 \(here None\)\. Hint: stop it first"):
             LowWatermarkService(spark)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'metric_port'"):
+            LowWatermarkService(spark, metric_port=0)  # type: ignore[call-arg]  # this is the fault
         with LowWatermarkService(spark, beside=True) as other:
             assert other is not service
         service.stop()
