@@ -640,6 +640,7 @@ class LowWatermarkService:
         """
         self._check_open(f'mark partitions of stream "{name}"')
         self._session.require_driver(f'mark_done("{name}")')
+        wrap.check_text(name, "time", time, "ts")
         made = marking.marking_of(
             self._spark, name, time, partition, layout, delay, success_files=success_files, call=call, post=post
         )

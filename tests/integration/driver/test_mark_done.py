@@ -441,6 +441,10 @@ def test_arguments_that_do_not_fit_are_refused(service: LowWatermarkService, fee
         service.mark_done(df, name="orders", time="ts")
     with pytest.raises(WrapRefused, match='"at" is no column'):
         service.mark_done(df, name="orders", time="at", call=print)
+    with pytest.raises(
+        WrapRefused, match=r"time is Column<'ts'>, expected the name of a column\. Hint: pass time=\"ts\""
+    ):
+        service.mark_done(df, name="orders", time=F.col("ts"), call=print)  # type: ignore[arg-type]  # this is the fault
     with pytest.raises(WrapRefused, match='"split" is string'):
         service.mark_done(df, name="orders", time="split", call=print)
     for post in (
