@@ -92,7 +92,9 @@ class Standing:
     # -- how
 
     def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
-        return passing.of_stream((*self._runs, *self._audits), name, query)
+        # The name may have been that of a stream that was released.
+        runs = (run for run in self._runs if run.stream.stream_id in self._runs.streams)
+        return passing.of_stream((*runs, *self._audits), name, query)
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
         return self._in_full(run, self._planner(run, now_us), now_us, limit)

@@ -80,6 +80,24 @@ def standing_of(run: StreamRun) -> Standing:
     return Standing(desks.runs, Audits(desks.runs.clock))
 
 
+def test_the_status_of_a_stream_that_was_wrapped_again_is_not_that_of_the_earlier_one() -> None:
+    queries: Any = NoQueries()
+    desks = desks_of(queries, notify=lambda _: None)
+    standing = Standing(desks.runs, Audits(desks.runs.clock))
+    desks.runs.streams.add(stream())
+    before = begun(stream())
+    before.tie("q", "r", "first")
+    report(before, 0, {"a": {"0": 1}})
+    before.ended, before.failure = True, "no disk"
+    desks.runs.keep(before)
+    assert "no disk" in standing.explain("orders", None)
+
+    desks.runs.streams.release("orders")
+    desks.runs.streams.add(replace(stream(), stream_id="again"))
+    assert standing.status_of("orders", None).splits == {}
+    assert "no disk" not in standing.explain("orders", None)
+
+
 def known(run: StreamRun) -> set[str]:
     return set(run.status(9).splits)
 
