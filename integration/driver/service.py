@@ -621,7 +621,8 @@ class LowWatermarkService:
             time: the TIMESTAMP column that the partitions are made of. For windows that are partitioned by their start,
                 pass the start, and a delay of the windows' width unless they end where partitions end.
             partition: length of a partition; partitions begin at multiples of it since 1970, UTC.
-            layout: the name of a partition for `strftime`, also its folder; characters are escaped as Spark does.
+            layout: the name of a partition for `strftime`, also its folder; characters are escaped as Spark does. With
+                `success_files`, partitions side by side need names of their own.
             delay: how long to wait, in event time, behind the end of a partition.
             success_files: the table's folder, on any file system of Spark's: ``_SUCCESS`` goes into the folder of each
                 partition.
