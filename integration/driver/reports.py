@@ -160,7 +160,12 @@ class Reports:
         live = [run for run in self._runs if not run.ended]
         for run in live:
             self.leave_last(run)
-        running = {run.stream.name for run in live if (query := self._runs.queries.get(run.run_id)) and query.active}
+        try:
+            queries = ((run.stream.name, self._runs.queries.get(run.run_id)) for run in live)
+            running = {name for name, query in queries if query is not None and query.active}
+        except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
+            log.debug("could not ask Spark which queries run: %s", gone)
+            return
         if running:
             names = ", ".join(sorted(running))
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)

@@ -478,6 +478,23 @@ def test_after_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> Non
     assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
 
 
+def test_a_service_stops_in_order_though_spark_is_gone(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error of the JVM that was killed, not that of the stop, is what a `with` block should end with."""
+
+    def gone(*_: object) -> Any:
+        raise ConnectionRefusedError("the JVM was killed")
+
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()
+    monkeypatch.setattr(Driver, "active", property(gone, lambda *_: None), raising=False)
+    monkeypatch.setattr(driver, "newest", gone)
+    driver.stop_service()
+    assert "the last report could not be left in the checkpoint (the JVM was killed)" in caplog.text
+
+
 def test_after_an_answer_that_spark_never_wrote_and_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> None:
     driver = Driver(checkpoint)
     driver.batch(a=10)
