@@ -36,6 +36,8 @@ _NEVER = np.iinfo(np.int64).min  # in arrays of largest times: the step has no e
 _NO_TIME = np.iinfo(np.int64).max  # the same in arrays of smallest times
 _BLANK_BYTES = 4_096  # a file of blanks of this size at most counts as empty
 _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
+# By default Arrow takes a line break in quotes for the end of a row where it cuts a file into blocks of a megabyte.
+_QUOTED = csv.ParseOptions(newlines_in_values=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class CsvFormat(TextFormat):
     """CSV with a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        with _text(filesystem, path) as stream, csv.open_csv(stream) as rows:
+        with _text(filesystem, path) as stream, csv.open_csv(stream, parse_options=_QUOTED) as rows:
             # A time of day stays text, because Arrow makes no number of such a text.
             return _as_text(rows.schema, pa.types.is_time)
 
@@ -215,7 +217,10 @@ class CsvFormat(TextFormat):
         # csv only all with or all without a zone.
         types = _as_text(schema, pa.types.is_timestamp)
         convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
-        with _text(filesystem, path) as stream, csv.open_csv(stream, convert_options=convert) as rows:
+        with (
+            _text(filesystem, path) as stream,
+            csv.open_csv(stream, parse_options=_QUOTED, convert_options=convert) as rows,
+        ):
             yield from rows
 
 
