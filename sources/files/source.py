@@ -196,8 +196,8 @@ class FileSource(SimpleSource[FileSplit]):
 
     @cached_property
     def schema(self) -> pa.Schema:  # kept, so that every process has the same schema
-        found = self._given_schema if self._given_schema is not None else self._first_schema()
-        found = spark_schema(found, event_time=self.event_time)
+        given = self._given_schema
+        found = self._first_schema() if given is None else spark_schema(given, event_time=self.event_time)
         names = found.names if self._columns is None else list(self._columns)
         wanted = [name for name in (*names, self.event_time) if name is not None]
         if missing := [name for name in wanted if name not in found.names]:
@@ -292,6 +292,7 @@ class FileSource(SimpleSource[FileSplit]):
         return [file for file in files if steady_us - self._young.get(file, steady_us - min_age_us) >= min_age_us]
 
     def _first_schema(self) -> pa.Schema:
+        """The columns of the first file, in types of Spark."""
         try:
             first = next((file for file in self._files() if file.size_bytes), None)
         except (OSError, pa.ArrowException) as cause:
@@ -301,9 +302,10 @@ class FileSource(SimpleSource[FileSplit]):
             raise NoSchema(repr(self), "there is no file yet to take the columns from", "pass schema=.")
         path = self.listing.path(first.name)
         try:
-            return FORMATS[self._format].schema(self.listing.filesystem, path)
-        except (OSError, pa.ArrowException) as cause:
-            raise FileUnreadable(repr(self), path, first.name, "read the columns", described(cause)) from cause
+            return spark_schema(FORMATS[self._format].schema(self.listing.filesystem, path), event_time=self.event_time)
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as cause:  # the last by a name that is no UTF-8
+            fact = f"it takes the columns from its first file, {path}, which cannot be read ({described(cause)})"
+            raise NoSchema(repr(self), fact, "pass schema=, or take that file away.") from cause
 
     def _unchanged(self, split: FileSplit, *, read: bool = False) -> None:
         """Raise FileChanged if a file is not as it was found. If it is read already, it may be deleted."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
+import pytest
 from lowmark.sources.files import FileSource
+from lowmark.sources.files.errors import NoSchema
 
 from .test_files import read
 
@@ -18,3 +21,21 @@ def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_of_any_size(tmp_path: P
 
     assert read(FileSource(str(tmp_path), format="csv", schema=schema)) == [{"id": n, "text": value} for n in range(7)]
     assert FileSource(str(tmp_path), format="csv").schema == schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "cause"),
+    [
+        ("csv", "größe\n1\n", "UnicodeDecodeError"),
+        ("json", '{"größe": 1}\n', "UnicodeDecodeError"),
+        ("parquet", "no parquet", "ArrowInvalid"),
+    ],
+)
+@pytest.mark.parametrize("on_unreadable", ["error", "skip"])
+def test_a_first_file_that_does_not_tell_its_columns_is_named(
+    tmp_path: Path, kind: str, content: str, cause: str, on_unreadable: Literal["error", "skip"]
+) -> None:
+    (path := tmp_path / f"a.{kind}").write_bytes(content.encode("latin-1"))
+
+    with pytest.raises(NoSchema, match=rf"its first file, {path}, which .*\({cause}.*\. Hint: pass schema="):
+        _ = FileSource(str(tmp_path), format=kind, on_unreadable=on_unreadable).schema
