@@ -11,7 +11,7 @@ are null, other columns are left out, and values are converted if the conversion
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -106,12 +106,20 @@ class ParquetFormat(FileFormat):
         self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
         with parquet.ParquetFile(path, filesystem=filesystem) as file:
-            here = [name for name in file.schema_arrow.names if name in schema.names]
+            here = _there(file, schema.names)
             for group in range(start, min(stop, file.metadata.num_row_groups)):
                 left = file.metadata.row_group(group).num_rows
                 for piece in _pieces(file, group, here):
                     left -= piece.num_rows
                     yield _fitted(piece, schema), group if left else group + 1
+
+
+def _there(file: parquet.ParquetFile, columns: Sequence[str]) -> list[str]:
+    """Return the columns that a file has, each once. Raises ArrowInvalid."""
+    names = file.schema_arrow.names
+    if twice := [name for name in columns if names.count(name) > 1]:
+        raise pa.ArrowInvalid(f"column {twice[0]!r} is there more than once")
+    return [name for name in columns if name in names]
 
 
 def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.Table]:
@@ -124,7 +132,7 @@ def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterat
 
 def _ends_us(file: parquet.ParquetFile, group: int, column: str | None) -> tuple[int, int]:
     """The smallest and the largest event time of a row group, from the statistics or from the column itself."""
-    if column is None or column not in file.schema_arrow.names:
+    if column is None or not _there(file, [column]):
         return _NO_TIME, _NEVER
     kind = file.schema_arrow.field(column).type
     metadata = file.metadata.row_group(group)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from lowmark.sources.files import FileSource
-from lowmark.sources.files.errors import NoSchema
+from lowmark.sources.files.errors import FileUnreadable, NoSchema
 
 from .test_files import read
 
@@ -39,3 +40,16 @@ def test_a_first_file_that_does_not_tell_its_columns_is_named(
 
     with pytest.raises(NoSchema, match=rf"its first file, {path}, which .*\({cause}.*\. Hint: pass schema="):
         _ = FileSource(str(tmp_path), format=kind, on_unreadable=on_unreadable).schema
+
+
+@pytest.mark.parametrize("column", ["id", "ts"])
+def test_a_later_parquet_file_that_has_a_column_twice_is_named(tmp_path: Path, column: str) -> None:
+    times = pa.array([1], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), times], names=["id", "ts"]), tmp_path / "a.parquet")
+    source = FileSource(str(tmp_path), event_time="ts", schema=pa.schema([("id", pa.int64()), ("ts", times.type)]))
+    twice = {"id": pa.array([2]), "ts": times}[column]
+    odd = pa.Table.from_arrays([pa.array([2]), times, twice], names=["id", "ts", column])
+    pq.write_table(odd, path := tmp_path / "b.parquet")
+
+    with pytest.raises(FileUnreadable, match=rf"of file {path} .*ArrowInvalid: column '{column}' is there more than"):
+        read(source)
