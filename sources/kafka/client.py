@@ -285,6 +285,7 @@ class KafkaClient:
             if left is not None:
                 left.difference_update(answers)
             if not failed:
+                self._errors.said = self._errors.refused = None  # they would be the cause of a later failure
                 return answers, failed
             self._renew()
             if patience_seconds is not None and answers and patience.spent_seconds >= patience_seconds:

@@ -181,3 +181,19 @@ class LogsInByPoll(Answers):
 
     def poll(self, timeout: float) -> None:
         self.token = True
+
+
+def test_a_login_that_was_refused_once_and_then_taken_leaves_no_trace() -> None:
+    """As while the brokers' directory of users is restarted."""
+    client = Asking(admin := Answers(1, KafkaError._TRANSPORT))
+    client._errors(KafkaError(KafkaError._AUTHENTICATION, "the directory of users is away"))
+    with pytest.raises(KafkaUnavailable, match="the directory of users is away"):
+        client.topics(["orders"])
+    client.topics(["orders"])
+    admin.failures = admin.asked + 3
+
+    assert client.topics(["orders"]) != {}, "a broker that is away later is asked again"
+    admin.failures, admin.code = admin.asked + 1, KafkaError.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(KafkaUnavailable) as failed:
+        client.topics(["orders"])
+    assert "directory of users" not in str(failed.value)
