@@ -18,13 +18,13 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitT
-from lowmark.sources.coordinator import CoordinatorHangs, SourceFailed
+from lowmark.sources.coordinator import CoordinatorHangs
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError, format_duration_us
@@ -179,22 +179,18 @@ class BatchPlanner(Generic[SplitT]):
         self._waits, self._unanswered = rated == 0, []
         if rated == 0:
             return start
-        try:
-            with nullcontext() if start.checkpoint else self._telling.planning_first(len(candidates)):
-                if enumeration.coordinator.failure is not None:
-                    raise enumeration.coordinator.failure
-                plan, next_us = present.extent.plan(
-                    splits,
-                    guidance,
-                    checkpoint=start.checkpoint + 1,
-                    max_rows=min((rows for rows in (max_rows, rated) if rows is not None), default=None),
-                    now_us=now_us,
-                    to_present=self._available_now,
-                )
-        except SourceFailed:
-            raise  # a LowmarkError names the source itself
-        except Exception as cause:
-            raise PlanningFailed(self._name, start.checkpoint + 1, described(cause)) from cause
+        if enumeration.coordinator.failure is not None:
+            raise enumeration.coordinator.failure
+        first = nullcontext() if start.checkpoint else self._telling.planning_first(len(candidates))
+        with self._naming_batch(start.checkpoint + 1), first:
+            plan, next_us = present.extent.plan(
+                splits,
+                guidance,
+                checkpoint=start.checkpoint + 1,
+                max_rows=min((rows for rows in (max_rows, rated) if rows is not None), default=None),
+                now_us=now_us,
+                to_present=self._available_now,
+            )
         self._budget.take(plan.rows, more=plan.more)
         hold = guidance.hold and bool(present.extent.unfinished(splits))
         self._waits = hold or not _HELD_BACK.isdisjoint(plan.without_rows.values())
@@ -204,12 +200,10 @@ class BatchPlanner(Generic[SplitT]):
             self._tell(present, start.checkpoint, candidates, plan, next_us)
             return start
         self._empty_until_us = None
-        try:
+        with self._naming_batch(start.checkpoint + 1):
             names = sorted(candidates.keys() & plan.slices.keys())
             cut = present.extent.planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
             cuts = dict(zip(names, cut, strict=True))
-        except Exception as cause:
-            raise PlanningFailed(self._name, start.checkpoint + 1, described(cause)) from cause
         return self._write(present, start.checkpoint + 1, candidates, plan, cuts, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[SlotWork[SplitT]]:
@@ -263,13 +257,22 @@ class BatchPlanner(Generic[SplitT]):
         try:
             enumeration.start(self._telling, ends=self._available_now)
             splits = [placed.split for placed in live.values()]
-            extent = Extent(self._source, self._name, self._options, splits, state.time_us)
+            with self._naming_batch(start.checkpoint + 1):
+                extent = Extent(self._source, self._name, self._options, splits, state.time_us)
         except BaseException:
             with suppress(CoordinatorHangs):  # the error says that already
                 enumeration.close()
             raise
         self._present = _Present(start, live, enumeration, extent)
         return self._present
+
+    @contextmanager
+    def _naming_batch(self, checkpoint: int) -> Iterator[None]:
+        """Raise an error of the source as one that names source and batch."""
+        try:
+            yield
+        except Exception as cause:
+            raise PlanningFailed(self._name, checkpoint, described(cause)) from cause
 
     def _moves(
         self, present: _Present[SplitT], plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance

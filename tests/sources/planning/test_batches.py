@@ -34,7 +34,7 @@ from lowmark.sources.planning.enumeration import Enumeration
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.sources.planning.planner import BatchPlanner
+from lowmark.sources.planning.planner import BatchPlanner, PlanningFailed
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing import plan_slices
@@ -261,7 +261,7 @@ def test_an_error_before_the_first_plan_ends_the_enumerator(make: Any, monkeypat
     planner = make(source)
     monkeypatch.setattr(source, "create_planner", Mock(side_effect=OSError("no connection")))
     watched = patch.object(Enumeration, "close", autospec=True, side_effect=Enumeration.close)
-    with watched as close, pytest.raises(OSError, match="no connection"):
+    with watched as close, pytest.raises(PlanningFailed, match="'rows': cannot plan batch 1: OSError: no conn"):
         planner.plan(planner.initial(), None)
     close.assert_called_once()
 
