@@ -98,8 +98,7 @@ class KafkaClient:
 
         def answer() -> dict[str, Topic]:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
-            found, failed = self._ask_each(action, lambda seconds: sent.pop() if sent else ask(seconds), absent=absent)
-            self._raise_if_any(action, failed)
+            found, _ = self._ask_each(action, lambda seconds: sent.pop() if sent else ask(seconds), absent=absent)
             return {
                 name: Topic(name, _topic_id(each), tuple(sorted(partition.id for partition in each.partitions)))
                 for name, each in found.items()
@@ -196,8 +195,7 @@ class KafkaClient:
             request = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in asked])
             return dict(self._connected().list_consumer_group_offsets([request], request_timeout=seconds))
 
-        answers, failed = self._ask_each(action, ask)
-        self._raise_if_any(action, failed)
+        answers, _ = self._ask_each(action, ask)
         answer: Any = answers[group]
         found = {(each.topic, each.partition): each for each in answer.topic_partitions}
         for each in found.values():
@@ -220,8 +218,7 @@ class KafkaClient:
         found = {partition: at for partition, at in given.items() if isinstance(at, int)}
         ask = {partition: fallback if at is None else at for partition, at in given.items() if not isinstance(at, int)}
         simple = {each: spec for each, spec in ask.items() if spec.kind in ("earliest", "latest", "timestamp")}
-        answers, failed = self.positions(simple, action)
-        self._raise_if_any(action, failed)
+        answers, _ = self.positions(simple, action)
         found |= {partition: offset for partition, offset in answers.items() if offset is not None}
         # The remaining partitions had no record at their time, or have a fallback that has to be looked up.
         again: dict[KafkaOffsets, list[TopicPartitionId]] = {}
@@ -254,7 +251,8 @@ class KafkaClient:
     ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
         """Ask until every key has an answer; the answer None means that the key does not exist.
 
-        `ask` is called with the seconds for a request, and asks for the keys in `left`, if given.
+        Without `patience_seconds` no key is without an answer: the second mapping is empty. `ask` is called with the
+        seconds for a request, and asks for the keys in `left`, if given.
         """
         from confluent_kafka import KafkaException
 
@@ -330,10 +328,6 @@ class KafkaClient:
         cause = error if error is not None else failed
         if given_up or not patience.goes_on(self._cause(cause)):
             raise self._unavailable(action, cause, spent) from failed
-
-    def _raise_if_any(self, action: str, failed: Mapping[Any, Exception]) -> None:
-        for error in failed.values():
-            raise self._unavailable(action, error, self._patience_seconds) from error
 
     def _unavailable(self, action: str, error: object, seconds: float) -> KafkaUnavailable:
         hint = (
