@@ -34,7 +34,7 @@ all topics yet."""
 class TopicList:
     """All partitions of named topics."""
 
-    names: tuple[str, ...]
+    names: frozenset[str]  # looked up for each partition before each batch
 
     def wants(self, topic: str, partition: int) -> bool:
         """Whether a partition is subscribed, be it there or not."""
@@ -43,8 +43,9 @@ class TopicList:
 
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
         """Return the existing topics. Raises KafkaTopicMissing for a missing topic that was never seen before."""
-        found = client.topics(self.names)
-        missing = tuple(name for name in self.names if name not in found and name not in seen)
+        names = sorted(self.names)
+        found = client.topics(names)
+        missing = tuple(name for name in names if name not in found and name not in seen)
         if missing:
             raise KafkaTopicMissing(missing, brokers)
         return list(found.values())
@@ -69,7 +70,7 @@ class TopicPattern:
 class PartitionSet:
     """Only the named partitions."""
 
-    partitions: tuple[TopicPartitionId, ...]
+    partitions: frozenset[TopicPartitionId]  # looked up as the names of a `TopicList`
 
     def wants(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self.partitions
@@ -81,14 +82,13 @@ class PartitionSet:
         there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
         missing = tuple(
             f"{topic}/{number}"
-            for topic, number in self.partitions
+            for topic, number in sorted(self.partitions)
             if (topic, number) not in there and topic not in seen
         )
         if missing:
             raise KafkaTopicMissing(missing, brokers)
-        wanted = set(self.partitions)
         return [
-            replace(topic, partitions=tuple(each for each in topic.partitions if (topic.name, each) in wanted))
+            replace(topic, partitions=tuple(each for each in topic.partitions if self.wants(topic.name, each)))
             for topic in found.values()
         ]
 
@@ -236,7 +236,7 @@ def subscribed(state: KafkaEnumeratorState, subscriber: Subscriber) -> KafkaEnum
 
     >>> splits = DiscoveredSplits[KafkaSplit](discovered=True, assigned=("orders/0", "returns/1@q7"))
     >>> state = KafkaEnumeratorState(splits, {"orders": "q1", "returns": "q2"})
-    >>> kept = subscribed(state, TopicList(("orders",)))
+    >>> kept = subscribed(state, TopicList(frozenset({"orders"})))
     >>> kept.splits.assigned, kept.topic_ids
     (('orders/0',), {'orders': 'q1'})
     """

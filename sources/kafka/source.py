@@ -181,11 +181,11 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
     def __repr__(self) -> str:
         each = self._subscriber
         if isinstance(each, TopicList):
-            what = f"topics={','.join(each.names)}"
+            what = f"topics={','.join(sorted(each.names))}"
         elif isinstance(each, TopicPattern):
             what = f"topic_pattern={each.pattern!r}"
         else:
-            what = f"partitions={','.join(f'{topic}/{number}' for topic, number in each.partitions)}"
+            what = f"partitions={','.join(f'{topic}/{number}' for topic, number in sorted(each.partitions))}"
         return f"KafkaSource({self._settings.place}, {what})"
 
     @property
@@ -253,7 +253,7 @@ def _subscriber(
                     pass
                 case _:
                     raise InvalidKafkaOption("partitions", repr(pair), "(topic, partition) pairs", 'as ("orders", 0).')
-        return PartitionSet(tuple(sorted(_some("partitions", [(str(topic), int(number)) for topic, number in pairs]))))
+        return PartitionSet(_some("partitions", [(str(topic), int(number)) for topic, number in pairs]))
     named: Any = topics
     if isinstance(named, str):
         raise InvalidKafkaOption("topics", repr(named), "a list of names", f"write [{named!r}].")
@@ -261,13 +261,13 @@ def _subscriber(
     for name in names:
         if not isinstance(name, str) or not name:
             raise InvalidKafkaOption("topics", repr(names), "a list of names", f"{name!r} is no name of a topic.")
-    return TopicList(tuple(sorted(_some("topics", names))))
+    return TopicList(_some("topics", names))
 
 
-def _some(option: str, given: list[Any]) -> set[Any]:
+def _some(option: str, given: list[Any]) -> frozenset[Any]:
     if not given or len(set(given)) < len(given):
         raise InvalidKafkaOption(option, repr(given), "at least one, each once", "say what to read.")
-    return set(given)
+    return frozenset(given)
 
 
 def _kinds(position: KafkaOffsets | None, *, fallbacks: bool) -> set[str]:

@@ -10,6 +10,7 @@ from lowmark.sources import DataclassSerializer, SplitEnd
 from lowmark.sources.coordinator import SuppressRestarts
 from lowmark.sources.kafka import (
     KafkaOffsets,
+    KafkaSource,
     KafkaSplit,
     KafkaTopicMissing,
 )
@@ -42,7 +43,7 @@ def enumerated(
 ) -> tuple[KafkaEnumerator, ManualEnumeratorContext[KafkaSplit]]:
     context = ManualEnumeratorContext[KafkaSplit](num_subtasks=2)
     enumerator = KafkaEnumerator(
-        context, SETTINGS, subscriber if subscriber is not None else TopicList(("orders",)),
+        context, SETTINGS, subscriber if subscriber is not None else TopicList(frozenset({"orders"})),
         start=start, stop=stop, period_seconds=300.0, state=state, client=client,
     )  # fmt: skip
     enumerator.start()
@@ -105,7 +106,7 @@ def test_a_topic_that_is_subscribed_no_more_is_finished_where_it_stands_and_new_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 9)})
-    both, one = TopicList(("orders", "returns")), TopicList(("orders",))
+    both, one = TopicList(frozenset({"orders", "returns"})), TopicList(frozenset({"orders"}))
     enumerator, _ = enumerated(client, subscriber=both)
     fewer, context = enumerated(client, subscriber=one, state=enumerator.snapshot_state(1))
     _, again = enumerated(client, subscriber=both, state=fewer.snapshot_state(2))
@@ -125,14 +126,38 @@ def test_a_topic_that_is_subscribed_no_more_is_finished_where_it_stands_and_new_
 @pytest.mark.parametrize(
     ("subscriber", "wanted"),
     [
-        (TopicList(("orders",)), [("orders", 0), ("orders", 1)]),
+        (TopicList(frozenset({"orders"})), [("orders", 0), ("orders", 1)]),
         (TopicPattern("o.*"), [("orders", 0), ("orders", 1)]),
-        (PartitionSet((("orders", 1), ("returns", 0))), [("orders", 1), ("returns", 0)]),
+        (PartitionSet(frozenset({("orders", 1), ("returns", 0)})), [("orders", 1), ("returns", 0)]),
     ],
 )
 def test_what_a_subscription_means(subscriber: Subscriber, wanted: list[tuple[str, int]]) -> None:
     asked = [("orders", 0), ("orders", 1), ("returns", 0), ("__consumer_offsets", 0)]
     assert [each for each in asked if subscriber.wants(*each)] == wanted
+
+
+class Name(str):
+    """A name that counts its comparisons."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_partition_is_looked_up_among_thousands_of_named_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Name, "compared", 0)
+    many = range(2_000)
+    topics = KafkaSource(bootstrap_servers="b:9092", topics=[Name(f"t-{n}") for n in many])._subscriber
+    partitions = PartitionSet(frozenset((Name("orders"), n) for n in many))
+
+    assert all(topics.wants(Name(f"t-{n}"), 0) for n in many)
+    assert all(partitions.wants(Name("orders"), n) for n in many)
+    assert Name.compared < 10 * len(many)
 
 
 def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
@@ -189,14 +214,14 @@ def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
 
 def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:
     client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 1)})
-    both = TopicList(("orders", "returns"))
+    both = TopicList(frozenset({"orders", "returns"}))
 
     assert [topic.name for topic in both.topics(client, "b:1", ())] == ["orders", "returns"]
     del client.there["returns"]
     with pytest.raises(KafkaTopicMissing, match="'returns' not found"):
         both.topics(client, "b:1", {"orders"})
     assert [topic.name for topic in both.topics(client, "b:1", {"returns"})] == ["orders"]
-    pairs = PartitionSet((("orders", 0), ("orders", 3)))
+    pairs = PartitionSet(frozenset({("orders", 0), ("orders", 3)}))
     with pytest.raises(KafkaTopicMissing, match="'orders/3' not found"):
         pairs.topics(client, "b:1", ())
     assert pairs.topics(client, "b:1", {"orders"})[0].partitions == (0,)
