@@ -211,7 +211,8 @@ class KafkaClient:
         if position.kind == "committed":
             given = self.committed(partitions)
         elif position.kind == "offsets":
-            given = {partition: position.for_partition(partition) for partition in partitions}
+            of_partitions = dict(position.by_partition)
+            given = {partition: of_partitions.get(partition) for partition in partitions}
         else:
             given = dict.fromkeys(partitions, position)
         fallback = position.otherwise if position.otherwise is not None else otherwise

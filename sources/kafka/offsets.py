@@ -122,9 +122,6 @@ class KafkaOffsets:
             raise InvalidKafkaOption(option, shown(given), EXPECTED, "a bare number has no unit; say what it is.")
         return simple[name]()
 
-    def for_partition(self, partition: TopicPartitionId) -> int | KafkaOffsets | None:
-        return dict(self.by_partition).get(partition)
-
 
 def _offset(given: object) -> int | KafkaOffsets:
     if isinstance(given, str | KafkaOffsets):

@@ -127,7 +127,7 @@ def test_a_source_can_be_sent_and_shows_no_secret() -> None:
 
     assert "hunter2" not in repr(source) + repr(again._settings) + str(vars(source))
     assert again._settings.properties({})["sasl.password"] == "hunter2"
-    assert again._start.for_partition(("orders", 0)) == 0
+    assert again._start == KafkaOffsets.offsets({("orders", 0): 0})
 
 
 def test_errors_can_be_sent() -> None:
