@@ -1,7 +1,8 @@
 """Consumers that outlive a batch, because making a consumer and finding the brokers takes longer than a small batch.
 
-A consumer is kept in its process, by its properties, and closed after a minute without use. After a fork the child has
-no consumers: librdkafka's threads are not in the child, so the child must not even close its parent's consumers.
+A consumer is kept in its process, by its properties: a few at most, and all are closed when no consumer was used for a
+minute. After a fork the child has no consumers: librdkafka's threads are not in the child, so the child must not even
+close its parent's consumers.
 """
 
 from __future__ import annotations
