@@ -165,6 +165,11 @@ class FileSource(SimpleSource[FileSplit]):
             raise InvalidFileOption("event_time", shown(event_time), "the name of a column", "None cuts by rows only.")
         if schema is not None and not isinstance(schema, pa.Schema):
             raise InvalidFileOption("schema", shown(schema), "a pyarrow.Schema", "None takes that of the first file.")
+        system: object = filesystem
+        if system is not None and not isinstance(system, fs.FileSystem):
+            hint = "wrap one of fsspec as PyFileSystem(FSSpecHandler(filesystem))."
+            got = f"a {type(system).__name__}"
+            raise InvalidFileOption("filesystem", got, "a pyarrow.fs.FileSystem", hint)
         if columns is not None:
             columns = chosen_columns(columns, None, InvalidFileOption, "None reads all columns.")
             if event_time is not None and event_time not in columns:

@@ -812,6 +812,11 @@ def test_an_index_is_read_once(tmp_path: Path, asked: list[str]) -> None:
         ({"columns": ["a", "a"]}, InvalidFileOption, "columns: expected names of columns, each once"),
         ({"event_time": ["a"]}, InvalidFileOption, "event_time: expected the name of a column"),
         ({"schema": "a int"}, InvalidFileOption, "schema: expected a pyarrow.Schema, got 'a int'"),
+        (
+            {"filesystem": object()},
+            InvalidFileOption,
+            "filesystem: expected a pyarrow.fs.FileSystem, got a object.*FSS",
+        ),
         ({"modified_after": "2026-01-01"}, InvalidFileOption, "modified_after: expected an aware datetime, or micro"),
         ({"modified_after": float("nan")}, InvalidFileOption, "modified_after: expected .*, got nan"),
         ({"bounded": "false"}, InvalidFileOption, "bounded: expected True or False, got 'false'"),
