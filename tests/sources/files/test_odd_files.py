@@ -18,7 +18,8 @@ def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_of_any_size(tmp_path: P
     """Arrow reads a file in blocks of a megabyte, and such a value may lie across the edge of two blocks."""
     value = "a line\n" * 60_000
     (tmp_path / "a.csv").write_text("id,text\n" + "".join(f'{n},"{value}"\n' for n in range(7)))
-    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    types: dict[str, pa.DataType] = {"id": pa.int64(), "text": pa.string()}
+    schema = pa.schema(types)
 
     assert read(FileSource(str(tmp_path), format="csv", schema=schema)) == [{"id": n, "text": value} for n in range(7)]
     assert FileSource(str(tmp_path), format="csv").schema == schema
@@ -46,7 +47,7 @@ def test_a_first_file_that_does_not_tell_its_columns_is_named(
 def test_a_later_parquet_file_that_has_a_column_twice_is_named(tmp_path: Path, column: str) -> None:
     times = pa.array([1], pa.timestamp("us", "UTC"))
     pq.write_table(pa.Table.from_arrays([pa.array([1]), times], names=["id", "ts"]), tmp_path / "a.parquet")
-    source = FileSource(str(tmp_path), event_time="ts", schema=pa.schema([("id", pa.int64()), ("ts", times.type)]))
+    source = FileSource(str(tmp_path), event_time="ts", schema=pa.schema({"id": pa.int64(), "ts": times.type}))
     twice = {"id": pa.array([2]), "ts": times}[column]
     odd = pa.Table.from_arrays([pa.array([2]), times, twice], names=["id", "ts", column])
     pq.write_table(odd, path := tmp_path / "b.parquet")
