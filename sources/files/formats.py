@@ -181,8 +181,6 @@ class TextFormat(FileFormat):
     def read(
         self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
-        if start >= stop:
-            return
         position, skip, kept = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
         for rows in self._rows(filesystem, path, schema):
             rest = rows.slice(min(skip, rows.num_rows))
