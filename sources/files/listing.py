@@ -63,6 +63,9 @@ class FileListing:
 
     def files(self) -> list[FileFacts]:
         """Return all files, the oldest first, each once."""
+        if isinstance(self.filesystem, fs.PyFileSystem) and isinstance(self.filesystem.handler, fs.FSSpecHandler):
+            # Many of fsspec's keep a listing for ever. The stubs take them for Arrow's.
+            self.filesystem.handler.fs.invalidate_cache()  # type: ignore[union-attr]
         found: dict[str, FileFacts] = {}
         for place in self.places:
             for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
