@@ -179,7 +179,16 @@ def _hidden(below: str) -> bool:
 
 
 def _below(path: str, folder: str) -> str:
-    return path[len(folder.rstrip("/")) :].lstrip("/")
+    """Return the path of a file below a folder. Those of fsspec list files without the scheme, and change a "/" before.
+
+    >>> _below("/in/a.csv", "in"), _below("bucket/in/a.csv", "/bucket")
+    ('a.csv', 'in/a.csv')
+    """
+    begins, there = folder.strip("/"), path.lstrip("/")
+    if not there.startswith(begins):
+        expected = f"a folder as the file system lists its files, such as {shown(path)}"
+        raise InvalidFileOption("paths", shown(folder), expected, "leave out what does not stand there.")
+    return there[len(begins) :].lstrip("/")
 
 
 def _path(info: fs.FileInfo) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lowmark.sources.files import FileSource
+import pytest
+from lowmark.sources.files import FileSource, InvalidFileOption
 from pyarrow import fs
 
 
@@ -18,26 +19,43 @@ class Cached:
         self.listings: dict[str, dict[str, dict[str, Any]]] = {}
 
     def isdir(self, path: str) -> bool:
-        return Path(path).is_dir()
+        return self._there(path).is_dir()
 
     def info(self, path: str) -> dict[str, Any]:
-        here = Path(path)
+        here = self._there(path)
         return {"size": here.stat().st_size, "type": "directory" if here.is_dir() else "file"}
 
     def find(self, path: str, **_: object) -> dict[str, dict[str, Any]]:
         if path not in self.listings:
-            self.listings[path] = {str(each): self.info(str(each)) for each in Path(path).iterdir()}
+            self.listings[path] = {str(each): self.info(str(each)) for each in self._there(path).iterdir()}
         return self.listings[path]
 
     def invalidate_cache(self, path: str | None = None) -> None:
         self.listings.clear()
 
+    def _there(self, path: str) -> Path:
+        return Path("/" + path.removeprefix("cached:").lstrip("/"))
+
+
+def source_of(path: str) -> FileSource:
+    system = fs.PyFileSystem(fs.FSSpecHandler(Cached()))  # type: ignore[abstract]  # the stubs miss its methods
+    return FileSource(path, format="csv", filesystem=system)
+
 
 def test_new_files_are_found_on_a_file_system_that_keeps_its_listings(tmp_path: Path) -> None:
-    system = fs.PyFileSystem(fs.FSSpecHandler(Cached()))  # type: ignore[abstract]  # the stubs miss its methods
-    source = FileSource(str(tmp_path), format="csv", filesystem=system)
+    source = source_of(str(tmp_path))
     (tmp_path / "a.csv").write_text("id\n1\n")
     assert [split.split_id for split in source.discover()] == ["a.csv"]
     (tmp_path / "b.csv").write_text("id\n2\n")
 
     assert [split.split_id for split in source.discover()] == ["a.csv", "b.csv"]
+
+
+def test_a_folder_may_begin_without_the_slash_of_its_files_and_not_with_a_scheme(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    folder = str(tmp_path).lstrip("/")
+    assert [split.split_id for split in source_of(folder).discover()] == ["a.csv"]
+
+    for path in (f"cached://{folder}", f"cached://{folder}/*.csv"):
+        with pytest.raises(InvalidFileOption, match=rf"got 'cached://{folder}'. Hint: leave out"):
+            source_of(path).discover()
