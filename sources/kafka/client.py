@@ -52,7 +52,7 @@ class Topic:
 
 
 class KafkaClient:
-    """Asks the brokers. For one thread at a time.
+    """Asks the brokers. A second thread may ask meanwhile, as an enumerator does that looks for partitions again.
 
     Args:
         reached: whether the brokers were reached before, perhaps by an earlier process. Otherwise an address that
@@ -348,17 +348,18 @@ class KafkaClient:
         return self._settings.redact(text + (f"; librdkafka said: {said}" if said else ""))
 
     def _connected(self) -> AdminClient:
-        if self._admin is None:
+        admin = self._admin
+        if admin is None:
             from confluent_kafka.admin import AdminClient
 
             properties = self._settings.properties({"error_cb": self._errors})
-            self._admin = created(lambda: AdminClient(properties, logger=self._errors.log), self._settings)
-        self._poll()  # confluent-kafka before 2.13 calls the user's `oauth_cb` for a login in `poll` only
-        return self._admin
+            admin = self._admin = created(lambda: AdminClient(properties, logger=self._errors.log), self._settings)
+        admin.poll(0)  # confluent-kafka before 2.13 calls the user's `oauth_cb` for a login in `poll` only
+        return admin
 
     def _poll(self) -> None:
-        if self._admin is not None:
-            self._admin.poll(0)  # delivers errors and log lines by callbacks
+        if (admin := self._admin) is not None:
+            admin.poll(0)  # delivers errors and log lines by callbacks
 
 
 def matches(pattern: str, topic: str) -> bool:

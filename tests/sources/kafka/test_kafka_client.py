@@ -168,6 +168,20 @@ def test_a_login_by_callback_has_its_token_before_each_question(monkeypatch: pyt
     assert len(made) == 1
 
 
+def test_two_threads_may_ask_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The enumerator looks for partitions while another thread waits for the offsets of new ones, and renews."""
+
+    class Renewed(Answers):
+        def poll(self, timeout: float) -> None:
+            super().poll(timeout)
+            client._renew()  # as the other thread does while this one waits in librdkafka
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda *_, **__: Renewed(0, KafkaError._TIMED_OUT))
+    client = KafkaClient(KafkaSettings("b:1", {}, 5.0, read_committed=True), wait=lambda _: None)
+
+    assert list(client.topics(["orders"])) == ["orders"]
+
+
 class LogsInByPoll(Answers):
     """An admin client that gets its token in `poll`, and answers nobody without a token."""
 
