@@ -14,7 +14,7 @@ from lowmark.sources.files.errors import FileUnreadable, NoSchema
 from .test_files import read
 
 
-def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_of_any_size(tmp_path: Path) -> None:
+def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_larger_than_a_block(tmp_path: Path) -> None:
     """Arrow reads a file in blocks of a megabyte, and such a value may lie across the edge of two blocks."""
     value = "a line\n" * 60_000
     (tmp_path / "a.csv").write_text("id,text\n" + "".join(f'{n},"{value}"\n' for n in range(7)))
