@@ -179,15 +179,16 @@ def _hidden(below: str) -> bool:
 
 
 def _below(path: str, folder: str) -> str:
-    """Return the path of a file below a folder. Those of fsspec list files without the scheme, and change a "/" before.
+    """Return the path of a file below a folder; a file system of fsspec may add or drop the first slash of a path.
 
     >>> _below("/in/a.csv", "in"), _below("bucket/in/a.csv", "/bucket")
     ('a.csv', 'in/a.csv')
     """
     begins, there = folder.strip("/"), path.lstrip("/")
     if not there.startswith(begins):
-        expected = f"a folder as the file system lists its files, such as {shown(path)}"
-        raise InvalidFileOption("paths", shown(folder), expected, "leave out what does not stand there.")
+        raise InvalidFileOption(
+            "paths", shown(folder), f"the folder of the listed path {shown(path)}", "leave out the scheme."
+        )
     return there[len(begins) :].lstrip("/")
 
 
