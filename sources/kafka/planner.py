@@ -200,7 +200,8 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             self._loss.found(split, start, None, other, topic_gone=True)
             return SplitEnd(start, rows=0, finished=True)
         if end < start:
-            self._loss.found(split, start, None, f"the partition ends at offset {end} now, before what was read of it")
+            short = f"the partition ends at offset {end} now, before what was read of it"
+            self._loss.found(split, start, None, f"{short}; a later record with an offset below {start} is not read")
             # Positions do not go back. The partition may grow again, but the rows up to a stop count as lost.
             return SplitEnd(start, rows=0, finished=split.stop is not None)
         if begin > start:

@@ -484,7 +484,7 @@ def test_a_stop_that_is_not_reached_is_no_end() -> None:
     [
         ({0: (4, 9)}, 0, "offsets 0 to 3 are lost: they were deleted", SplitEnd(9, rows=5)),
         ({0: (9, 9)}, 3, "offsets 3 to 8 are lost", SplitEnd(9, rows=0)),
-        ({0: (0, 9)}, 12, "the partition ends at offset 9 now", SplitEnd(12, rows=0)),
+        ({0: (0, 9)}, 12, "ends at offset 9 now, .*; a later record with an offset below 12 is", SplitEnd(12, rows=0)),
         ({}, 3, "the topic or the partition was deleted", SplitEnd(3, rows=0, finished=True)),
     ],
 )
