@@ -130,6 +130,13 @@ def test_the_event_time_may_stand_in_the_name_of_a_folder(tmp_path: Path, suffix
     assert days == [(START_S - 80_000 + day * 86_400) * 10**6 for day in (0, 1)], "midnight"
 
 
+def test_a_value_in_quotes_may_have_line_breaks_in_a_csv_larger_than_a_block(tmp_path: Path) -> None:
+    value = "a line\n" * 60_000
+    write(tmp_path, {"a.csv": "at,text\n" + "".join(f'{START_S + n},"{value}"\n' for n in range(7))})
+    found = audited(tmp_path)
+    assert (found.rows, found.complete) == (7, True)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_file_with_two_columns_of_the_name_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
     for age, names in enumerate((["at", "other"], ["at", "at"], ["at", "other"])):
