@@ -199,7 +199,7 @@ def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, 
     )
     columns = [F.col(_TIME).alias(event_time) if c == event_time else _null_like(df, c) for c in df.columns]
     columns += stream.late.of_heartbeat()
-    row = source.select(*columns, F.col(_MARKER)).withWatermark(event_time, f"{delay_ms} milliseconds")
+    row = source.select(*columns, F.col(_MARKER)).withWatermark(quoted(event_time), f"{delay_ms} milliseconds")
     return row.observe(f"{stream.metric}:heartbeat", F.max(quoted(event_time)).alias("time"))
 
 

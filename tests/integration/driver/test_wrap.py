@@ -331,6 +331,21 @@ def test_a_name_with_quotes_comes_through_spark_checkpoint_status_and_metrics(
     assert low["stream"] == stream
 
 
+def test_the_event_time_column_may_have_a_name_that_sql_has_to_quote(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    column = "paid `at` ü.1"
+    df = service.wrap(
+        feed.df.withColumnRenamed("ts", column), name="orders", event_time=column, split="split", splits=["a"]
+    )
+    ran = run_at_once(
+        windows(df.withColumnRenamed(column, "ts"), "split"), feed, [[("a", 1, 100)], [("a", 1, 200)]], checkpoint
+    )
+
+    assert ran.by_split() == {"a": 1}
+    assert ran.low == 200 - 0.001
+
+
 def scrape(service: LowWatermarkService) -> list[tuple[str, dict[str, str]]]:
     """Name and labels of every sample of a scrape, read by Prometheus' own parser."""
     with urllib.request.urlopen(f"http://127.0.0.1:{service.metrics_port}/metrics") as answer:
