@@ -58,6 +58,7 @@ _FAULTS = (
 )
 """The place in Spark's text that a fault needs, "" for any; signs beside it, of which one suffices; the meaning."""
 _ENDED = "terminated with exception: "
+_TRACEBACK = "Traceback (most recent call last):"
 _BRIEF_MOST = 500
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
@@ -66,6 +67,8 @@ _explained: deque[str] = deque(maxlen=100)
 
 def brief(failure: str | None) -> str | None:
     r"""Say in a sentence or two why a query failed: the known meaning of Spark's text, else its first line.
+
+    Where the first line begins the traceback of a user's Python function, the error at its end says why.
 
     Args:
         failure: Spark's text of the failure; None or empty if the query did not fail.
@@ -80,8 +83,22 @@ def brief(failure: str | None) -> str | None:
     if (meaning := _meaning(failure)) is not None:
         return meaning
     first = first_line(failure)
+    if first.endswith(_TRACEBACK):
+        first = _raised(failure) or first
     _, _, cause = first.partition(_ENDED)
     return (cause or first)[:_BRIEF_MOST]
+
+
+def _raised(failure: str) -> str | None:
+    """Return the error that the first traceback in Spark's text ends with; None if the text is cut before it."""
+    python, _, _ = failure.partition("\n\tat ")  # then comes Java's own traceback
+    raised, in_frames = None, False
+    for line in python.splitlines():
+        if line.endswith(_TRACEBACK):
+            in_frames = True
+        elif in_frames and line.strip() and not line[0].isspace():
+            raised, in_frames = line, False
+    return raised
 
 
 def explain(

@@ -235,6 +235,30 @@ def test_a_python_process_of_a_streams_reader_that_is_gone_is_told_by_the_place_
     assert f'query q on "orders": {said}' in caplog.text
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "py4j.Py4JException: An exception was raised by the Python Proxy. Return Message: ",
+        "PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: ",
+    ],
+    ids=["foreachBatch", "UDF"],
+)
+def test_an_error_in_a_users_python_function_is_shown_and_not_the_beginning_of_its_traceback(begun: str) -> None:
+    failure = (
+        f'{begun}Traceback (most recent call last):\n  File "app.py", line 11, in write\n    int("x")\n    ^^^^^^^^\n'
+        "ValueError: invalid literal for int() with base 10: 'x'\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "app.py", line 13, in write\n    raise OSError("disk full")\n'
+        "OSError: disk full\n SQLSTATE: 38000\n\tat py4j.Protocol.getReturnValue(Protocol.java:476)\n"
+    )
+    assert brief(failure) == "OSError: disk full"
+
+
+def test_a_traceback_that_spark_cut_is_shown_from_its_beginning() -> None:
+    failure = 'PythonException: Traceback (most recent call last):\n  File "app.py", line 11, in write'
+    assert brief(failure) == "PythonException: Traceback (most recent call last):"
+
+
 def test_a_python_process_of_a_task_has_more_time_to_start() -> None:
     """The text of Spark since 4.2."""
     said = brief("SocketTimeoutException: Timed out while waiting for the Python worker to connect back after 60000 ms")
