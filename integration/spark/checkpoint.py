@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
 from lowmark.sources.planning.offset import BatchOffset
 
 from . import completion
@@ -68,7 +68,12 @@ class FarewellFiles:
         return self._opened
 
     def write(self, farewell: Farewell) -> None:
-        self._store.write(f"lowmark/{farewell.token}", msgspec.json.encode(farewell).decode())
+        """Write a farewell, unless the checkpoint is gone: Spark deletes a temporary one at the end of its query."""
+        try:
+            self._store.write(f"lowmark/{farewell.token}", msgspec.json.encode(farewell).decode())
+        except CheckpointUnwritable:
+            if self._store.exists(""):
+                raise
 
     def read(self, token: str) -> Farewell | None:
         """Return the farewell of a run, None without one. Raises `msgspec.DecodeError` for a file that is none."""

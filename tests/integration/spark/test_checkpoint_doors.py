@@ -293,3 +293,17 @@ def test_a_farewell_is_a_file_of_the_checkpoint(tmp_path: Path, kafka: Path, kin
     files.forget("ab12")
     files.forget("ab12")
     assert not list((kafka / "lowmark").iterdir())
+
+
+def test_a_farewell_is_no_error_if_its_checkpoint_is_gone(tmp_path: Path, kafka: Path) -> None:
+    """Spark deletes the temporary checkpoint of a query without checkpointLocation when the query ends by itself."""
+    files = FarewellFiles(None, str(tmp_path / "gone"))  # type: ignore[arg-type]
+    vars(files)["_opened"] = LocalStore(tmp_path / "gone")
+    files.write(Farewell("ab12", 3, 7, "state"))
+    files.forget("ab12")
+    assert not (tmp_path / "gone").exists()
+
+    vars(files)["_opened"] = LocalStore(kafka)
+    (kafka / "lowmark").write_text("a file stands here")
+    with pytest.raises(CheckpointUnwritable, match="lowmark/ab12 cannot be written"):
+        files.write(Farewell("ab12", 3, 7, "state"))
