@@ -22,8 +22,6 @@ from .stream_run import StreamRun
 
 _LONG_US = 10_000_000
 """After this time the status mentions a batch that still runs."""
-_ROUND_US = 5_000_000
-"""A shared low watermark that stands for so long is held by other queries, because a round takes about a second."""
 
 
 class Standing:
@@ -150,9 +148,7 @@ class Standing:
             holder = None if run.shares else status.holder
             what_next = "The coordinator answers again."
             return replace(status, cause=Cause.COORDINATOR_AWAY, holder=holder, why=why, next=what_next)
-        own_us, low_us = run.watermarks.low_watermark_us, status.low_watermark_us
-        stood_us = now_us - run.shared_since_us
-        if run.shares and own_us is not None and (low_us is None or low_us < own_us) and stood_us >= _ROUND_US:
+        if run.held_by_others(now_us):
             why = (
                 f'other queries of job "{self._runs.cooperation.job}" hold it; these splits alone would allow {alone}. '
                 f"`lowmark explain --coordinator {shlex.quote(link.address)}` names the query that holds it."

@@ -15,6 +15,7 @@ One file, because a report changes the whole run or nothing, so one object holds
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lowmark")
 
+_ROUND_US = 5_000_000
+"""A low watermark that a query reported so long ago is in the job's, because a round takes about a second."""
 _SINCE_KEPT = 16
 """A run keeps so many reports and plans to begin again with, and then keeps the state after them instead."""
 
@@ -102,6 +105,7 @@ class StreamRun:
     _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not passed to others yet
     _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
+    _own_rises: deque[tuple[int, int]] = field(default_factory=deque)  # when its splits' low watermark rose, to what
     _past_epochs: int = 0  # of watermarks that an error left half changed
     _whole: tuple[str | None, int] = (None, 0)  # the state to begin again from, and its time
     _since: list[Callable[[], list[Effect]]] = field(default_factory=list)  # changes taken after that state
@@ -217,6 +221,12 @@ class StreamRun:
         self._shared_rises += 1  # before the value, because an epoch without news does no harm
         self._shared_low_watermark_us, self.shared_since_us = low_watermark_us, now_us
         return True
+
+    def held_by_others(self, now_us: int) -> bool:
+        """Whether its splits were beyond the job's low watermark a round ago already."""
+        rises = [low_us for at_us, low_us in self._own_rises if at_us <= now_us - _ROUND_US]
+        shared_us = self._shared_low_watermark_us
+        return self.shares and bool(rises) and (shared_us is None or shared_us < rises[-1])
 
     def state(self) -> str:
         """Return the state for the offset that restores this run, base64; encoded once an epoch."""
@@ -361,6 +371,11 @@ class StreamRun:
         for effect in effects:
             log_effect(self.stream, effect)
         self._holder_log.look(self.stream, self.watermarks, now_us, changed=bool(effects))
+        low_us, rises = self.watermarks.low_watermark_us, self._own_rises
+        if self.shares and low_us is not None and (not rises or low_us > rises[-1][1]):
+            rises.append((now_us, low_us))
+            while len(rises) > 1 and rises[1][0] <= now_us - _ROUND_US:
+                rises.popleft()
         return effects
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:

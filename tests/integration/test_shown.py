@@ -144,6 +144,26 @@ def test_a_low_watermark_that_other_queries_hold_is_held_by_no_split_of_this_one
     assert "`lowmark explain --coordinator unix:/c.sock` names the query that holds it" in status.why
 
 
+@pytest.mark.parametrize(("behind_seconds", "others_hold"), [(60, True), (2, False)])
+def test_a_low_watermark_that_rises_behind_a_slower_query_is_held_by_no_split_of_this_one(
+    behind_seconds: int, others_hold: bool
+) -> None:
+    """A round behind is no other query's doing, because the job takes this query's value a moment later."""
+    shared = Shared()
+    run = shared.run()
+    for second in range(0, 20, 2):
+        shared.clock.us = T0_US + second * S
+        shared.reach(run, shared.clock.us)
+        tasks = shared.desks.runs.cooperation._tasks.values()
+        shared.client.lows_us = dict.fromkeys(tasks, shared.clock.us - behind_seconds * S)
+        shared.desks.runs.cooperation.report(run)
+    status = shared.shown().status
+
+    assert status.low_watermark_us == shared.clock.us - behind_seconds * S
+    assert (status.holder is None) is others_hold
+    assert status.why.startswith('other queries of job "billing" hold it') is others_hold
+
+
 def test_a_wrapped_stream_of_a_group_goes_on_without_its_coordinator_and_says_who_holds() -> None:
     shared = Shared(None)
     run = shared.run(strategy=GROUPED)
