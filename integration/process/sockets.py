@@ -34,7 +34,7 @@ def folders() -> list[Path]:
     """The folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
-    bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
+    bases = [*([runtime] if runtime and _is_folder(runtime) else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
     return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
 
 
@@ -74,14 +74,14 @@ def new_address(name: str | None = None) -> str:
 def find_addresses() -> list[str]:
     """Return the addresses with a listener, sorted; remove sockets of processes that are gone.
 
-    Folders of other users are skipped, because no service of this user is there.
+    Folders of other users and folders out of this user's reach are skipped: no service of this user is there.
 
     Raises:
         SocketsRefused: other users may enter a folder of this user, and could answer instead of a service.
     """
     found = []
     for folder in folders():
-        if folder.is_dir() and not _somebody_elses(folder):
+        if _is_folder(folder) and not _somebody_elses(folder):
             check_private(folder)
             found += [f"{_SCHEME}{path}" for path in _listening(folder)]
     return sorted(found)
@@ -123,6 +123,11 @@ def check_private(folder: Path) -> None:
             f"its permissions are {stat.S_IMODE(found.st_mode):04o}, expected 0700",
             f"look who else used it, then run: chmod 700 {folder}",
         )
+
+
+def _is_folder(path: str | Path) -> bool:
+    """Whether a folder is there; no also if this user cannot reach it, as after `su` with another's XDG_RUNTIME_DIR."""
+    return os.path.isdir(path)  # noqa: PTH112  # before Python 3.14, `Path.is_dir` raises then
 
 
 def _somebody_elses(folder: Path) -> bool:

@@ -15,6 +15,8 @@ import pytest
 from lowmark.integration.errors import SocketsRefused
 from lowmark.integration.process import sockets
 
+from tests.rights import without_rights_of_root
+
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -137,6 +139,20 @@ def test_a_folder_that_somebody_else_has_made_is_passed_over(
     with listening(address):
         assert sockets.find_addresses() == [address]
     assert (taken / "1-0.sock").exists()
+
+
+def test_a_folder_that_cannot_be_reached_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    of_root = tmp_path / "of_root"
+    (of_root / "run").mkdir(parents=True)
+    of_root.chmod(0)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(of_root / "run"))
+    found = sockets.folders
+    with without_rights_of_root():
+        assert all(of_root not in folder.parents for folder in found())
+        monkeypatch.setattr(sockets, "folders", lambda: [of_root / "run"])
+        assert sockets.find_addresses() == []
+    of_root.chmod(0o700)
 
 
 def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
