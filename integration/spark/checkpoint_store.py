@@ -87,10 +87,11 @@ def local_store(checkpoint: str | os.PathLike[str]) -> LocalStore:
     if is_elsewhere(place):
         hint = "copy its folders offsets, commits and sources into a folder on this machine, and pass this folder."
         raise CheckpointUnreadable(place, "it is not on this machine", hint)
-    if not folder.is_dir():
+    store = LocalStore(folder)
+    if not store.exists(""):
         hint = "pass the folder given as checkpointLocation."
-        raise CheckpointUnreadable(str(folder), "there is no such folder", hint)
-    return LocalStore(folder)
+        raise CheckpointUnreadable(store.root, "there is no such folder", hint)
+    return store
 
 
 def is_elsewhere(checkpoint: str) -> bool:

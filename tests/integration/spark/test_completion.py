@@ -43,6 +43,7 @@ from tests.integration.feed import Feed, us
 from tests.integration.log import Log, LogSource
 from tests.integration.metrics.test_metrics import FakeRun
 from tests.integration.page.test_page import reply
+from tests.rights import without_rights_of_root
 from tests.servers.local import wait_until
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -175,6 +176,14 @@ def test_a_checkpoint_of_another_kind_is_refused_in_words(
     code, out, err = call("wait", "--checkpoint", str(tmp_path / "cp"), "--past", "2026-11-23T10:00Z")
     assert (code, out) == (2, "")
     assert why in err
+
+
+def test_a_checkpoint_that_its_reader_may_not_enter_is_told(tmp_path: Path) -> None:
+    native(tmp_path / "of_root" / "cp")
+    (tmp_path / "of_root").chmod(0)
+    with without_rights_of_root(), pytest.raises(CheckpointUnreadable, match=r"\(Permission denied\).*yours to read"):
+        completion(tmp_path / "of_root" / "cp")
+    (tmp_path / "of_root").chmod(0o700)
 
 
 def refused(exception: str, message: str) -> bytes:
