@@ -50,6 +50,8 @@ _CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
 _THREADS = 32  # begun when needed; readers whose checkpoints hang leave some for others
 
+_DETAIL_MOST_BYTES = 2_500
+
 _NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -231,19 +233,32 @@ def handler(
         try:
             return answer(method.decode_question(data))
         except LookupError as unknown:
-            context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
+            context.abort(grpc.StatusCode.NOT_FOUND, _detail(unknown))
         except (TypeError, ValueError) as invalid:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(invalid))
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _detail(invalid))
         except ServiceStopped as stopped:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
+            context.abort(grpc.StatusCode.UNAVAILABLE, _detail(stopped))
         except WorkerDied as died:
-            context.abort(grpc.StatusCode.INTERNAL, str(died))
+            context.abort(grpc.StatusCode.INTERNAL, _detail(died))
         except TimeoutError as slow:  # of the loop or of a file system, which gRPC would log with its stack
             log.warning("%s", slow)
-            context.abort(grpc.StatusCode.ABORTED, str(slow))
+            context.abort(grpc.StatusCode.ABORTED, _detail(slow))
         raise AssertionError("abort raises")
 
     return method.name, grpc.unary_unary_rpc_method_handler(respond, response_serializer=CODEC.encode)
+
+
+def _detail(failed: Exception) -> str:
+    """Return an error's text, of a long one the beginning and the end, where the hint is.
+
+    gRPC sends the text in a header of at most 8 KiB, with three characters for a byte that is not ASCII, and tells the
+    caller of a longer one only that it was too long.
+    """
+    text = str(failed).encode(errors="backslashreplace")
+    if len(text) <= _DETAIL_MOST_BYTES:
+        return str(failed)
+    begin, end = text[: _DETAIL_MOST_BYTES - 500], text[-490:]
+    return f"{begin.decode(errors='ignore')} ... {end.decode(errors='ignore')}"
 
 
 class Client:
