@@ -25,7 +25,6 @@ import sys
 import tarfile
 import tempfile
 import threading
-import uuid
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -157,15 +156,17 @@ def lend(source: Path, into: Path) -> None:
     into.mkdir(exist_ok=True)
     if (into / source.name).exists():
         return
-    part = into / f".{uuid.uuid4().hex}"
-    if source.is_dir():
-        shutil.copytree(source, part)
-    else:
-        shutil.copy2(source, part)
-    try:
-        part.rename(into / source.name)
-    except OSError:  # a folder that another session has made meanwhile
-        shutil.rmtree(part)
+    with tempfile.TemporaryDirectory(prefix=".", dir=into) as place:
+        part = Path(place, source.name)
+        if source.is_dir():
+            shutil.copytree(source, part)
+        else:
+            shutil.copy2(source, part)
+        try:
+            part.rename(into / source.name)
+        except OSError:
+            if not (into / source.name).exists():  # else another session has made the folder meanwhile
+                raise
 
 
 def package(target: Path, archive_name: str = _ARCHIVE) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -221,8 +222,51 @@ def test_a_copy_that_was_killed_is_not_taken_for_the_whole(tmp_path: Path) -> No
     command = [sys.executable, "-c", code, str(packages), str(into)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert not (into / "packages").exists()
-    [left] = into.iterdir()
+    [left] = into.glob("*/packages")
     assert len([*left.iterdir()]) == 1, "killed between the two files"
 
     lend(packages, into)
     assert {path.name: path.read_text() for path in (into / "packages").iterdir()} == {"a.py": "a.py", "b.py": "b.py"}
+
+
+def test_a_copy_that_fails_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full must not get fuller with each attempt."""
+    packages, zipped, into = tmp_path / "packages", tmp_path / "lowmark.zip", tmp_path / "streams"
+    packages.mkdir()
+    (packages / "a.py").write_text("a")
+    zipped.write_text("zip")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    whole = shutil.copytree
+    with monkeypatch.context() as disk:
+        disk.setattr(shutil, "copytree", lambda source, target: (whole(source, target), full()))
+        with pytest.raises(OSError, match="No space left"):
+            lend(packages, into)
+        disk.setattr(Path, "rename", full)
+        for source in (zipped, packages):
+            with pytest.raises(OSError, match="No space left"):
+                lend(source, into)
+    assert list(into.iterdir()) == []
+
+    for source in (zipped, packages):
+        lend(source, into)
+    assert sorted(path.name for path in into.iterdir()) == ["lowmark.zip", "packages"]
+
+
+def test_a_folder_that_another_session_has_made_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages, into = tmp_path / "packages", tmp_path / "streams"
+    packages.mkdir()
+    (packages / "a.py").write_text("a")
+    rename = Path.rename
+
+    def after_another(part: Path, target: Path) -> Path:
+        shutil.copytree(packages, target)
+        return rename(part, target)
+
+    monkeypatch.setattr(Path, "rename", after_another)
+    lend(packages, into)
+    assert [path.name for path in into.rglob("*")] == ["packages", "a.py"]
