@@ -94,8 +94,9 @@ def ship(spark: SparkSession) -> None:
             # Until this process ends, because Spark serves the files from here to executors that come later.
             folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            context.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
-            context.addPyFile(str(package(folder / "lowmark.zip")))
+            archive, zipped = compiled(folder / f"{_ARCHIVE}.tar.gz"), package(folder / "lowmark.zip")
+            context.addArchive(f"{archive}#{_ARCHIVE}")  # when both are written, because Spark takes each name once
+            context.addPyFile(str(zipped))
             _shipped.add(context.applicationId)
     prefer_own_python(spark)
     workers.check(spark)

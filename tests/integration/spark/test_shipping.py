@@ -11,9 +11,10 @@ import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from lowmark.integration.spark import shipping
+from lowmark.integration.spark import shipping, workers
 from lowmark.integration.spark.shipping import ShipSource, compiled, lend, package, ship
 from pyspark import SparkFiles
 
@@ -236,12 +237,16 @@ def test_a_copy_that_fails_leaves_nothing_and_says_why(tmp_path: Path, monkeypat
     (packages / "a.py").write_text("a")
     zipped.write_text("zip")
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    whole = shutil.copytree
+    def half(_: Path, target: Path) -> None:
+        target.mkdir()
+        (target / "a.py").touch()
+        full()
+
     with monkeypatch.context() as disk:
-        disk.setattr(shutil, "copytree", lambda source, target: (whole(source, target), full()))
+        disk.setattr(shutil, "copytree", half)
         with pytest.raises(OSError, match="No space left"):
             lend(packages, into)
         disk.setattr(Path, "rename", full)
@@ -270,3 +275,26 @@ def test_a_folder_that_another_session_has_made_meanwhile_is_taken(
     monkeypatch.setattr(Path, "rename", after_another)
     lend(packages, into)
     assert [path.name for path in into.rglob("*")] == ["packages", "a.py"]
+
+
+def test_a_driver_whose_disk_was_full_ships_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark takes each name of a file once."""
+    added: dict[str, str] = {}
+
+    def add(path: str) -> None:
+        assert added.setdefault(Path(path).name, path) == path, "already registered with a different path"
+
+    def full(_: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shipping, "prefer_own_python", lambda _: None)
+    monkeypatch.setattr(workers, "check", lambda _: None)
+    monkeypatch.setattr(shipping, "compiled", lambda target: target)
+    context = SimpleNamespace(applicationId="full", addArchive=add, addPyFile=add)
+    session: Any = SimpleNamespace(_jsparkSession=None, sparkContext=context)
+    with monkeypatch.context() as disk:
+        disk.setattr(shipping, "package", full)
+        with pytest.raises(OSError, match="No space left"):
+            ship(session)
+    ship(session)
+    assert sorted(added) == ["lowmark-compiled.tar.gz#lowmark-compiled", "lowmark.zip"]
