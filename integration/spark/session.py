@@ -48,7 +48,7 @@ def java_problem() -> str | None:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     except OSError:
         return f"{java} does not run"
-    found = re.search(r'version "(\d+)', said)
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # Java 8 says 1.8
     if found is None:
         return f"{java} does not tell its version"
     return None if int(found[1]) >= _OLDEST_JAVA else f"{java} is version {found[1]}"

@@ -109,7 +109,11 @@ def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("java", "says"),
-    [(None, "does not run"), ("echo 'openjdk version \"11.0.1\"' >&2", "is version 11")],
+    [
+        (None, "does not run"),
+        ("echo 'openjdk version \"11.0.1\"' >&2", "is version 11"),
+        ("echo 'openjdk version \"1.8.0_402\"' >&2", "is version 8"),
+    ],
 )
 def test_no_java_or_an_old_one_is_one_line(
     tmp_path: Path,
