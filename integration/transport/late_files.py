@@ -16,8 +16,8 @@ On HDFS, a rename does not replace a file. There a finished file with the same r
 was then killed with its driver already gone, no later task would write the file. Only a batch that was planned anew has
 other rows, and that batch runs again.
 
-The files that dead attempts leave there are removed once their query is in a later batch. No attempt of the later batch
-needs them, and an old attempt that is still alive has nothing to add.
+The files that dead attempts leave there are removed when their query writes the file of a later batch. No attempt of
+the later batch needs them, and an old attempt that is still alive has nothing to add.
 
 Executors import this module.
 """
