@@ -134,15 +134,17 @@ class Picture:
     def _look_again(self, run: str | None) -> None:
         now_us = self._now_us()
         ago_us = -1 if self._looked_us is None else now_us - self._looked_us
+        is_fresh = 0 <= ago_us < _LOOK_US  # below 0: the clock was set back
         try:
-            if not 0 <= ago_us < _LOOK_US:  # below 0: the clock was set back
-                self._looked_us = now_us
+            if not is_fresh:
                 self._look_briefly(datetime.fromtimestamp(now_us / 1e6, timezone.utc))
                 self._error = None
             if self._error is None:
                 self._look_closely(run)
         except Exception as failed:  # noqa: BLE001  # the page shows the error beside the last look
             self._error = printable(str(failed) or type(failed).__name__)
+        if not is_fresh:
+            self._looked_us = self._now_us()  # the end of the look, because browsers that waited for it take it
 
     def _look_briefly(self, now: datetime) -> None:
         self._asked.clear()

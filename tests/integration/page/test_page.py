@@ -198,6 +198,22 @@ def test_one_look_serves_all_browsers_of_a_second() -> None:
     assert len(seen.services.asked) == asked
 
 
+def test_a_browser_that_waited_for_the_look_of_another_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, looks at a service that hangs would take longer than a browser waits for its answer."""
+    seen = pictured(two_splits())
+    answer = FakeServices.__call__
+
+    def slow(services: FakeServices, request: StatusRequest) -> dict[str, StatusReply | str]:
+        seen.clock.us += 5 * SECOND_US
+        return answer(services, request)
+
+    monkeypatch.setattr(FakeServices, "__call__", slow)
+    seen.next()
+    asked = len(seen.services.asked)
+    seen.picture.since(None, None)
+    assert len(seen.services.asked) == asked
+
+
 def test_browsers_on_two_streams_cost_one_look_at_each_stream_a_second() -> None:
     seen = pictured(two_splits(), two_splits("t2", "clicks"))
     for second in (1, 2):
