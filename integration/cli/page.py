@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -27,7 +26,7 @@ def page(
     from lowmark.integration.page.app import PageServer
     from lowmark.integration.page.look import all_services, one_service
 
-    server = PageServer(all_services if connect is None else partial(one_service, connect), port=port)
+    server = PageServer(all_services if connect is None else lambda asked, _: one_service(connect, asked), port=port)
     with until_ended() as ended:
         try:
             if as_json:

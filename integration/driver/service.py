@@ -209,7 +209,7 @@ class LowWatermarkService:
             if page_port is not None:
                 from lowmark.integration.page.app import PageServer
 
-                self._page = PageServer(lambda asked: {self.address: answers.status(asked)}, port=page_port)
+                self._page = PageServer(lambda asked, _: {self.address: answers.status(asked)}, port=page_port)
             self._queries.listen_to(self._session)
             undo.pop_all()
         atexit.register(self.stop)

@@ -12,19 +12,22 @@ from lowmark.integration.transport.driver_rpc import Client, StatusReply, Status
 _DEADLINE_SECONDS = 5.0
 _AT_ONCE = 16
 
-Look = Callable[[StatusRequest], Mapping[str, StatusReply | str]]
-"""Asks services. Gives the answers by address, or why a service gives none; a service that has ended is missing.
+Look = Callable[[StatusRequest, "str | None"], Mapping[str, StatusReply | str]]
+"""Asks the service at an address, or all services. Gives the answers by address, or why a service gives none; a service
+that has ended is missing.
 
 It is called from threads, one at a time. It may raise: the page then shows the error beside what was seen last.
 """
 
 
-def all_services(request: StatusRequest) -> dict[str, StatusReply | str]:
-    """Ask the services of this user, found as by `lowmark status`; searched again with every look.
+def all_services(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
+    """Ask the services of this user, found as by `lowmark status` and searched again each time: all, or one by address.
 
     Raises:
         SocketsRefused: other users may enter the folder of the sockets.
     """
+    if address is not None:
+        return one_service(address, request)
     addresses = sockets.find_addresses()
     if not addresses:
         return {}

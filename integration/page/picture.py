@@ -148,7 +148,7 @@ class Picture:
 
     def _look_briefly(self, now: datetime) -> None:
         self._asked.clear()
-        answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True))
+        answers = self._look(StatusRequest(limit=_BRIEFLY, ended=True), None)
         replies = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
         self._silent = [_shown(answer, most=2_000) for answer in answers.values() if isinstance(answer, str)]
         self._services = [
@@ -177,7 +177,8 @@ class Picture:
             return
         self._asked.add((address, name))
         self._version += 1
-        reply = self._look(StatusRequest(stream=name, ended=True)).get(address)
+        # Of this service alone, because others may hang, or have a stream of the same name.
+        reply = self._look(StatusRequest(stream=name, ended=True), address).get(address)
         for stream in reply.streams if isinstance(reply, StatusReply) else []:
             if _id(stream) not in self._runs:  # an earlier run, or one that has begun since the summary
                 continue

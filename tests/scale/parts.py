@@ -203,7 +203,7 @@ class Driver:
     def loop_times(self) -> LoopTimes:
         return LoopTimes()
 
-    def look(self, request: StatusRequest) -> dict[str, StatusReply]:
+    def look(self, request: StatusRequest, _: str | None) -> dict[str, StatusReply]:
         """Answer the page as `LowWatermarkService` does."""
         shown = self.standing.shown(stream=request.stream, ended=request.ended, limit=request.limit)
         words = [in_words(run.status, run.others) for run in shown]

@@ -415,7 +415,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert verdict(stream, datetime.now(timezone.utc)) == "waiting"
     assert said in told.explanations[0]
     assert [each["since"] for each in answers.status(StatusRequest()).streams] == [stream["since"]], "it was said once"
-    [shown] = Picture(lambda request: {"at": answers.status(request)}, lambda: 0).since(None, None)["runs"]
+    [shown] = Picture(lambda request, _: {"at": answers.status(request)}, lambda: 0).since(None, None)["runs"]
     assert said in shown["why"]
     assert standing.run_statuses() == [], "metrics have no series of a query that nobody knows the name of"
     assert answers.status(StatusRequest(stream="returns")).streams == []

@@ -75,7 +75,7 @@ def test_a_smaller_delay_closes_windows_with_the_next_rows_and_everything_says_w
         ("delay", 10_000_000, 60_000_000)
     ]
     assert 'lowmark_set_by_hand_info{query="counts",stream="orders",what="delay",why="' in scraped(service)
-    picture = Picture(lambda asked: {service.address: service._answers.status(asked)}, lambda: 1)
+    picture = Picture(lambda asked, _: {service.address: service._answers.status(asked)}, lambda: 1)
     (run,) = picture.since(None, None)["runs"]
     assert run["set_by_hand"] == [why]
 

@@ -46,11 +46,15 @@ class FakeServices:
     broken: bool = False
     silent: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, request: StatusRequest) -> dict[str, StatusReply | str]:
+    def __call__(self, request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
         self.asked.append(request)
         if self.broken:
             raise TimeoutError("the loop is busy")
-        return {**self.silent, **{address: reply(runs, request) for address, runs in self.runs.items()}}
+        answers: dict[str, StatusReply | str] = {
+            **self.silent,
+            **{each: reply(runs, request) for each, runs in self.runs.items()},
+        }
+        return {each: answer for each, answer in answers.items() if address in (None, each)}
 
 
 def reply(runs: list[FakeRun], request: StatusRequest) -> StatusReply:
@@ -131,7 +135,7 @@ def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
 def test_a_service_of_an_earlier_version_lacks_the_fields_with_a_default_and_is_shown() -> None:
     with_default = {each.name for each in fields(SplitStatus) if each.default is not MISSING}
 
-    def earlier(request: StatusRequest) -> dict[str, StatusReply | str]:
+    def earlier(request: StatusRequest, _: str | None) -> dict[str, StatusReply | str]:
         answer = reply([two_splits()], request)
         for stream in answer.streams:
             stream["splits"] = {
@@ -203,9 +207,9 @@ def test_a_browser_that_waited_for_the_look_of_another_takes_it(monkeypatch: pyt
     seen = pictured(two_splits())
     answer = FakeServices.__call__
 
-    def slow(services: FakeServices, request: StatusRequest) -> dict[str, StatusReply | str]:
+    def slow(services: FakeServices, request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
         seen.clock.us += 5 * SECOND_US
-        return answer(services, request)
+        return answer(services, request, address)
 
     monkeypatch.setattr(FakeServices, "__call__", slow)
     seen.next()
@@ -361,6 +365,27 @@ def test_a_service_that_answers_with_an_error_is_named_and_delays_no_other(monke
         serve(lambda request: reply(runs, request))
         both = Picture(all_services, Clock()).since(None, None)
         assert (both["silent"], len(both["services"]), len(both["splits"]), both["error"]) == (told, 1, 2, None)
+
+
+def test_every_split_of_a_stream_is_asked_of_its_own_service_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may hang, or have 5,000 splits of a stream with the same name."""
+    asked: list[tuple[str, str | None]] = []
+    with private_folder() as folder, ExitStack() as servers:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+        for name, run in {"own": two_splits("t1"), "other": two_splits("t2")}.items():
+
+            def status(request: StatusRequest, name: str = name, run: FakeRun = run) -> StatusReply:
+                asked.append((name, request.stream))
+                return reply([run], request)
+
+            servers.callback(Server(sockets.new_address(), handler(STATUS, status)).stop)
+        shown = Picture(all_services, Clock()).since(None, None)
+        assert len(shown["runs"]) == 2
+        shown = Picture(all_services, Clock()).since(None, run_mark("t1"))
+    assert (shown["selected"], len(shown["splits"])) == (run_mark("t1"), 2)
+    assert asked.count(("own", None)) == asked.count(("other", None)) == 2
+    assert asked[-1] == ("own", "orders")
+    assert len([stream for _, stream in asked if stream is not None]) == 2, "one in each picture"
 
 
 def test_nobody_is_an_answer_too() -> None:

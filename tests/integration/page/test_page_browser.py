@@ -225,8 +225,8 @@ def test_hostile_names_are_text_everywhere(browser: Browser) -> None:
 def test_a_service_that_gives_no_status_is_told_and_hides_no_other(browser: Browser) -> None:
     silent, services = dict[str, str](), FakeServices()
 
-    def look(request: StatusRequest) -> dict[str, StatusReply | str]:
-        return {**services(request), **silent}
+    def look(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
+        return {**services(request, address), **silent}
 
     server = PageServer(look)
     why = "the service at unix:/x.sock answers with an error: <b>NOT_FOUND</b>"
