@@ -146,9 +146,11 @@ class StreamCollector(Collector):
         return []  # so that registering does not collect
 
     def collect(self) -> Iterator[Metric]:
+        began_us = monotonic_us()
         with self._lock:
-            began_us = monotonic_us()
-            families = self._families_or_none()
+            # What a scrape has stood in line counts, because two Prometheus may scrape at the same time.
+            left_seconds = _SNAPSHOT_SECONDS - (monotonic_us() - began_us) / 1e6
+            families = self._families_or_none(max(0.0, left_seconds))
             took_us = monotonic_us() - began_us
             errors = self._errors
         if families is not None:
@@ -164,9 +166,9 @@ class StreamCollector(Collector):
             value=errors,
         )
 
-    def _families_or_none(self) -> list[Metric] | None:
+    def _families_or_none(self, seconds: float) -> list[Metric] | None:
         try:
-            runs = self._runs.run_statuses(without=self._added, seconds=_SNAPSHOT_SECONDS, limit=_SPLITS_ASKED)
+            runs = self._runs.run_statuses(without=self._added, seconds=seconds, limit=_SPLITS_ASKED)
             families = self._families(runs)
         except Exception:
             self._errors += 1
