@@ -243,6 +243,9 @@ def handler(
         except TimeoutError as slow:  # of the loop or of a file system, which gRPC would log with its stack
             log.warning("%s", slow)
             context.abort(grpc.StatusCode.ABORTED, _detail(slow))
+        except Exception as failed:  # gRPC would tell it at any length
+            log.exception("a question of the kind %s could not be answered", method.name)
+            context.abort(grpc.StatusCode.UNKNOWN, f"Exception calling application: {_detail(failed)}")
         raise AssertionError("abort raises")
 
     return method.name, grpc.unary_unary_rpc_method_handler(respond, response_serializer=CODEC.encode)

@@ -8,12 +8,11 @@ from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import STATUS, Client, Server, StatusReply, StatusRequest, handler
 
 
-@pytest.mark.parametrize("name", ["orders", "受注"])
-def test_a_long_error_comes_with_its_beginning_and_its_hint(name: str) -> None:
-    unknown = UnknownStream("clicks", tuple(f"{name} of shop {n}" for n in range(2_000)))
+def told_of(error: Exception) -> str:
+    """What a caller is told of an error in the service."""
 
     def fail(_: StatusRequest) -> StatusReply:
-        raise unknown
+        raise error
 
     server = Server(sockets.new_address(), handler(STATUS, fail))
     client = Client(server.address)
@@ -23,5 +22,20 @@ def test_a_long_error_comes_with_its_beginning_and_its_hint(name: str) -> None:
     finally:
         client.close()
         server.stop()
-    assert f'NOT_FOUND: no stream "clicks" in this service, which has: "{name} of shop 0"' in str(failed.value)
-    assert "Hint: wrap a DataFrame under that name first." in str(failed.value)
+    return str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["orders", "受注"])
+def test_a_long_error_comes_with_its_beginning_and_its_hint(name: str) -> None:
+    told = told_of(UnknownStream("clicks", tuple(f"{name} of shop {n}" for n in range(2_000))))
+    assert f'NOT_FOUND: no stream "clicks" in this service, which has: "{name} of shop 0"' in told
+    assert "Hint: wrap a DataFrame under that name first." in told
+
+
+def test_an_error_with_a_long_stack_of_java_comes_with_its_beginning_and_is_whole_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stack = "\n".join(f"\tat org.apache.spark.sql.Dataset.withAction({n})" for n in range(1_000))
+    told = told_of(RuntimeError(f"o7.lastProgress failed\n{stack}"))
+    assert "UNKNOWN: Exception calling application: o7.lastProgress failed" in told
+    assert all(f"Dataset.withAction({n})" in caplog.text for n in range(1_000))
