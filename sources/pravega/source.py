@@ -88,7 +88,7 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
             leave_java()
 
     def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
-        return self._pravega.read(split, self._loss, self._opened.pop(split.split_id, None))
+        return self._pravega.read(split, self._loss, self._opened)
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
@@ -300,16 +300,16 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return DataLoss(go_on=self._go_on, metrics=metrics)
 
     def read(
-        self, split: PravegaSplit, loss: DataLoss | None = None, opened: SegmentBytes | None = None
+        self, split: PravegaSplit, loss: DataLoss | None = None, opened: dict[str, SegmentBytes] | None = None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Read a slice; `opened` is its segment, opened at the slice's start, or None."""
+        """Read a slice; its segment is taken from `opened`, opened at the slice's start, if it is there."""
         assert split.stop is not None, "slices have one"
         loss = self.loss(MetricGroup()) if loss is None else loss
         client, position = client_of(self.settings), split.start
         notes = None if self._noted_unit_us is None else notes_of_slice(client, split, self._noted_unit_us)
         while position < split.stop:
             try:
-                begun, opened = opened, None
+                begun = None if opened is None else opened.pop(split.split_id, None)
                 for chunk in chunks(client, split, position, split.stop, opened=begun):
                     yield self._columns.rows(split, chunk, notes), chunk.after
                     position = chunk.after

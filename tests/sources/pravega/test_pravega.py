@@ -664,6 +664,24 @@ def test_segments_of_a_task_are_opened_together_before_the_first_is_read(monkeyp
     assert {f"close {n}" for n in range(20)} <= set(told)
 
 
+def test_opened_segments_are_closed_also_if_the_marks_of_time_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    class Opening(Halves):
+        def open_ahead(self, stream: str, segment: int, position: int) -> Any:
+            return SimpleNamespace(close=lambda: closed.append(segment))
+
+        def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
+            raise PravegaUnavailable("tcp://pravega:9090", "read the marks of time", 7.0, "no answer")
+
+    client = Opening({})
+    monkeypatch.setattr(source_module, "client_of", lambda _: client)
+    slices = [replace(split_of("orders", n), stop=10) for n in range(3)]
+    with pytest.raises(PravegaUnavailable):
+        list(read_slices(PravegaSource(**GIVEN, noted_time=True), slices))
+    assert sorted(closed) == [0, 1, 2]
+
+
 def test_a_stream_has_one_token_however_many_segments_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
