@@ -104,7 +104,9 @@ def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
             f"no Java was found ({first_line(missing)})", "install Java 11 or newer, or set JAVA_HOME."
         ) from None
     except (OSError, RuntimeError) as refused:
-        raise InvalidPravegaOption("jvm_options", " ".join(options), "options of this Java", str(refused)) from None
+        named = " ".join(option.partition("=")[0] for option in options)  # without values, which may be passwords
+        hint = f"{refused}; Java names the option in the log of the process."
+        raise InvalidPravegaOption("jvm_options", named, "options of this Java", hint) from None
     if not any(_LOGGING_IS_OURS in option for option in options):
         # Important errors are raised; other log lines of Java would stand between Python's lines.
         quiet = "".join(f"{name}.level=OFF\n" for name in ("io.pravega", "io.grpc", "io.netty"))

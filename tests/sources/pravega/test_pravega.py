@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import struct
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -614,6 +615,21 @@ def test_jars_that_do_not_exist_are_refused_also_where_java_runs(
     for _ in range(2):
         with pytest.raises(PravegaClientMissing, match="there is no jar at"):
             start_java([str(tmp_path / "missing.jar")], None)
+
+
+def test_options_that_java_refuses_are_named_without_their_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def start(*options: str, **_: Any) -> None:
+        raise RuntimeError("Unable to start JVM")
+
+    java = SimpleNamespace(isJVMStarted=lambda: False, startJVM=start, JVMNotFoundException=FileNotFoundError)
+    monkeypatch.setitem(sys.modules, "jpype", java)
+    monkeypatch.setattr(jvm_module, "_started_by", None)
+    (tmp_path / "a.jar").touch()
+    with pytest.raises(InvalidPravegaOption, match=r"got -Xbogus -Djavax.* Java names the option") as no:
+        start_java([str(tmp_path)], ["-Xbogus", "-Djavax.net.ssl.trustStorePassword=hunter2"])
+    assert "hunter2" not in str(no.value)
 
 
 def test_a_failed_discovery_begins_with_the_reason_and_shows_no_stack(caplog: pytest.LogCaptureFixture) -> None:
