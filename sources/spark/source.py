@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -341,8 +342,11 @@ def _polled(
                 )  # fmt: skip
         yield from output.taken()
         count()
-    finally:
-        reader.close()
+    except BaseException:
+        with suppress(Exception):  # the first error says more
+            reader.close()
+        raise
+    reader.close()
 
 
 def _becomes_available(reader: SourceReader[Any], seconds: float) -> bool:

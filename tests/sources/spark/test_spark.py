@@ -118,6 +118,28 @@ def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slo
     assert made[0].closed
 
 
+def test_an_error_of_a_sources_own_reader_is_not_hidden_by_that_of_its_close() -> None:
+    class Failing(Hanging):
+        def poll_next(self, output: ReaderOutput) -> InputStatus:
+            raise OSError("the disk is full")
+
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("it cannot be closed")
+
+    class Broken(Numbered):
+        def create_reader(self, context: SourceReaderContext) -> Failing:
+            return made
+
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    made = Failing(available=True)
+    reader = SourceStreamReader(Binding(Broken(), "numbers"), from_arrow_schema(Broken.schema))
+    with pytest.raises(OSError, match="the disk is full"):
+        list(reader.read(SlotInput(SlotWork(3, 17, (SourceSplit(split_id="a", stop=4),)))))
+    assert made.closed
+
+
 class Counting(SourceReader[SourceSplit]):
     """A reader that has skipped some rows, and ends."""
 
