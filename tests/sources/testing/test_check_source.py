@@ -553,6 +553,19 @@ class OfThisProcess(Numbered):
         return super().batch([number + (os.getpid() != MAIN) for number in numbers])
 
 
+@pytest.mark.slow
+def test_what_fails_in_another_process_only_is_found() -> None:
+    with pytest.raises(SourceBroken, match=r"law of reading.*OSError: gone.*asked for 'a'"):
+        check_source(ReadableHere(), other_process=True)
+
+
+class ReadableHere(Numbered):
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch | tuple[pa.RecordBatch, int]]:
+        if os.getpid() != MAIN:
+            raise OSError("gone")
+        return super().read(split)
+
+
 MAIN = int(os.environ.setdefault("LOWMARK_TEST_MAIN", str(os.getpid())))
 
 
