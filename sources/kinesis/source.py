@@ -159,6 +159,10 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         for name, text in texts.items():
             if text is not None and not isinstance(text, str):
                 raise InvalidKinesisOption(name, shown(text), "a text", "or leave it out.")
+        for name in ("role_session_name", "role_external_id"):
+            if texts[name] is not None and role_arn is None:
+                hint = "without a role the process's own credentials would be used."
+                raise InvalidKinesisOption(name, shown(texts[name]), "role_arn beside it", hint)
         self._settings = KinesisSettings(**texts, **rates, give_up_seconds=_seconds(give_up_after, "give_up_after"))
 
     @classmethod

@@ -74,6 +74,8 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"endpoint_url": b"http://h"}, "endpoint_url: expected a text"),
         ({"profile": 5}, "profile: expected a text, got 5"),
         ({"role_arn": ["arn"]}, "role_arn: expected a text"),
+        ({"role_session_name": "me"}, "role_session_name: expected role_arn beside it"),
+        ({"role_arn": None, "role_external_id": "7"}, "role_external_id: expected role_arn beside it"),
         ({"fetchers": 0}, "1 or more"),
         ({"fetchers": "3"}, "a whole number, 1 or more, got '3'"),
         ({"fetchers": 2.5}, "a whole number, 1 or more, got 2.5"),
