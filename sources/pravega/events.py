@@ -20,11 +20,12 @@ _LENGTH = struct.Struct(">i").unpack_from
 
 
 class NotAnEvent(LowmarkError):
-    """Bytes that are no event, with their place."""
+    """Bytes that are no event. The caller that knows the split catches this error."""
 
-    def __init__(self, at: int, what: str) -> None:
-        super().__init__(at, what)
-        self.at, self.what = at, what
+    at: int  # the place of the bytes
+    what: str  # the found bytes
+    _fact = "{what} at byte {at}"
+    _hint = ""
 
 
 def ends_of_events(data: bytearray | memoryview, size: int) -> npt.NDArray[np.int64]:
