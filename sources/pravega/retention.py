@@ -59,14 +59,11 @@ class Retention:
             if not self._failed:
                 log.warning("what was read is not released to Pravega's retention: %s", failed)
             self._failed = True
-            self._forget()  # its generation may be old, if the group was reset meanwhile
+            self.close()  # its generation may be old, if the group was reset meanwhile
         else:
             self._failed = False
 
     def close(self) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
         if self._group is not None:
             self._group.close()
             self._group = None
