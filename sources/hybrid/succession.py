@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 
 AnySource = Source[Any, Any]
 AnyEnumerator = SplitEnumerator[Any, Any]
@@ -85,7 +86,10 @@ class Succession:
         """Make a deferred source from the end of the previous source; return other sources as they are."""
         source = self._sources[index]
         if isinstance(source, DeferredSource):
-            made = source.create(previous)
+            made: object = source.create(previous)
+            if not isinstance(made, Source):
+                reason = f"DeferredSource.create returned {shown(made)}, expected a Source"
+                raise InvalidHybrid(index, reason, "return the source that create makes.")
             if made.boundedness is not source.boundedness:
                 raise InvalidHybrid(
                     index, f"it was announced as {source.boundedness.value} and is {made.boundedness.value}",

@@ -411,6 +411,10 @@ def other_time(previous: object) -> Numbers:
     return Arriving("b")
 
 
+def forgotten(previous: object) -> Any:
+    Numbers("b")
+
+
 def other_schema(previous: object) -> Numbers:
     return Numbers("b", schema=pa.schema([NAME]))
 
@@ -418,6 +422,7 @@ def other_schema(previous: object) -> Numbers:
 @pytest.mark.parametrize(
     ("deferred", "message"),
     [
+        (DeferredSource(forgotten), r"source 1 .*: DeferredSource.create returned None, expected a Source"),
         (DeferredSource(other_schema), "its columns differ: number: int64 in source 0, missing here"),
         (DeferredSource(after_a, Boundedness.CONTINUOUS_UNBOUNDED), "announced as continuous_unbounded and is bounded"),
         (DeferredSource(other_time), "its event time is 'arrived', and that of the other sources is 'at'"),
