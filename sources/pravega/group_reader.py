@@ -135,6 +135,7 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
                 "reader group %s: its checkpoint cannot be taken (%s), so the group is set to where the query stands. "
                 "Hint: only one query may have the group.", self._name, reset,
             )  # fmt: skip
+            self._waits_since = self._trouble = None  # the reset ends the checkpoint that waited
             self._join(group)
             return None
         if reached is not None:

@@ -300,6 +300,18 @@ def test_a_checkpoint_that_waits_for_a_reader_is_said(caplog: pytest.LogCaptureF
     assert bench.reader.trouble() is None
 
 
+def test_a_reset_ends_the_wait_of_the_checkpoint_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.tails.tail = 100
+    bench.group.answers = [None, None, GroupReset("ReinitializationRequiredException"), None, None]
+    said = list[bool]()
+    for bench.now in (0.0, 20.0, 30.0, 31.0, 40.0):
+        assert bench.reader.should_trigger_checkpoint() is None
+        said.append(bench.reader.trouble() is not None)
+    assert said == [False, True, False, False, False], "the next checkpoint has waited 9 seconds"
+    assert caplog.text.count("waits since") == 1
+
+
 class Scripted(PravegaClient):
     """A client of one open segment whose states a test sets; None: no segment store answers."""
 
