@@ -169,7 +169,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         jvm_options: Sequence[str] | None = None,
         username: str = "",
         password: str = "",
-        trust_store: str = "",
+        trust_store: str | Path = "",
         validate_host_name: bool = True,
     ) -> None:
         if not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d+", str(controller)):  # None: a variable that is not set
@@ -215,7 +215,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             _seconds(give_up_after, "give_up_after"),
             username,
             password,
-            trust_store,
+            str(trust_store or ""),
             validate_host_name,
         )
 

@@ -291,6 +291,12 @@ def test_the_place_of_the_jars_is_a_text_or_a_path(jars: Any) -> None:
     assert PravegaSource(**{**GIVEN, "jars": jars}).settings.jars == ("x",)
 
 
+@pytest.mark.parametrize(("given", "kept"), [(Path("/tls/ca.pem"), "/tls/ca.pem"), ("ca.pem", "ca.pem"), (None, "")])
+def test_the_place_of_the_trust_store_is_a_text_or_a_path(given: Any, kept: str) -> None:
+    """Java takes a text only."""
+    assert PravegaSource(**{**GIVEN, "trust_store": given}).settings.trust_store == kept
+
+
 def test_the_format_takes_the_same_options() -> None:
     options = {"controller": "tcp://h:9090", "scope": "shop", "streams": "orders,returns", "eventTime": "$.at",
                "password": "s3cret", "username": "me", "fetchers": "3", "validateHostName": "false", "tasks": "2",
