@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any
 
 from .client import Expired, KinesisClient, Page, milliseconds
@@ -307,10 +308,12 @@ class ShardLook:
         if time_ms <= self._origin_start:
             return time_ms
         position = self._origin_start
-        for seen in self._read:
+        read = islice(self._read, len(self._read) - len(self.ahead))
+        # A record that is not read yet has a position after the start, also if it arrived late.
+        for seen in chain(read, self.ahead):
             if seen.time_ms >= time_ms:
                 return position
-            position = max(position, seen.time_ms + 1)
+            position = max(position, seen.time_ms + 1, seen.behind)
         return position if self.at_tip else time_ms
 
     def before_next(self, place: str) -> str:

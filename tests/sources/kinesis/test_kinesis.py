@@ -278,6 +278,12 @@ def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before
     assert found == {0: 0, 50: 0, 100: 0, 101: 101, 104: 101, 106: 106, 200: 106, 201: 201, 999: 999, 1_001: None}
 
 
+def test_records_that_arrive_late_lie_before_a_later_time() -> None:
+    look = look_of(100, 600, start=500)
+    look.highest_ms = 600
+    assert [look.find_time(time_ms) for time_ms in (500, 501, 600, 601)] == [500, 501, 501, None]
+
+
 def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern finds the stream up to a minute before its shards can be listed."""
     says = {"Error": {"Code": "ResourceInUseException", "Message": "Stream orders is not ACTIVE"}}

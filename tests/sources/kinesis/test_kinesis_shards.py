@@ -15,7 +15,7 @@ from lowmark.sources.kinesis.connections import KinesisSettings
 from lowmark.sources.kinesis.enumerator import _check_listed, create_enumerator
 from lowmark.sources.kinesis.look import AHEAD_RECORDS, ShardLook
 from lowmark.sources.kinesis.planner import KinesisPlanner
-from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, at, at_time
+from lowmark.sources.kinesis.split import TRIM_HORIZON, DataLoss, KinesisSplit, after, at, at_time
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.kit.streams import Streams
 from lowmark.sources.metric_group import MetricGroup
@@ -103,6 +103,17 @@ def planner_of(service: Any, **options: Any) -> Iterator[KinesisPlanner]:
         yield planner
     finally:
         planner.close()
+
+
+def test_a_record_that_arrives_late_is_read_before_a_later_time_is_claimed() -> None:
+    """It is 150 milliseconds late; a plan that did not read it claimed 500 milliseconds more than its time."""
+    service = Service(a=[(1, NOW_MS), (2, NOW_MS - 150), (3, NOW_MS + 2_000)])
+    split = split_of("a", cursor=after(1), start=NOW_MS + 1)
+    with planner_of(service, disorder_us=300_000) as planner:
+        limits = SliceLimits(now_us=0, read_before_us=(NOW_MS + 650) * 1_000)
+        cut = plan_slices(planner, [split], limits, previous_time_us=None).slices["orders/a"]
+        [(part, rest)] = planner.cut([(split, cut.stop)])
+    assert (cut.claim_us, part.until, rest.cursor) == ((NOW_MS + 350) * 1_000, after(2), at(3))
 
 
 @pytest.mark.parametrize("cursor", [TRIM_HORIZON, at_time(NOW_MS - 23 * HOUR_MS)])
