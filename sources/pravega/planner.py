@@ -198,9 +198,9 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
             self._loss.found(split, start, None)
             # A split with a stop ends there, also if the bytes before the stop are gone.
             return SplitEnd(start, rows=0, finished=split.stop is not None or self._over(split, names))
+        self._heads[split.split_id] = state.head
         if state.head > start:
             self._loss.found(split, start, state.head)
-            self._heads[split.split_id] = state.head
         tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
         stop = max(start, tail if split.stop is None else min(tail, split.stop))
         over = stop == split.stop or (state.sealed and stop == state.tail and self._over(split, names))
@@ -288,7 +288,8 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
 
     def _index(self, split: PravegaSplit) -> SegmentIndex:
         start, index = self._from(split), self._indexes.get(split.split_id)
-        if index is None or start < index.begin or (self._event_time is None and start > index.end):
+        gone = index is not None and index.end < self._heads.get(split.split_id, 0)  # the next bytes to index
+        if index is None or gone or start < index.begin or (self._event_time is None and start > index.end):
             times_us = None if self._event_time is None else partial(_times_us, self._event_time)
             index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), times_us)
         index.forget(start)

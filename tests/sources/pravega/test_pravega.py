@@ -39,6 +39,7 @@ from lowmark.sources.pravega import (
 from lowmark.sources.pravega import client as client_module
 from lowmark.sources.pravega import index as index_module
 from lowmark.sources.pravega import jvm as jvm_module
+from lowmark.sources.pravega import planner as planner_module
 from lowmark.sources.pravega import source as source_module
 from lowmark.sources.pravega.chunks import Chunk
 from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
@@ -566,6 +567,23 @@ def test_bytes_truncated_after_they_were_read_are_no_loss(go_on: bool, monkeypat
     assert planner.latest([standing])[standing.split_id] == replace(end, rows=724)
     assert planner.after_rows(standing, 10, end) == 3_100
     assert planner.metric_values()["data_losses"] == planner.metric_values()["lost_bytes"] == 0
+
+
+@pytest.mark.parametrize("asked", ["rows", "time"])
+def test_an_index_that_is_behind_truncated_bytes_begins_anew(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches below their limits need no index; then one needs it, and retention has truncated what was read before."""
+    monkeypatch.setattr(planner_module, "EXACT_BYTES", 100)
+    client, standing = Truncating(1_000), split_of("orders", 0, 1_500)
+    times = EventTime.of(lambda events: pa.array([7] * len(events), pa.int64()))
+    planner = PravegaPlanner(client.settings, event_time=times, go_on=False, client=client)
+    planner.latest([split_of("orders", 0)])
+    client.grow(2_000, head=1_200)
+    end = planner.latest([standing])[standing.split_id]
+    if asked == "rows":
+        assert planner.after_rows(standing, 5, end) == 1_550
+    else:
+        assert planner.find_time([standing], 7) == {standing.split_id: 1_500}
+    assert planner.metric_values()["data_losses"] == 0
 
 
 def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
