@@ -122,7 +122,9 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
         index.extend(start)
         wanted = index.rows_before(start) + max(1, rows)
         index.extend(end.position, rows=wanted)
-        return min(index.after_rows(wanted), end.position)
+        found = min(index.after_rows(wanted), end.position)
+        # If bytes were truncated just now, nothing was indexed; the task goes on after those bytes.
+        return found if found > split.start else end.position
 
     def rows_before(self, split: PravegaSplit, position: int) -> int:
         start = self._from(split)

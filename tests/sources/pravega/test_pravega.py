@@ -586,6 +586,18 @@ def test_an_index_that_is_behind_truncated_bytes_begins_anew(asked: str, monkeyp
     assert planner.metric_values()["data_losses"] == 0
 
 
+def test_bytes_that_are_truncated_while_a_batch_is_planned_are_left_to_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner_module, "EXACT_BYTES", 100)
+    client, split = Truncating(1_000), split_of("orders", 0)
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    end = planner.latest([split])[split.split_id]
+    client.truncated_next = 500
+    assert planner.after_rows(split, 5, end) == 1_000
+    assert planner.metric_values()["lost_bytes"] == 500
+
+
 def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
     now = [0.0]
     client = Halves({("orders", at): SegmentState(0, 50, sealed=at == 0) for at in (0, NEXT)})
