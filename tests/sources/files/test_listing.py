@@ -57,5 +57,5 @@ def test_a_folder_may_begin_without_the_slash_of_its_files_and_not_with_a_scheme
     assert [split.split_id for split in source_of(folder).discover()] == ["a.csv"]
 
     for path in (f"cached://{folder}", f"cached://{folder}/*.csv"):
-        with pytest.raises(InvalidFileOption, match="got 'cached://.*Hint: leave out the scheme"):
+        with pytest.raises(InvalidFileOption, match=r"got 'cached://.*Hint: leave out the scheme"):
             source_of(path).discover()
