@@ -1,4 +1,4 @@
-"""What the rights of a user keep from a test, also where the tests run as root."""
+"""Tests of files that a user may not reach, also where the tests run as root."""
 
 from __future__ import annotations
 

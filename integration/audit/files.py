@@ -299,8 +299,8 @@ class FilesAudit:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.
 
         Raises:
-            AuditImpossible: no file has been read yet, and this one has other columns, or one of them twice.
-            OSError: files have been read, and this one has other columns, or one of them twice.
+            AuditImpossible: the first file lacks a column, or has a column twice.
+            OSError: a later file does.
         """
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]

@@ -148,7 +148,7 @@ class StreamCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         began_us = monotonic_us()
         with self._lock:
-            # What a scrape has stood in line counts, because two Prometheus may scrape at the same time.
+            # The wait for another scrape counts, because two Prometheus may scrape at the same time.
             left_seconds = _SNAPSHOT_SECONDS - (monotonic_us() - began_us) / 1e6
             families = self._families_or_none(max(0.0, left_seconds))
             took_us = monotonic_us() - began_us

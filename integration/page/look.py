@@ -21,7 +21,7 @@ It is called from threads, one at a time. It may raise: the page then shows the 
 
 
 def all_services(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
-    """Ask the services of this user, found as by `lowmark status` and searched again each time: all, or one by address.
+    """Ask all services of this user, which are searched each time as by `lowmark status`, or the service at an address.
 
     Raises:
         SocketsRefused: other users may enter the folder of the sockets.

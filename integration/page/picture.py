@@ -177,7 +177,7 @@ class Picture:
             return
         self._asked.add((address, name))
         self._version += 1
-        # Of this service alone, because others may hang, or have a stream of the same name.
+        # One service is asked, because another may hang, or have a stream of the same name.
         reply = self._look(StatusRequest(stream=name, ended=True), address).get(address)
         for stream in reply.streams if isinstance(reply, StatusReply) else []:
             if _id(stream) not in self._runs:  # an earlier run, or one that has begun since the summary

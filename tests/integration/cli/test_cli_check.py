@@ -264,7 +264,7 @@ def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.parametrize("command", [["check"], ["wait", "--past", "2026-01-01T00:00Z"]], ids=["check", "wait"])
 def test_debug_changes_no_exit_code(tmp_path: Path, command: list[str]) -> None:
-    """1 says that a low watermark is stuck, or a time not passed, which nobody knows here."""
+    """Exit code 1 would say that a low watermark is stuck, or that a time has not passed."""
     address = f"unix:{tmp_path}/none.sock"
     code, out, err = call(*command, "--connect", address, "--debug")
     assert (code, out, "Traceback" in err, f"no lowmark service answers at {address}" in err) == (2, "", True, True)

@@ -1,4 +1,4 @@
-"""What a caller is told of an error in the service."""
+"""Errors of a service reach its caller with beginning and hint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lowmark.integration.transport.driver_rpc import STATUS, Client, Server, Sta
 
 
 def told_of(error: Exception) -> str:
-    """What a caller is told of an error in the service."""
+    """Return the text that a caller gets for an error in the service."""
 
     def fail(_: StatusRequest) -> StatusReply:
         raise error

@@ -174,7 +174,7 @@ def test_two_threads_may_ask_one_client(monkeypatch: pytest.MonkeyPatch) -> None
     class Renewed(Answers):
         def poll(self, timeout: float) -> None:
             super().poll(timeout)
-            client._renew()  # as the other thread does while this one waits in librdkafka
+            client._renew()  # the other thread makes a new client meanwhile
 
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda *_, **__: Renewed(0, KafkaError._TIMED_OUT))
     client = KafkaClient(KafkaSettings("b:1", {}, 5.0, read_committed=True), wait=lambda _: None)

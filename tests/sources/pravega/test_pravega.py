@@ -571,7 +571,7 @@ def test_bytes_truncated_after_they_were_read_are_no_loss(go_on: bool, monkeypat
 
 @pytest.mark.parametrize("asked", ["rows", "time"])
 def test_an_index_that_is_behind_truncated_bytes_begins_anew(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches below their limits need no index; then one needs it, and retention has truncated what was read before."""
+    """Batches below their limits need no index, so the index stays behind while retention truncates the stream."""
     monkeypatch.setattr(planner_module, "EXACT_BYTES", 100)
     client, standing = Truncating(1_000), split_of("orders", 0, 1_500)
     times = EventTime.of(lambda events: pa.array([7] * len(events), pa.int64()))
