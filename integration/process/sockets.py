@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import socket
 import stat
 import tempfile
@@ -121,7 +122,8 @@ def check_private(folder: Path) -> None:
         raise SocketsRefused(
             str(folder),
             f"its permissions are {stat.S_IMODE(found.st_mode):04o}, expected 0700",
-            f"look who else used it, then run: chmod 700 {folder}",
+            f"look who else uses it. If nobody should, run: chmod 700 {shlex.quote(str(folder))}; if others need it, "
+            "as they need /run, name a folder that only you can enter.",
         )
 
 

@@ -94,7 +94,8 @@ def test_wide_permissions_are_refused(runtime: Path) -> None:
             use()
         assert str(refused.value) == (
             f"socket folder {runtime}: its permissions are 0750, expected 0700. "
-            f"Hint: look who else used it, then run: chmod 700 {runtime}"
+            f"Hint: look who else uses it. If nobody should, run: chmod 700 {runtime}; if others need it, as they need "
+            "/run, name a folder that only you can enter."
         )
 
 
