@@ -494,9 +494,9 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 def _reason(error: BaseException) -> tuple[str, bool]:
     """Return the text for an error, and whether that text is complete: it is for our own error behind another error."""
     inner = error
-    while isinstance(inner, LowmarkError) and inner.__cause__ is not None:
+    while isinstance(inner, LowmarkError) and isinstance(inner.__cause__, LowmarkError):
         inner = inner.__cause__
-    known = inner is not error and isinstance(inner, LowmarkError)
+    known = inner is not error
     return (str(inner) if known else described(error)), known
 
 

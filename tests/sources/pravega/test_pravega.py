@@ -668,11 +668,15 @@ def test_options_that_java_refuses_are_named_without_their_values(
     assert "hunter2" not in str(no.value)
 
 
-def test_a_failed_discovery_begins_with_the_reason_and_shows_no_stack(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("cause", [None, OSError("the error of the client")], ids=["ours", "of a client"])
+def test_a_failed_discovery_begins_with_the_reason_and_shows_no_stack(
+    cause: OSError | None, caplog: pytest.LogCaptureFixture
+) -> None:
     class Missing(PravegaSource):
         def _walk(self, known: Any) -> Any:
             def fail() -> Any:
-                raise PravegaStreamMissing("shop", "orders", "tcp://pravega:9090", "look up the head of")
+                missing = PravegaStreamMissing("shop", "orders", "tcp://pravega:9090", "look up the head of")
+                raise missing from cause
 
             return fail
 
