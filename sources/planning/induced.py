@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic
 
-from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
+from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SourceReader, SplitPlanner, SplitT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
 
 
 @contextmanager
-def closed_on_error(opened: SplitPlanner[Any] | ExternallyInducedSourceReader[Any]) -> Iterator[None]:
+def closed_on_error(opened: SplitPlanner[Any] | SourceReader[Any]) -> Iterator[None]:
     """Close what was opened if the work with it raises. An error of the closing is dropped: the first says more."""
     try:
         yield

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.planning.induced import closed_on_error
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import PlanPeer
@@ -320,7 +320,7 @@ def _polled(
 ) -> Iterator[SplitRows]:
     output, limit_seconds = _Output(), binding.options.timeout_seconds
     silent_since = time.monotonic()
-    try:
+    with closed_on_error(reader):
         reader.add_splits(task.splits)
         reader.start()
         for event in task.events:
@@ -342,10 +342,6 @@ def _polled(
                 )  # fmt: skip
         yield from output.taken()
         count()
-    except BaseException:
-        with suppress(Exception):  # the first error says more
-            reader.close()
-        raise
     reader.close()
 
 
