@@ -256,15 +256,15 @@ class _Check(Generic[SplitT, StateT]):
         """The slice between two positions, as two plans would cut it."""
         return self.planner.cut([(self.rest(each.split, start), stop)])[0][0]
 
-    def read(
-        self,
-        splits: Sequence[SplitT],
-        source: Source[SplitT, StateT] | None = None,
-        run: Callable[..., dict[str, pa.Table]] = lambda tables, *given: tables(*given),
-    ) -> dict[str, pa.Table]:
-        """Read splits by `run`, which calls a function with arguments, perhaps in another process."""
+    def read(self, splits: Sequence[SplitT], source: Source[SplitT, StateT] | None = None) -> dict[str, pa.Table]:
+        with self.reading(splits):
+            return _tables(self.source if source is None else source, splits, self.stalled_seconds)
+
+    @contextmanager
+    def reading(self, splits: Sequence[SplitT]) -> Iterator[None]:
+        """Raise an error of reading splits as the law that it breaks."""
         try:
-            return run(_tables, self.source if source is None else source, splits, self.stalled_seconds)
+            yield
         except BrokenSplitReader as fault:
             law = "schema" if "schema" in fault.fact else "reading"
             raise self.broken(
@@ -313,8 +313,8 @@ class _Check(Generic[SplitT, StateT]):
         for each in known:
             again |= {f"alone ({each.split_id})": self.read([each.split])}
         if other_process:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                again["in another process"] = self.read(splits, run=lambda *call: pool.submit(*call).result())
+            with self.reading(splits), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                again["in another process"] = pool.submit(_tables, self.source, splits, self.stalled_seconds).result()
         for how, tables in again.items():
             for each in known:
                 if each.split_id in tables:
