@@ -412,11 +412,10 @@ def _stream(file: Path) -> Any:
 
 
 def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
+    from lowmark.sources.files.formats import QUOTED
     from pyarrow import csv
 
-    # By default Arrow takes a line break in quotes for the end of a row where it cuts a file into blocks of a megabyte.
-    quoted = csv.ParseOptions(newlines_in_values=True)
-    with _stream(file) as raw, csv.open_csv(raw, parse_options=quoted) as opened:
+    with _stream(file) as raw, csv.open_csv(raw, parse_options=QUOTED) as opened:
         schema = opened.schema
     wanted = columns(schema)
     # As texts, because a type guessed from the first rows may not fit the others, and one bad time must not end the
@@ -427,7 +426,7 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
         null_values=[""],
         strings_can_be_null=True,
     )
-    with _stream(file) as raw, csv.open_csv(raw, parse_options=quoted, convert_options=options) as opened:
+    with _stream(file) as raw, csv.open_csv(raw, parse_options=QUOTED, convert_options=options) as opened:
         yield from opened
 
 

@@ -11,6 +11,7 @@ are null, other columns are left out, and values are converted if the conversion
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -36,8 +37,8 @@ _NEVER = np.iinfo(np.int64).min  # in arrays of largest times: the step has no e
 _NO_TIME = np.iinfo(np.int64).max  # the same in arrays of smallest times
 _BLANK_BYTES = 4_096  # a file of blanks of this size at most counts as empty
 _JSON_BLOCK_BYTES = 16 << 20  # the largest size of an object
-# By default Arrow takes a line break in quotes for the end of a row where it cuts a file into blocks of a megabyte.
-_QUOTED = csv.ParseOptions(newlines_in_values=True)
+QUOTED = csv.ParseOptions(newlines_in_values=True)
+"""By default Arrow takes a line break in quotes for the end of a row where it cuts a file into blocks of a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,10 @@ class ParquetFormat(FileFormat):
 
 def _there(file: parquet.ParquetFile, columns: Sequence[str]) -> list[str]:
     """Return the columns that a file has, each once. Raises ArrowInvalid."""
-    names = file.schema_arrow.names
-    if twice := [name for name in columns if names.count(name) > 1]:
+    found = Counter(file.schema_arrow.names)
+    if twice := [name for name in columns if found[name] > 1]:
         raise pa.ArrowInvalid(f"column {twice[0]!r} is there more than once")
-    return [name for name in columns if name in names]
+    return [name for name in columns if name in found]
 
 
 def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.Table]:
@@ -214,7 +215,7 @@ class CsvFormat(TextFormat):
     """CSV with a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
 
     def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        with _text(filesystem, path) as stream, csv.open_csv(stream, parse_options=_QUOTED) as rows:
+        with _text(filesystem, path) as stream, csv.open_csv(stream, parse_options=QUOTED) as rows:
             # A time of day stays text, because Arrow makes no number of such a text.
             return _as_text(rows.schema, pa.types.is_time)
 
@@ -225,7 +226,7 @@ class CsvFormat(TextFormat):
         convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
         with (
             _text(filesystem, path) as stream,
-            csv.open_csv(stream, parse_options=_QUOTED, convert_options=convert) as rows,
+            csv.open_csv(stream, parse_options=QUOTED, convert_options=convert) as rows,
         ):
             yield from rows
 
