@@ -147,7 +147,7 @@ class TimeReader:
     def notes(self) -> list[str]:
         if not self.guessed:
             return []
-        taken = Unit.SECONDS if self.unit is None else self.unit
+        taken = self._taken
         made = [f"numbers are taken as {taken.word} since 1970, by their size (--unit says otherwise)"]
         for unit, rows in sorted(self._of_another_unit.items()):
             made.append(
@@ -222,6 +222,11 @@ class TimeReader:
             showing = sizes[np.isfinite(sizes) & (sizes >= _LEAST_OF_OUR_DAYS)]
             if len(showing):
                 self.unit = _unit_of(float(np.median(showing)))
+        return self._taken
+
+    @property
+    def _taken(self) -> Unit:
+        """The unit that numbers are taken in, also before a number has shown its unit."""
         return Unit.SECONDS if self.unit is None else self.unit
 
     def _another(self, values: npt.NDArray[Any], valid: Flags, unit: Unit) -> Flags:
