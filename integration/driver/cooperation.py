@@ -157,12 +157,11 @@ class Cooperation:
             held = "the low watermark is held" if run.shares else "the group goes on without this stream"
             return f"  others {where} does not answer ({client.why}): {held} meanwhile"
         if not run.shares:
-            return f"  group  {where} keeps it: `lowmark explain --coordinator {shlex.quote(client.address)}`"
+            return f"  group  {where} keeps it: {explained_by(client.address)}"
         alone = format_time_us(run.watermarks.low_watermark_us)
         return (
             f'  shared by all queries of job "{self.job}" through {where}; these splits alone would allow {alone}. '
-            f"`lowmark explain --coordinator {shlex.quote(client.address)}` names the query that holds it, "
-            "even if this query is away"
+            f"{explained_by(client.address)} names the query that holds it, even if this query is away"
         )
 
     def _explain_group(self, run: StreamRun) -> str:
@@ -211,6 +210,15 @@ class Cooperation:
             away_limit_us=None if self.job is None else self._job_away_us,
         )
         self._tasks[run.token] = task  # last, because a group refuses other parameters until their last member is gone
+
+
+def explained_by(address: str) -> str:
+    """The command that a hint names for the coordinator at an address.
+
+    >>> explained_by("unix:/run/my jobs/c.sock")
+    "`lowmark explain --coordinator 'unix:/run/my jobs/c.sock'`"
+    """
+    return f"`lowmark explain --coordinator {shlex.quote(address)}`"
 
 
 def check_group(stream: Stream, others: Iterable[Stream]) -> None:

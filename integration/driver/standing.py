@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Container
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from lowmark.watermark.splits.status import behind
 
 from . import passing
 from .audited import AuditedRun, Audits
+from .cooperation import explained_by
 from .known_planner import KnownPlanner
 from .runs import Runs
 from .stream import Stream
@@ -151,7 +151,7 @@ class Standing:
         if run.held_by_others(now_us):
             why = (
                 f'other queries of job "{self._runs.cooperation.job}" hold it; these splits alone would allow {alone}. '
-                f"`lowmark explain --coordinator {shlex.quote(link.address)}` names the query that holds it."
+                f"{explained_by(link.address)} names the query that holds it."
             )
             return replace(status, cause=None, holder=None, why=why, next="The query that holds it goes on.")
         return status
