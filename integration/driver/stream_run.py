@@ -371,12 +371,17 @@ class StreamRun:
         for effect in effects:
             log_effect(self.stream, effect)
         self._holder_log.look(self.stream, self.watermarks, now_us, changed=bool(effects))
+        if self.shares:
+            self._note_rise(now_us)
+        return effects
+
+    def _note_rise(self, now_us: int) -> None:
+        """Note that its splits' low watermark rose; of the rises before the last round only the newest is kept."""
         low_us, rises = self.watermarks.low_watermark_us, self._own_rises
-        if self.shares and low_us is not None and (not rises or low_us > rises[-1][1]):
+        if low_us is not None and (not rises or low_us > rises[-1][1]):
             rises.append((now_us, low_us))
             while len(rises) > 1 and rises[1][0] <= now_us - _ROUND_US:
                 rises.popleft()
-        return effects
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:
         return [effect for event in events for effect in self.handle(event, now_us)]
