@@ -30,6 +30,7 @@ from typing import Protocol
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, RunStatus
+from lowmark.sources.kit.data_loss import LOSSES
 from lowmark.watermark import SplitState, SplitStatus
 from lowmark.watermark.splits.status import behind, by_need
 from prometheus_client.core import (
@@ -71,8 +72,6 @@ class Runs(Protocol):
         """Return how busy the loop is that answers for the runs."""
 
 
-_LOSSES = "data_losses"
-"""A count of sources, which has an alert: losses of a short run must be seen after its end."""
 _COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing numbers per query
 
 
@@ -97,7 +96,7 @@ class _Past:
     def add(self, run: RunStatus) -> None:
         self.counts = _added(self.counts, _counts(run))
         self.splits = {name: self.split_counts(name, split) for name, split in run.status.splits.items()}
-        self.losses += run.source_metrics.get(_LOSSES, 0.0)
+        self.losses += run.source_metrics.get(LOSSES, 0.0)
         self.failed, self.refused = run.failed, run.refused
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
@@ -262,7 +261,7 @@ class StreamCollector(Collector):
         for labels in self._known(shown):
             counts = dict(shown[labels].source_metrics) if labels in shown else {}
             if before := self._past.get(labels, _NO_PAST).losses:
-                counts[_LOSSES] = counts.get(_LOSSES, 0.0) + before
+                counts[LOSSES] = counts.get(LOSSES, 0.0) + before
             for own_name, value in counts.items():
                 family.add_metric((*labels, _text(own_name)), value)
         return family

@@ -49,6 +49,7 @@ from lowmark.sources.api import (
     SplitPlanner,
     SplitReader,
 )
+from lowmark.sources.kit.data_loss import LOSSES
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.options import check_flags, chosen_columns, listed, one_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
@@ -345,7 +346,7 @@ class FileSplitReader(SimpleSplitReader[FileSplit]):
 
     def __init__(self, source: FileSource) -> None:
         super().__init__(source)
-        self._files, self._losses = source, self.metrics.counter("data_losses")
+        self._files, self._losses = source, self.metrics.counter(LOSSES)
 
     def read(self, split: FileSplit) -> Iterator[tuple[pa.Table, int]]:
         return self._files.read(split, self._losses)
@@ -356,7 +357,7 @@ class FilePlanner(SplitPlanner[FileSplit]):
 
     def __init__(self, source: FileSource) -> None:
         self.metrics = MetricGroup()
-        self._files, self._losses = source, self.metrics.counter("data_losses")
+        self._files, self._losses = source, self.metrics.counter(LOSSES)
         self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()  # the live ones at the end
         self._most_indexes = _KEPT_INDEXES
 

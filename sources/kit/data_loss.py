@@ -10,6 +10,9 @@ from lowmark.watermark import LowmarkError
 
 log = logging.getLogger("lowmark")
 
+LOSSES = "data_losses"
+"""The metric of all sources that counts losses; an alert watches it."""
+
 
 class KnownLosses:
     """Raises an error for each loss, or logs and counts it, once.
@@ -22,7 +25,7 @@ class KnownLosses:
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
         self._go_on, self._told, self._told_to = go_on, set[object](), dict[str, int]()
-        self._times = metrics.counter("data_losses")
+        self._times = metrics.counter(LOSSES)
         self._amount = None if self.amount is None else metrics.counter(self.amount)
 
     def take(self, lost: LowmarkError, key: object) -> None:
