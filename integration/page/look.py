@@ -21,7 +21,7 @@ It is called from threads, one at a time. It may raise: the page then shows the 
 
 
 def all_services(request: StatusRequest, address: str | None) -> dict[str, StatusReply | str]:
-    """Ask all services of this user, which are searched each time as by `lowmark status`, or the service at an address.
+    """Ask the service at an address; None: all services of this user, found anew as by `lowmark status`.
 
     Raises:
         SocketsRefused: other users may enter the folder of the sockets.

@@ -316,7 +316,7 @@ def check_whole(value: object, what: str) -> None:
 
 
 def _check_numbers(script: StreamScript | SplitScript, of: str) -> None:
-    """Refuse a number field whose value is neither a whole number nor, where the field allows it, None."""
+    """Refuse a number field without a whole number; some fields may be None."""
     for name, optional in _NUMBERS[SplitScript if isinstance(script, SplitScript) else StreamScript]:
         value = getattr(script, name)
         # First the type, because isinstance asks an abstract class slowly, and a script may have 100,000 splits.
