@@ -16,6 +16,7 @@ import pytest
 from tests.failpoints.coordinated import PLACES, World, in_a_client, in_the_server
 from tests.failpoints.inject import Fault, Injector, draw
 from tests.integration.coordinator.serving import private_folder
+from tests.laws.strategies import draws
 
 # A fault may reach a thread of gRPC, or an object during its destruction.
 pytestmark = [
@@ -62,7 +63,7 @@ def functions_called(threads: Callable[[str], bool]) -> dict[str, int]:
     return {name: calls for name, calls in seen.calls.items() if name.rpartition(" ")[2] not in OF_A_PROCESS}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(draws(8)))
 @pytest.mark.parametrize("side", sorted(SIDES))
 def test_an_error_at_a_random_call_leaves_nothing_behind(side: str, seed: int) -> None:
     threads, random = SIDES[side], Random(seed)

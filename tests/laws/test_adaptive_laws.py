@@ -23,6 +23,7 @@ from lowmark.watermark.splits.stream import SplitWatermarks
 from lowmark.watermark.strategy import AdaptiveBound
 
 from tests.laws.late_streams import START_US, STREAMS, LateStream, drive
+from tests.laws.strategies import draws
 
 SECOND_US = 1_000_000
 PARAMS = AdaptiveBound(0.99, 0, 600 * SECOND_US)
@@ -79,7 +80,7 @@ class Worst:
 
 
 @pytest.mark.parametrize("rows", [20, 400])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(draws(4)))
 def test_of_rows_that_stay_as_they_are_no_more_than_that_are_late(seed: int, rows: int) -> None:
     split = Rows(seed, rows)
     split.run(100, 2e6)
@@ -87,7 +88,7 @@ def test_of_rows_that_stay_as_they_are_no_more_than_that_are_late(seed: int, row
     assert split.bounds.bound_us("a") < 3 * 2e6 * np.log(100), f"seed {seed}: it only waits"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(draws(4)))
 def test_of_batches_that_stay_as_they_are_no_more_than_that_are_late(seed: int) -> None:
     split = Worst(seed, 50)
     split.run(300, 2e6)
@@ -259,7 +260,7 @@ def batch_of(number: int, chance: random.Random, splits: list[str], spread_s: fl
     return BatchReported(number, number, tops, firsts, lateness=lateness)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(draws(10)))
 def test_no_watermark_goes_back_when_a_bound_grows(seed: int) -> None:
     chance, stream = random.Random(seed), watermarks()
     low_us, watermarks_us, grew = -(2**63), dict.fromkeys("abc", -(2**63)), 0

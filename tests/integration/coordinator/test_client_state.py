@@ -27,6 +27,7 @@ from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.coordinator.coordinator_scene import SECOND
 from tests.integration.coordinator.serving import asked, reply, rose, task
+from tests.laws.strategies import draws
 from tests.watermark.tasks.coordinator_world import snapshot_of
 
 WHO = task(0)
@@ -564,7 +565,7 @@ class Lossy:
                         state.told([effect])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(draws(30)))
 def test_whatever_is_lost_low_watermarks_only_rise_and_arrive_in_the_end(seed: int) -> None:
     network = Lossy(seed)
     for _ in range(200):

@@ -14,6 +14,8 @@ from lowmark.sources.pravega.marks import MARKS_AT_ONCE, MarkWindow, notes_of_sl
 from lowmark.sources.pravega.notes import ENDLESS, Mark, Marks, notes_of
 from lowmark.sources.pravega.segment import split_of
 
+from tests.laws.strategies import draws
+
 
 class Marked:
     """The notes of a stream's writers, in the form of `PravegaClient.marks`."""
@@ -133,7 +135,7 @@ def test_a_stream_that_is_made_anew_is_not_read_by_the_marks_of_the_one_before()
     assert notes_of(window.marks, after, 1).at_us(np.array([500])).tolist() == [50]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(draws(10)))
 def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
     """While segments are read and scaled, the times of all unread positions agree."""
     rng = random.Random(seed)

@@ -36,6 +36,7 @@ from lowmark.watermark.splits.events import (
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons
 from lowmark.watermark.state import IdleClock
 
+from tests.laws.strategies import draws
 from tests.watermark.splits.history import PLAIN, START_US, History, at, batch, watermarks_of
 
 IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
@@ -211,7 +212,7 @@ def test_what_native_spark_would_have_dropped_is_counted_at_least() -> None:
 
 
 @pytest.mark.parametrize("detail", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(draws(5)))
 def test_what_native_spark_would_have_dropped_is_counted_whole_where_no_row_of_a_batch_is_ahead(
     seed: int, detail: bool
 ) -> None:
