@@ -243,8 +243,9 @@ class FilesAudit:
                 )
             self._numbers |= {name: len(self._numbers) + at for at, name in enumerate(new)}
             audit.discover(new)
-            for at, name in enumerate(names):
-                rows = np.flatnonzero(split_of == at)
+            by_split = np.argsort(split_of, kind="stable")
+            ends = np.cumsum(np.bincount(split_of, minlength=len(names)))
+            for name, rows in zip(names, np.split(by_split, ends)[:-1], strict=True):
                 audit.add(self._numbers[name], rows, times.of(rows), written_us=None)
             unbroken += len(times.timed)
             if unbroken >= _BATCH_ROWS:
