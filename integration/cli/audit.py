@@ -20,7 +20,7 @@ from lowmark.integration.errors import AuditImpossible, ExtraMissing
 from lowmark.watermark import duration_us
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json, on_signals
+from .common import EXIT_CODES, FAILED, INTERRUPTED, SHOWN, Commands, Debug, Json, Terminated, on_signals
 
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question
@@ -299,7 +299,10 @@ def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]
 
 
 class _Watch:
-    """A progress bar on a terminal, and Ctrl-C: the first ends the reading, the second the command."""
+    """A progress bar on a terminal, and signals: the first Ctrl-C ends the reading, the second the command.
+
+    SIGTERM ends the command, too, and the bar shows the cursor of the terminal again.
+    """
 
     def __init__(self) -> None:
         console = EscapingConsole(stderr=True)
@@ -311,7 +314,10 @@ class _Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         # Without a terminal the bar of an older rich prints an empty line at its end.
-        with on_signals([signal.SIGINT], self._interrupt), nullcontext() if self._bar.disable else self._bar:
+        with (
+            on_signals([signal.SIGINT, signal.SIGTERM], self._interrupt),
+            nullcontext() if self._bar.disable else self._bar,
+        ):
             yield
 
     def stopped(self) -> bool:
@@ -321,7 +327,9 @@ class _Watch:
         self._bar.update(self._task, completed=read, total=total)
         _log.debug("read %d of about %d", read, total)
 
-    def _interrupt(self, _number: int, _frame: object) -> None:
+    def _interrupt(self, number: int, _frame: object) -> None:
+        if number == signal.SIGTERM:
+            raise Terminated
         if self._told:
             raise KeyboardInterrupt
         self._told = True

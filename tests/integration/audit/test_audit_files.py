@@ -95,6 +95,17 @@ def test_an_audit_that_is_interrupted_before_its_first_row_exits_as_interrupted(
     assert (code, "interrupted: this is what was read by then" in out) == (130, True)
 
 
+def test_an_audit_that_is_terminated_gives_the_cursor_of_the_terminal_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"a.json": "", "b.json": rows(100)})
+    monkeypatch.setattr(_Watch, "progress", lambda _self, _read, _total: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stderr for a terminal
+    code, _, err = call("files", tmp_path, "--event-time", "at")
+    assert code == 143
+    assert err.count("\x1b[?25l") == err.count("\x1b[?25h") == 1, "the cursor is hidden once, and shown again"
+
+
 @pytest.mark.parametrize("empty", ["", '""'])
 def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     write(tmp_path, {"a.csv": f"at,p\n{START_S},a\n{empty},a\n{START_S},{empty}\nNULL,a\n{START_S},NULL\n"})
