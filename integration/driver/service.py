@@ -876,6 +876,7 @@ class LowWatermarkService:
 
     def _release(self, name: str) -> None:
         self._runs.streams.release(name)
+        self._runs.could_not_begin.pop(name, None)
         self._audits.release(name)
 
 

@@ -282,6 +282,9 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
     }
     # For a query with a heartbeat, Spark's own error has the text, too.
     assert {pair for pair, text in raised.items() if said[pair] in text} == {*said} - {("native", "wrapped")}
+    service.release("orders")
+    service.wrap(feed.df, **GOOD)
+    assert "could not begin" not in service.explain("orders"), "it is said of the released stream only"
 
 
 PLANNED = json.dumps(BatchOffset("read", 1, "token").to_json())
