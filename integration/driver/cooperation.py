@@ -22,10 +22,9 @@ from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, format_durat
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.protocol import LeftOut
 from lowmark.watermark.strategy import AlignmentParams
-from lowmark.watermark.tasks.alignment import GroupStatus
+from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus, MemberStatus
 from lowmark.watermark.tasks.cap import Cap, CapKind
 
-from .own_groups import OwnGroups
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -55,8 +54,8 @@ class Cooperation:
     ) -> None:
         assert job is None or client is not None, "a job is shared through a coordinator"
         self._now_us, self.job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
-        self._client, self._own_groups = client, OwnGroups(now_us)
-        self._others: OwnGroups | CoordinatorClient = self._own_groups if client is None else client
+        self._client, self._own_groups = client, _OwnGroups(now_us)
+        self._others: _OwnGroups | CoordinatorClient = self._own_groups if client is None else client
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
     def shares(self, stream: Stream) -> bool:
@@ -210,6 +209,62 @@ class Cooperation:
             away_limit_us=None if self.job is None else self._job_away_us,
         )
         self._tasks[run.token] = task  # last, because a group refuses other parameters until their last member is gone
+
+
+class _OwnGroups:
+    """Groups kept in the driver, with the methods of a `CoordinatorClient` that groups need; no message can be lost."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._groups: dict[str, AlignmentGroup] = {}
+        self._group_of: dict[TaskId, AlignmentGroup] = {}
+
+    def register(
+        self, task: TaskId, *, alignment: AlignmentParams | None, throttled: bool, **_of_a_job: object
+    ) -> None:
+        """Join the group that the task wants. A restarted task stays the member that it was, or changes its group."""
+        assert alignment is not None, "without a coordinator, only streams of a group take part"
+        group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
+        group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
+        before = self._group_of.get(task)
+        if before is not None and before is not group:
+            before.leave(task)
+        self._group_of[task] = group
+
+    def report(
+        self,
+        task: TaskId,
+        low_watermark_us: int | None,
+        *,
+        left_out: LeftOut | None,
+        next_wanted_us: int | None,
+        **_of_a_job: object,
+    ) -> None:
+        """Count a report at once, and announce a cap when one is due."""
+        group, now_us = self._group_of[task], self._now_us()
+        if left_out is None:
+            group.report(task, low_watermark_us, at_us=now_us, next_wanted_us=next_wanted_us)
+        else:
+            group.idle(task, at_us=now_us)
+        group.announce(now_us)
+
+    def deregister(self, task: TaskId) -> None:
+        """Remove the task from its group, which stops waiting for it."""
+        self._group_of.pop(task).leave(task)
+
+    def cap(self, task: TaskId) -> Cap | None:
+        """Return the cap that holds now, which may be newer than the last announced cap."""
+        return self._group_of[task].cap()
+
+    def standing(self, task: TaskId) -> tuple[GroupStatus, MemberStatus]:
+        """Return the status of the task's group, and that of the task in it."""
+        status = self._group_of[task].status()
+        (member,) = (member for member in status.members if member.task == task)
+        return status, member
+
+    def statuses(self) -> tuple[GroupStatus, ...]:
+        """The status of every group that has ever had a member, by name."""
+        return tuple(self._groups[name].status() for name in sorted(self._groups))
 
 
 def explained_by(address: str) -> str:
