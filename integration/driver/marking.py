@@ -157,7 +157,11 @@ class Marking:
             return
         kept = None if self._has(query) else self._read(query)
         with self._changed:
-            self._tie(query, kept)
+            if kept is not None and not self._has(query):  # another call may have been faster
+                self._named = called(query)
+                self._partitions = Partitions(self._width_us, self._delay_us, kept)
+            self._query = query
+            self._act_and_write()
             self._changed.notify_all()
 
     @property
@@ -252,15 +256,6 @@ class Marking:
             hint = "start the query again when the file system answers; no mark is lost."
             raise CheckpointUnreadable(files.checkpoint, fact, hint) from failed
 
-    def _tie(self, query: Query, kept: Kept | None) -> None:
-        """Go on from the content of the file, if the query is new to this marking."""
-        if self._has(query):
-            self._query = query
-            return
-        self._query, self._named = query, called(query)
-        self._partitions = Partitions(self._width_us, self._delay_us, kept)
-        self._act_and_write()
-
     def _act_and_write(self) -> None:
         """Have both threads at work, also in place of those that an error has ended."""
         if self._stopped.is_set():
@@ -313,8 +308,7 @@ class Marking:
     def _write(self) -> None:
         with self._changed:
             kept, query, self._unsaved = self._partitions.kept, self._query, False
-        if kept is None or query is None:
-            return
+        assert query is not None, "the thread begins with a query"
         try:
             query.farewells.write_done(self.file, msgspec.json.encode(kept).decode())
         except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
@@ -363,16 +357,15 @@ class Marking:
 
     def _shown(self, due: Due) -> DonePartition:
         first, last = due.empty or (0, -1)
-        kept = self._partitions.kept
-        assert kept is not None, "nothing is due before a batch is counted"
-        assert kept.until_us is not None, "nothing is due before a time is known"
+        until_us = self._partitions.until_us
+        assert until_us is not None, "nothing is due before a time is known"
         return DonePartition(
             stream=self.stream,
             query=self._named,
             name=self.name(due.number),
             start=datetime_of((due.number if due.since is None else due.since) * self._width_us),
             end=datetime_of((due.number + 1) * self._width_us),
-            complete_until=datetime_of(kept.until_us),
+            complete_until=datetime_of(until_us),
             has_rows=due.has_rows,
             empty_before=tuple(self.name(n) for n in range(first, min(last + 1, first + _NAMES_SHOWN))),
             empty_count=last + 1 - first,

@@ -46,6 +46,9 @@ class Kept(msgspec.Struct, frozen=True):
     unsure: tuple[int, int] | None = None  # first and last partition whose rows are not known
 
 
+_NOTHING = Kept(-1)
+
+
 class Due(msgspec.Struct, frozen=True):
     """A partition that is to be marked now."""
 
@@ -60,24 +63,23 @@ class Partitions:
 
     Args:
         delay_us: time after the end of a partition before it is passed.
-        kept: from before a restart; None: the batches begin with 0.
+        kept: from before a restart; by default the batches begin with 0.
+
+    Attributes:
+        until_us: as in `Kept`.
     """
 
-    def __init__(self, width_us: int, delay_us: int, kept: Kept | None = None) -> None:
+    def __init__(self, width_us: int, delay_us: int, kept: Kept = _NOTHING) -> None:
         self._width_us, self._delay_us = width_us, delay_us
-        self._batch_id = None if kept is None else kept.batch_id
-        self._open: SortedSet[int] = SortedSet(() if kept is None else kept.open)
-        self._next = None if kept is None else kept.next
-        self._unsure = None if kept is None else kept.unsure
-        self._until_us = None if kept is None else kept.until_us
+        self._batch_id, self._next, self._unsure = kept.batch_id, kept.next, kept.unsure
+        self._open: SortedSet[int] = SortedSet(kept.open)
+        self.until_us = kept.until_us
         self._acting: int | None = None  # the partition whose mark has begun
 
     @property
-    def kept(self) -> Kept | None:
-        """The state to begin again from; None before the first batch."""
-        if self._batch_id is None:
-            return None
-        return Kept(self._batch_id, tuple(self._open), self._next, self._until_us, self._unsure)
+    def kept(self) -> Kept:
+        """The state to begin again from. O(n) in the open partitions."""
+        return Kept(self._batch_id, tuple(self._open), self._next, self.until_us, self._unsure)
 
     def report(
         self, batch_id: int, rows: Mapping[int, int] | None, *, until_us: int | None, now_us: int
@@ -89,13 +91,12 @@ class Partitions:
             until_us: the sink is complete until this time, this batch included; None: not known.
             now_us: now, by the wall clock; rows from beyond are those of bad clocks.
         """
-        if self._batch_id is not None and batch_id <= self._batch_id:
+        if batch_id <= self._batch_id:
             return {}
-        missed = batch_id != (0 if self._batch_id is None else self._batch_id + 1) or rows is None
-        if missed:
+        if batch_id != self._batch_id + 1 or rows is None:
             self._miss(rows or {}, now_us)
         if until_us is not None:
-            self._until_us = until_us if self._until_us is None else max(until_us, self._until_us)
+            self.until_us = until_us if self.until_us is None else max(until_us, self.until_us)
         self._batch_id = batch_id
         late = {number: count for number, count in (rows or {}).items() if self._is_late(number)}
         self._open |= {number for number in rows or {} if number not in late}
@@ -103,7 +104,7 @@ class Partitions:
 
     @property
     def _passed(self) -> int | None:
-        return None if self._until_us is None else (self._until_us - self._delay_us) // self._width_us - 1
+        return None if self.until_us is None else (self.until_us - self._delay_us) // self._width_us - 1
 
     def _miss(self, rows: Mapping[int, int], now_us: int) -> None:
         """Note that partitions may have rows that no report tells of: from the first one that was not passed before."""
@@ -120,7 +121,7 @@ class Partitions:
 
     def begins_with_a_gap(self, batch_id: int) -> bool:
         """Whether batches before this one are missing, and nothing says how old their rows may be."""
-        return self._batch_id == -1 and batch_id > 0 and self._until_us is None
+        return self._batch_id == -1 and batch_id > 0 and self.until_us is None
 
     def _is_late(self, number: int) -> bool:
         return (self._next is not None and number < self._next) or (self._acting is not None and number <= self._acting)

@@ -128,7 +128,7 @@ def test_random_streams_with_crashes_lose_no_partition(monkeypatch: pytest.Monke
 
     for draw in range(300):
         rng = random.Random(f"{seed()}-{draw}")
-        saved: Kept | None = Kept(-1, until_us=0)
+        saved = Kept(-1, until_us=0)
         hours, committed, acts = Partitions(10, 0, saved), dict[int, set[int]](), list[tuple[int, int]]()
         until = 0
         for batch in range(40):
