@@ -141,9 +141,6 @@ class StreamCollector(Collector):
         self._errors = 0
         self._failing = False
 
-    def describe(self) -> Iterable[Metric]:
-        return []  # so that registering does not collect
-
     def collect(self) -> Iterator[Metric]:
         began_us = monotonic_us()
         with self._lock:
