@@ -2,8 +2,6 @@
 
 If brokers go away, a topic is deleted, or records expire during the reading, the audit ends with the rows so far and
 reports the reason.
-
-One file, because one consumer reads a topic from its first offset to its report, and each step needs the consumer.
 """
 
 from __future__ import annotations
