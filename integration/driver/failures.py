@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from lowmark.integration.spark.conflict import conflict
 from lowmark.integration.spark.sessions import Query
@@ -102,14 +102,14 @@ def _raised(failure: str) -> str | None:
 
 
 def explain(
-    failure: str, query: Query | None, *, query_id: str, names: Iterable[str], streams: Mapping[str, Stream]
+    failure: str, query: Query | None, *, query_id: str, names: Collection[str], streams: Mapping[str, Stream]
 ) -> dict[str, str]:
     """Log the known reason of a query's failure, if any.
 
     Args:
         failure: Spark's text of the failure.
         query: None if it is no longer known.
-        names: those of the query's streams.
+        names: those of the query's streams; empty for a query without lowmark.
         streams: all streams of the service, by id.
 
     Returns:
@@ -119,7 +119,8 @@ def explain(
     if query is not None and query.newest() is None:
         known = _explain_checkpoint(query, query_id, streams)
     if (meaning := _meaning(failure)) is not None:
-        log.error('query %s on "%s": %s', query_id, ", ".join(sorted(names)), meaning)
+        where = f' on "{", ".join(sorted(names))}"' if names else ""
+        log.error("query %s%s: %s", query_id, where, meaning)
     return known
 
 

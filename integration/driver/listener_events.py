@@ -94,7 +94,6 @@ class ListenerEvents:
             if query is not None and run.run_id is None and run.begun_run_id == run_id:
                 run.tie(query.query_id, run_id, query.name)
         tied = self._runs.of_query(run_id)
-        names = {run.stream.name for run in tied}
         for run in tied:
             if not run.ended:
                 self._reports.end(run, told)
@@ -109,7 +108,7 @@ class ListenerEvents:
         if failure:
             if query is not None:
                 self._keep_failed(query, told)
-            streams = dict(self._runs.streams)
+            names, streams = {run.stream.name for run in self._runs.of_query(run_id)}, dict(self._runs.streams)
             explain = partial(failures.explain, failure, query, query_id=query_id, names=names, streams=streams)
             self._beside(explain, partial(self._take_explanation, run_id))
 

@@ -191,7 +191,9 @@ def begun(query: Query) -> tuple[Desks, Standing]:
     return desks, Standing(desks.runs, Audits(desks.runs.clock))
 
 
-def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason() -> None:
+def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     desks, standing = begun(Query(name="nightly"))
     desks.events.take_event(
         "terminated",
@@ -202,6 +204,7 @@ def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason()
     )
     [seen] = standing.run_statuses()
 
+    assert [each.getMessage()[:35] for each in caplog.records] == ['query q on "orders": a Python proce']
     assert (seen.query, seen.failed, seen.ended) == ("nightly", True, True)
     assert seen.status.cause is Cause.QUERY_FAILED
     assert seen.status.why.startswith(

@@ -591,6 +591,8 @@ def test_a_fault_of_the_kafka_connector_is_told_from_one_of_the_query(caplog: py
     [said] = [record.getMessage() for record in caplog.records]
     assert said.startswith('query q-1 on "orders": Spark\'s Kafka connector cannot report the batch that a restart ran')
     assert "SPARK-55271" in said
+    failures.explain(told.format("$.metrics"), None, query_id="q-2", names=[], streams={})  # a query without lowmark
+    assert caplog.records[-1].getMessage().startswith("query q-2: Spark's Kafka connector")
     assert said.endswith("start the query again.")
 
 
