@@ -67,7 +67,6 @@ class Cut(ABC):
             self._waiting[split].add(keys, times_us, timed)
 
     def end(self, split: int) -> None:
-        """Take in that a split was read to its end."""
         self._waiting[split].ended = True
 
     def end_all(self) -> None:
@@ -217,7 +216,6 @@ class AsRead(Cut):
             self._rows += len(keys)
 
     def batch_over(self) -> None:
-        """End the batch: later rows are in the next batch."""
         if self._rows > (self._ends[-1] if self._ends else 0):
             self._ends.append(self._rows)
 

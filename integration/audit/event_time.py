@@ -77,7 +77,6 @@ class EventTimes:
         return int((~self.timed & ~self.null).sum())
 
     def of(self, rows: npt.NDArray[np.intp]) -> EventTimes:
-        """The times of some of the rows."""
         return EventTimes(self.times_us[rows], self.timed[rows], self.null[rows])
 
 

@@ -93,17 +93,14 @@ class Answers:
         return reply
 
     def guide(self, request: GuideRequest) -> Guidance:
-        """Tell a planner how far its source may be read."""
         return self._on_loop(lambda: self._desks.plans.guide(request), "say how far a stream may be read")
 
     def planned(self, request: PlannedRequest) -> PlannedReply:
-        """Take the plan of a planner."""
         hear = partial(self._desks.plans.take, request.stream_id, request.token, request.planned)
         self._on_loop(hear, "hear of a plan")
         return PlannedReply()
 
     def status(self, request: StatusRequest) -> StatusReply:
-        """Tell the page or the command line where the streams stand."""
         wanted = partial(self._standing.shown, stream=request.stream, ended=request.ended, limit=request.limit)
         runs = self._on_loop(wanted, "give the status")
         return StatusReply(
@@ -114,11 +111,9 @@ class Answers:
         )
 
     def mark(self, request: MarkRequest) -> ByHandReply[Marked]:
-        """Leave splits out by hand, or take that back."""
         return self._by_hand(lambda: self._desks.by_hand.take(request), "mark splits by hand")
 
     def set(self, request: SetRequest) -> ByHandReply[SetOf]:
-        """Set delay and idleness by hand, or take that back."""
         return self._by_hand(lambda: self._desks.by_hand.set(request), "set a strategy by hand")
 
     def _by_hand(self, work: Callable[[], list[Said]], action: str) -> ByHandReply[Said]:

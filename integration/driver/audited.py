@@ -37,7 +37,6 @@ class AuditedRun(StreamRun):
     _rows_log: RowsLog = field(default_factory=partial(RowsLog, looked_at_watermark=True))  # it is the user's own
 
     def take(self, progress: Progress, now_us: int) -> None:
-        """Take the progress of a batch."""
         if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
             return
         if progress.batch_id != self._counted_batch_id:  # otherwise an error has ended the first try
@@ -97,7 +96,6 @@ class Audits:
         self._runs = {key: run for key, run in self._runs.items() if run.stream.name != name}
 
     def take_event(self, kind: str, event: QueryEvent) -> None:
-        """Take an event of Spark's listener."""
         if not self.streams:
             return
         match kind:

@@ -27,7 +27,6 @@ class KnownPlanner:
 
     @property
     def newest(self) -> Planned | None:
-        """The newest plan; None before the first."""
         return next(reversed(self.plans.values()), None)
 
     @property
@@ -49,7 +48,6 @@ class KnownPlanner:
         return latest and self.plans.get(planned.checkpoint) != planned
 
     def keep(self, planned: Planned) -> None:
-        """Keep a plan among the newest few."""
         if self.is_news(planned):
             self.planned_us = self.heard_us
         self.plans = dict(sorted({**self.plans, planned.checkpoint: planned}.items())[-_PLANS_KEPT:])

@@ -48,7 +48,6 @@ class LateOutput:
 
     @property
     def names(self) -> list[str]:
-        """The added columns."""
         return [name for name in (self.late, self.watermark) if name is not None]
 
     def check(self, df: DataFrame, name: str, strategy: WatermarkStrategy) -> None:
@@ -71,7 +70,6 @@ class LateOutput:
                 raise WrapRefused(name, f"{argument} is {column!r:.100}, expected the name of a new column", hint)
 
     def add(self, data: DataFrame, name: str, event_time: str) -> DataFrame:
-        """Return the user's rows with the columns."""
         if not self.names:
             return data
         watermark = _watermark(data.sparkSession, name)

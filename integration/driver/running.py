@@ -39,11 +39,9 @@ class Running:
                 service.stop()
 
     def add(self, service: object, session: Session, arguments: Mapping[str, Any]) -> None:
-        """Add a service that begins."""
         with self._lock:
             self._services.append((service, session, dict(arguments)))
 
     def remove(self, service: object) -> None:
-        """Forget a service that stops, if it is known."""
         with self._lock:
             self._services = [each for each in self._services if each[0] is not service]

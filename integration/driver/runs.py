@@ -65,15 +65,12 @@ class Runs:
         return (run for run in self if run.stream.stream_id in self.streams and not run.of_nobody)
 
     def get(self, token: str | None) -> StreamRun | None:
-        """The run with this token, None without one."""
         return None if token is None else self._runs.get(token)
 
     def of_query(self, run_id: str) -> list[StreamRun]:
-        """The runs that are tied to this run of Spark's."""
         return [run for run in self if run.run_id == run_id]
 
     def keep(self, run: StreamRun) -> None:
-        """Add a run."""
         self._runs[run.token] = run
         forget_oldest_ended(self._runs)
 

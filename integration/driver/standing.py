@@ -84,7 +84,6 @@ class Standing:
         return [self._run_status(run, now_us, limit) for run in runs]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all streams, sorted."""
         return tuple(sorted((*self._runs.streams.names(), *self._audits.streams.names())))
 
     # -- how

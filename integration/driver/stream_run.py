@@ -280,11 +280,9 @@ class StreamRun:
         return offset.token is not None and offset.token in (self.token, self.resumes)
 
     def tie(self, query_id: str, run_id: str, query_name: str | None) -> None:
-        """Take Spark's names of the query."""
         self.query_id, self.run_id, self.query_name = query_id, run_id, query_name
 
     def take_news(self) -> list[NotifyNewLowWatermark]:
-        """Return the low watermarks since the last call, in order."""
         news, self._news = self._news, []
         return news
 

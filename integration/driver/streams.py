@@ -17,11 +17,9 @@ class Streams(dict[str, Stream]):
         self[stream.stream_id] = stream
 
     def named(self, name: str) -> Stream | None:
-        """Return the stream with this name, None without one."""
         return next((stream for stream in self.values() if stream.name == name), None)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all streams, sorted."""
         return tuple(sorted(stream.name for stream in self.values()))
 
     def release(self, name: str) -> None:
