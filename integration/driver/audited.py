@@ -20,8 +20,8 @@ from lowmark.watermark.splits.events import BatchReported, Effect, Event
 from . import failures
 from .run_log import RowsLog
 from .runs import forget_oldest_ended
+from .stream import Streams
 from .stream_run import StreamRun
-from .streams import Streams
 
 log = logging.getLogger("lowmark")
 

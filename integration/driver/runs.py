@@ -17,8 +17,8 @@ from .cooperation import Cooperation
 from .known_planner import Planners
 from .marking import Marking
 from .passing import Passing
+from .stream import Streams
 from .stream_run import StreamRun
-from .streams import Streams
 
 Key = TypeVar("Key")
 Run = TypeVar("Run", bound=StreamRun)

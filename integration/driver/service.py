@@ -57,8 +57,7 @@ from .marking import Marking
 from .passing import Wait
 from .running import Running
 from .standing import Standing
-from .stream import Stream
-from .streams import Streams
+from .stream import Stream, Streams
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
