@@ -9,12 +9,13 @@ from typing import Generic
 from lowmark.sources.api import SplitEnd, SplitPlanner, SplitT
 from lowmark.sources.metric_group import MetricGroup
 
-from .asked import AskedAbout
 from .unanswered import Unanswered
 
 log = logging.getLogger("lowmark")
 
 NAMED = 20
+FORGET_SECONDS = 600.0
+"""How long a split is remembered after the last question about it."""
 
 
 class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
@@ -29,7 +30,7 @@ class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
         self.metrics = MetricGroup()
         self._system, self._now_seconds = system, now_seconds
         self._unanswered = Unanswered(system, splits, self.metrics, now_seconds=now_seconds)
-        self._asked = AskedAbout(now_seconds)
+        self._asked_seconds: dict[str, float] = {}  # when each split was last asked about
         self._dropped: set[str] = set()
 
     def metric_values(self) -> Mapping[str, float]:
@@ -51,8 +52,16 @@ class AskingPlanner(SplitPlanner[SplitT], Generic[SplitT]):
         return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
 
     def _long_not_asked(self, splits: Sequence[SplitT]) -> list[str]:
-        """Note a question about these splits; return, once, the splits without a question for too long."""
-        names = self._asked.see(split.split_id for split in splits)
+        """Note a question about these splits; return, once, the splits without a question for too long.
+
+        A stream may have had many splits over years. A single question is no proof, because it may be about some of
+        the splits.
+        """
+        now = self._now_seconds()
+        self._asked_seconds |= {split.split_id: now for split in splits}
+        names = [name for name, seconds in self._asked_seconds.items() if now > seconds + FORGET_SECONDS]
+        for name in names:
+            del self._asked_seconds[name]
         self._dropped.difference_update(names)
         return names
 

@@ -29,8 +29,7 @@ from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstR
 from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
-from lowmark.sources.kit.asked import FORGET_SECONDS
-from lowmark.sources.kit.asking_planner import NAMED
+from lowmark.sources.kit.asking_planner import FORGET_SECONDS, NAMED
 
 SECOND = 1_000_000
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
