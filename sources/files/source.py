@@ -324,15 +324,15 @@ class FileSource(SimpleSource[FileSplit]):
         is_now = "gone" if now is None else _described(now.size_bytes, now.modified_us)
         return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, was, is_now)
 
-    def _enumerator(
-        self, context: SplitEnumeratorContext[FileSplit], known: DiscoveredSplits[FileSplit]
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], state: DiscoveredSplits[FileSplit]
     ) -> SplitEnumerator[FileSplit, DiscoveredSplits[FileSplit]]:
         return DiscoveringEnumerator(
             context,
             self.discover,
             period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
             bounded=self.bounded,
-            known=_below(self.listing.root, known),
+            known=_below(self.listing.root, state),
             stamp_of=lambda split: split.modified_us,
             keep=self._max_age_us,
             remember=REMEMBERED_FILES,

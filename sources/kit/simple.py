@@ -130,21 +130,10 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     def create_enumerator(
         self, context: SplitEnumeratorContext[SplitT]
     ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
-        return self._enumerator(context, DiscoveredSplits())
+        return self.restore_enumerator(context, DiscoveredSplits())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[SplitT], state: DiscoveredSplits[SplitT]
-    ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
-        return self._enumerator(context, state)
-
-    def create_planner(self) -> SplitPlanner[SplitT]:
-        return SimplePlanner(self)
-
-    def create_split_reader(self) -> SplitReader[SplitT]:
-        return SimpleSplitReader(self)
-
-    def _enumerator(
-        self, context: SplitEnumeratorContext[SplitT], known: DiscoveredSplits[SplitT]
     ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
         every = self.discover_every
         return DiscoveringEnumerator(
@@ -152,9 +141,15 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
             self.discover,
             period_seconds=None if every is None else duration_us(every, what="discover_every") / 1_000_000,
             bounded=self.bounded,
-            known=known,
+            known=state,
             source=type(self).__name__,
         )
+
+    def create_planner(self) -> SplitPlanner[SplitT]:
+        return SimplePlanner(self)
+
+    def create_split_reader(self) -> SplitReader[SplitT]:
+        return SimpleSplitReader(self)
 
 
 class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):

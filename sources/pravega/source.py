@@ -334,15 +334,15 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             partial(client_of, self.settings), self._streams, self._start, self._stop, ids, late=known.discovered
         )
 
-    def _enumerator(
-        self, context: SplitEnumeratorContext[PravegaSplit], known: DiscoveredSplits[PravegaSplit]
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[PravegaSplit], state: DiscoveredSplits[PravegaSplit]
     ) -> SplitEnumerator[PravegaSplit, DiscoveredSplits[PravegaSplit]]:
         return DiscoveringEnumerator(
             context,
-            self._walk(known),
+            self._walk(state),
             period_seconds=self._period_seconds,
             bounded=self.bounded,
-            known=known,
+            known=state,
             max_failures=1,  # the client has tried for `give_up_after`
             source=repr(self),
         )

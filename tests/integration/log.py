@@ -146,10 +146,10 @@ class FaultyLog(LogSource):
         super().__init__(log.folder)
         self.faults = faults
 
-    def _enumerator(
-        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit]
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit], state: DiscoveredSplits[SourceSplit]
     ) -> FaultyEnumerator:
-        made = FaultyEnumerator(context, self.discover, period_seconds=60, known=known, source="FaultyLog")
+        made = FaultyEnumerator(context, self.discover, period_seconds=60, known=state, source="FaultyLog")
         made.faults = self.faults
         return made
 

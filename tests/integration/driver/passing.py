@@ -74,11 +74,11 @@ class Folder(SimpleSource[SourceSplit]):
     def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError("nobody reads")
 
-    def _enumerator(
-        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit]
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit], state: DiscoveredSplits[SourceSplit]
     ) -> SplitEnumerator[SourceSplit, DiscoveredSplits[SourceSplit]]:
         self.enumerator = DiscoveringEnumerator(
-            context, self.discover, period_seconds=None, known=known, source="folder",
+            context, self.discover, period_seconds=None, known=state, source="folder",
             stamp_of=lambda split: number_of(split.split_id), remember=self.remember,
         )  # fmt: skip
         return self.enumerator

@@ -49,7 +49,7 @@ class Requested(DiscoveringEnumerator[SourceSplit]):
 class SlowToHandOut(Slow):
     """Finds splits after readers have asked for some, and then hands them out one by one."""
 
-    def _enumerator(self, context: Any, known: Any) -> Any:
+    def restore_enumerator(self, context: Any, state: Any) -> Any:
         requested = threading.Event()
 
         def discover() -> Sequence[SourceSplit]:
@@ -60,7 +60,7 @@ class SlowToHandOut(Slow):
             self.planned.wait(WAIT_SECONDS)
             return sorted(self.times).index(name) % subtasks
 
-        made = Requested(context, discover, period_seconds=None, assign=assign, known=known)
+        made = Requested(context, discover, period_seconds=None, assign=assign, known=state)
         made.requested = requested
         return made
 
@@ -68,12 +68,12 @@ class SlowToHandOut(Slow):
 class SlowToPrepare(Slow):
     """Completes splits slowly, and looks for splits again meanwhile."""
 
-    def _enumerator(self, context: Any, known: Any) -> Any:
+    def restore_enumerator(self, context: Any, state: Any) -> Any:
         def prepare(new: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
             self.planned.wait(WAIT_SECONDS)
             return new
 
-        return DiscoveringEnumerator(context, self.discover, period_seconds=0.01, known=known, prepare=prepare)
+        return DiscoveringEnumerator(context, self.discover, period_seconds=0.01, known=state, prepare=prepare)
 
 
 @dataclass

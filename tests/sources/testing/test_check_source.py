@@ -73,10 +73,10 @@ class Watched(DiscoveringEnumerator[SourceSplit]):
 class FromWatched(Numbered):
     failing = False
 
-    def _enumerator(
-        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit]
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit], state: DiscoveredSplits[SourceSplit]
     ) -> SplitEnumerator[SourceSplit, DiscoveredSplits[SourceSplit]]:
-        return Watched(context, self.discover, period_seconds=60, known=known)
+        return Watched(context, self.discover, period_seconds=60, known=state)
 
     def discover(self) -> Sequence[SourceSplit]:
         if self.failing:
@@ -429,8 +429,8 @@ class WithoutColumn(Numbered):
 class Enumerated(Numbered):
     """A source with its own enumerator."""
 
-    def _enumerator(self, context: Any, known: Any) -> Any:
-        return self.kind(context, self.discover, period_seconds=60, known=known, source="Numbered")
+    def restore_enumerator(self, context: Any, state: Any) -> Any:
+        return self.kind(context, self.discover, period_seconds=60, known=state, source="Numbered")
 
     kind: type[DiscoveringEnumerator[SourceSplit]]
 
