@@ -133,8 +133,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._settings, self._columns, self._consumers, self._now_seconds = settings, columns, consumers, now_seconds
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._ranges: dict[TopicPartitionId, _Range] = {}
-        self._finished: set[str] = set()
-        self._over: list[_Range] = []  # finished ranges whose rows are not handed out yet
+        self._over: list[_Range] = []  # finished ranges whose rows and ends are not handed out yet
         self._absent_since_seconds: dict[TopicPartitionId, float] = {}  # partitions that the last answer did not know
         self._kept: KeptConsumer | None = None
         self._woken = threading.Event()
@@ -148,11 +147,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             added = []
             for split in change.splits:
                 assert split.stop is not None, "slices have one"
-                if split.start >= split.stop:
-                    self._finished.add(split.split_id)
-                    continue
                 chunks: list[list[pa.Array[Any]]] = [[] for _ in self._columns.per_record or ("rows",)]
                 new = _Range(split, split.start, split.stop, chunks, given=split.start)
+                if split.start >= split.stop:
+                    self._over.append(new)
+                    continue
                 self._ranges[new.key] = new
                 self._topics.add(split.topic)
                 added.append(new)
@@ -161,7 +160,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         else:
             removed = {split.split_id for split in change.splits}
             self._drop([each for each in self._ranges.values() if each.split.split_id in removed])
-            self._finished -= removed
             self._over = [each for each in self._over if each.split.split_id not in removed]
 
     def fetch(self) -> Fetched:
@@ -170,7 +168,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         while self._rows < BATCH_ROWS and self._bytes < BATCH_BYTES and not self._woken.is_set():
             active = list(self._ranges.values())
             if not active:
-                if not self._finished and not self._rows:
+                if not self._over and not self._rows:
                     self._woken.wait(BLOCK_SECONDS)
                 break
             self._take_chunk(active)
@@ -299,7 +297,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _finish(self, each: _Range) -> None:
         each.position = each.stop
         self._over.append(each)
-        self._finished.add(each.split.split_id)
         self._drop([each])
 
     def _flush(self) -> Fetched:
@@ -310,9 +307,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 ready.append(SplitRows(each.split.split_id, batch, each.position))
                 each.rows, each.chunks = 0, [[] for _ in each.chunks]
             each.given = each.position
-        fetched = Fetched(tuple(ready), frozenset(self._finished))
+        fetched = Fetched(tuple(ready), frozenset(each.split.split_id for each in self._over))
         self._over.clear()
-        self._finished.clear()
         self._rows = self._bytes = 0
         return fetched
 
