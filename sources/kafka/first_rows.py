@@ -111,7 +111,7 @@ class FirstRows:
                 ask[key], names[key] = offset, name
         if not ask:
             return found, {}
-        seen, failed = _Look(self._settings, self._consumers, self._now_seconds).at(ask)
+        seen, failed = _Look(self._settings, self._consumers, self._now_seconds, ask).seen()
         for key, name in names.items():
             each = seen[key]
             if each.rows:
@@ -135,26 +135,25 @@ class FirstRows:
 class _Look:
     """A look at one offset in each of some partitions."""
 
-    def __init__(self, settings: KafkaSettings, consumers: ConsumerCache, now_seconds: Callable[[], float]) -> None:
-        self._settings, self._consumers, self._now_seconds = settings, consumers, now_seconds
-        self._wanted: dict[TopicPartitionId, int] = {}
-        self._seen: dict[TopicPartitionId, _Seen] = {}
-        self._waiting: set[TopicPartitionId] = set()
-        self._assigned: set[TopicPartitionId] = set()
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        consumers: ConsumerCache,
+        now_seconds: Callable[[], float],
+        wanted: Mapping[TopicPartitionId, int],
+    ) -> None:
+        self._settings, self._consumers, self._now_seconds, self._wanted = settings, consumers, now_seconds, wanted
+        self._seen = {key: _Seen(at) for key, at in wanted.items()}
+        self._waiting, self._assigned = set(wanted), set(wanted)
         self._errors: dict[TopicPartitionId, str] = {}
-        self._one_topic = True
+        self._one_topic = len({topic for topic, _ in wanted}) == 1
 
-    def at(
-        self, wanted: Mapping[TopicPartitionId, int]
-    ) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
+    def seen(self) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
         from confluent_kafka import TopicPartition
 
-        self._wanted, self._seen = dict(wanted), {key: _Seen(at) for key, at in wanted.items()}
-        self._waiting, self._assigned = set(wanted), set(wanted)
-        self._one_topic = len({topic for topic, _ in wanted}) == 1
         kept = self._consumers.take(self._settings, self._properties())
         try:
-            kept.consumer.assign([TopicPartition(*key, at) for key, at in wanted.items()])
+            kept.consumer.assign([TopicPartition(*key, at) for key, at in self._wanted.items()])
             until = self._now_seconds() + LOOK_SECONDS
             while self._waiting and kept.errors.refused is None and self._now_seconds() < until:
                 self._take(kept)
@@ -170,7 +169,7 @@ class _Look:
                 f"what lies at offset {at} could not be looked at within {LOOK_SECONDS:g} s, so nothing is claimed of "
                 f"its event time: {self._errors.get(key, why)}"
             )
-            for key, at in wanted.items()
+            for key, at in self._wanted.items()
             if not self._seen[key].rows and not self._seen[key].ended
         }
 
