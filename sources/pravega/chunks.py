@@ -53,7 +53,7 @@ def chunks(
 
     Raises:
         PravegaEventBroken: `start` or `stop` is not between events, or bytes are no event.
-        Truncated, Gone, PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see `SegmentBytes`.
+        Truncated, PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see `SegmentBytes`.
     """
     if opened is None and start >= stop:
         return

@@ -30,7 +30,7 @@ from .jvm import java_class, start_java
 from .mark_reader import MarkReader
 from .notes import Marks
 from .segment import segment_name
-from .segment_bytes import Gone, SegmentBytes
+from .segment_bytes import SegmentBytes, Truncated
 from .settings import PravegaSettings
 
 Answer = TypeVar("Answer")
@@ -366,7 +366,7 @@ class PravegaClient:
     def _no_segment(self, stream: str, name: str) -> Any:
         if not self.exists(stream):
             raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, f"read {name}")
-        raise Gone(name)
+        raise Truncated(name)
 
 
 def _config(settings: PravegaSettings) -> Any:

@@ -25,7 +25,7 @@ from .marks import MarkWindow
 from .notes import SegmentNotes, notes_of
 from .retention import Retention
 from .segment import DataLoss, PravegaSplit, segment_of, split_of
-from .segment_bytes import Gone, SegmentBytes, Truncated
+from .segment_bytes import SegmentBytes, Truncated
 from .settings import PravegaSettings
 
 log = logging.getLogger("lowmark")
@@ -300,7 +300,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
     def _events(self, split: PravegaSplit, start: int, stop: int) -> Iterator[Chunk]:
         try:
             yield from chunks(self._client, split, start, stop, opened=self._opened.pop(split.split_id, None))
-        except (Truncated, Gone):
+        except Truncated:
             head = self._client.segment_head(split.stream, split.segment)
             self._indexes.pop(split.split_id, None)  # the next plan begins after the truncated bytes
             # An index is ahead of the unread bytes, and a block of it may begin before them.
@@ -318,7 +318,7 @@ class PravegaPlanner(AskingPlanner[PravegaSplit]):
             some = behind[begin : begin + OPENED_TOGETHER]
             try:
                 for split in some:
-                    with suppress(Gone, Truncated):  # reported when the segment is read
+                    with suppress(Truncated):  # reported when the segment is read
                         at = self._index(split).end
                         self._opened[split.split_id] = self._client.open_ahead(split.stream, split.segment, at)
                 for split in some:

@@ -13,12 +13,8 @@ from .java_error import JavaError, cause_of
 ANSWER_MS = 10_000
 
 
-class Gone(LowmarkError):
-    """A segment does not exist."""
-
-
 class Truncated(LowmarkError):
-    """Bytes of a segment were truncated."""
+    """Bytes of a segment were truncated, perhaps all of them, so that the segment does not exist any more."""
 
 
 class SegmentBytes:
@@ -38,8 +34,7 @@ class SegmentBytes:
         """Fill `data` with bytes that are known to exist.
 
         Raises:
-            Truncated: some bytes were truncated.
-            Gone: the segment does not exist any more.
+            Truncated: some bytes were truncated, or the segment does not exist any more.
             PravegaAccessDenied, PravegaUnavailable: see their docstrings.
         """
         import jpype
@@ -52,10 +47,8 @@ class SegmentBytes:
                 count = int(self._source.read(target, ANSWER_MS))
             except jpype.JException as failed:
                 cause = cause_of(failed)
-                if JavaError.TRUNCATED.is_in(cause):
+                if JavaError.TRUNCATED.is_in(cause) or JavaError.MISSING.is_in(cause):
                     raise Truncated(cause) from None
-                if JavaError.MISSING.is_in(cause):
-                    raise Gone(cause) from None
                 if JavaError.DENIED.is_in(cause):
                     raise PravegaAccessDenied(self._place, self._action, cause) from None
                 if JavaError.AT_END.is_in(cause):

@@ -52,7 +52,7 @@ from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .retention import Retention
 from .segment import DataLoss, PravegaSplit
-from .segment_bytes import Gone, SegmentBytes, Truncated
+from .segment_bytes import SegmentBytes, Truncated
 from .settings import PravegaSettings
 
 Position = str | Sequence[str] | Mapping[str, str]
@@ -76,7 +76,7 @@ class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
         if isinstance(change, SplitsAddition) and len(change.splits) > 1:
             client = client_of(self._pravega.settings)
             for split in change.splits:
-                with suppress(Gone):  # reported when the segment is read
+                with suppress(Truncated):  # reported when the segment is read
                     self._opened[split.split_id] = client.open_ahead(split.stream, split.segment, split.start)
 
     def close(self) -> None:
@@ -313,7 +313,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
                 for chunk in chunks(client, split, position, split.stop, opened=begun):
                     yield self._columns.rows(split, chunk, notes), chunk.after
                     position = chunk.after
-            except (Truncated, Gone):
+            except Truncated:
                 lost_to = self._lost(split, position, loss)
                 yield pa.RecordBatch.from_pylist([], self.schema), lost_to
                 position = lost_to
