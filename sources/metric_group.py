@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+Number = TypeVar("Number", int, float)
 
 
 class Counter:
@@ -45,3 +49,16 @@ class MetricGroup:
         # Reads copies, because the thread of the owner may add a counter or a gauge meanwhile.
         counted: dict[str, float] = {name: counter.count for name, counter in self._counters.copy().items()}
         return dict(sorted((counted | {name: read() for name, read in self._gauges.copy().items()}).items()))
+
+
+def added_up(counted: Iterable[Mapping[Name, Number]]) -> dict[Name, Number]:
+    """Add up counts by name.
+
+    >>> added_up([{"data_losses": 1, "lost_offsets": 0}, {"data_losses": 2}])
+    {'data_losses': 3, 'lost_offsets': 0}
+    """
+    sums: dict[Name, Number] = {}
+    for each in counted:
+        for name, count in each.items():
+            sums[name] = sums[name] + count if name in sums else count
+    return sums

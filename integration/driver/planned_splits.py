@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from lowmark.integration.spark.progress import SourceProgress
-from lowmark.integration.transport.measure import Measured, added_up
+from lowmark.integration.transport.measure import Measured
+from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitId, SplitState

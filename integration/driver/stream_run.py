@@ -27,7 +27,8 @@ from lowmark.integration.run_status import ReportGaps
 from lowmark.integration.spark.completion import complete_until
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.integration.transport.measure import Measured, added_up
+from lowmark.integration.transport.measure import Measured
+from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import (
     NotifyNewLowWatermark,

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lowmark.sources.metric_group import added_up
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.moment import MOST_US
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
-from .measure import Measured, added_up
+from .measure import Measured
 
 if TYPE_CHECKING:
     import pyarrow as pa

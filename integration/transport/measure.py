@@ -8,18 +8,15 @@ accumulated.py   brings the results of the last two to the driver
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Name = TypeVar("Name", bound=Hashable)
-Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +52,6 @@ class Measured:
     future_rows: Mapping[SplitId, int] = field(default_factory=dict)
     times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
     late_rows: Mapping[SplitId, int] | None = None
-
-
-def added_up(counted: Iterable[Mapping[Name, Number]]) -> dict[Name, Number]:
-    """Add up counts by name.
-
-    >>> added_up([{"data_losses": 1, "lost_offsets": 0}, {"data_losses": 2}])
-    {'data_losses': 3, 'lost_offsets': 0}
-    """
-    sums: dict[Name, Number] = {}
-    for each in counted:
-        for name, count in each.items():
-            sums[name] = sums[name] + count if name in sums else count
-    return sums
 
 
 class Measure(Protocol):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from lowmark.sources.metric_group import added_up
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.watermark import LowmarkError, SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import SliceLateness
@@ -20,7 +21,7 @@ from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, TrackedMeasure, Tracks, add_to_batch, future_limit_us
 from .late import of_this_batch
-from .measure import Measure, Measured, added_up
+from .measure import Measure, Measured
 from .split_key import SplitKey
 
 if TYPE_CHECKING:

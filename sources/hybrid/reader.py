@@ -19,6 +19,7 @@ from lowmark.sources.api import (
     SplitsAddition,
     SplitsRemoval,
 )
+from lowmark.sources.metric_group import added_up
 
 AnyPlanner = SplitPlanner[Any]
 AnyReader = SplitReader[Any]
@@ -61,15 +62,6 @@ def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
     for split in splits:
         found.setdefault(split.source_index, []).append(split)
     return dict(sorted(found.items()))
-
-
-def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]:
-    """The counts of all sources; equal names are added up."""
-    counts: dict[str, float] = {}
-    for each in counting:
-        for name, count in each.metric_values().items():
-            counts[name] = counts.get(name, 0) + count
-    return counts
 
 
 def _close_all(opened: Iterable[AnyPlanner | AnyReader]) -> None:
@@ -127,7 +119,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
             self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
 
     def metric_values(self) -> Mapping[str, float]:
-        return _added_up(self._planners.values())
+        return added_up(each.metric_values() for each in self._planners.values())
 
     def trouble(self) -> str | None:
         return next((told for planner in self._planners.values() if (told := planner.trouble()) is not None), None)
@@ -191,7 +183,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
             reader.wake_up()
 
     def metric_values(self) -> Mapping[str, float]:
-        return _added_up(self._readers.values())
+        return added_up(each.metric_values() for each in self._readers.values())
 
     def close(self) -> None:
         _close_all(self._readers.values())

@@ -25,6 +25,7 @@ from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitT
 from lowmark.sources.coordinator import CoordinatorHangs
+from lowmark.sources.metric_group import added_up
 from lowmark.sources.slicing import NoRowsReason, SlicePlan
 from lowmark.sources.worker import described
 from lowmark.watermark import LowmarkError, format_duration_us
@@ -334,7 +335,6 @@ class BatchPlanner(Generic[SplitT]):
         next_us: int | None,
     ) -> None:
         slices, metrics = plan.slices, present.enumeration.coordinator.metric_values()
-        by_planner = present.extent.planner.metric_values()
         planned = Planned(
             checkpoint=checkpoint,
             splits={name: placed.split.parents for name, placed in candidates.items()},
@@ -344,7 +344,7 @@ class BatchPlanner(Generic[SplitT]):
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
             paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
             next_us=next_us,
-            metrics={**metrics, **{name: metrics.get(name, 0) + count for name, count in by_planner.items()}},
+            metrics=added_up([metrics, present.extent.planner.metric_values()]),
             missing=self._telling.why_no_splits(looked=metrics.get("discoveries", 0) > 0),
             trouble=present.extent.trouble(),
             complete=present.enumeration.slots.complete,

@@ -27,7 +27,7 @@ from lowmark.sources.api import (
     SplitPlanner,
     SplitRows,
 )
-from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.metric_group import MetricGroup, added_up
 from lowmark.sources.reading.slices import read_slices
 
 from .client import StreamCut
@@ -160,9 +160,8 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
             self._reading = read_slices(self._source, list(self._splits.values()), count=self._counted.append)
         part = next(self._reading, None)
         if part is None:
-            for counted in self._counted:
-                for name, count in counted.items():
-                    self._metrics.counter(name).inc(int(count))
+            for name, count in added_up(self._counted).items():
+                self._metrics.counter(name).inc(int(count))
             return InputStatus.END_OF_INPUT
         output.collect(part.split_id, part.rows)
         return InputStatus.MORE_AVAILABLE
