@@ -13,8 +13,7 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.driver.listener_events import ListenerEvents
 from lowmark.integration.spark.adoption import adopt, leave
-from lowmark.integration.spark.classic import JavaEvent
-from lowmark.integration.spark.listener import QueryEvents
+from lowmark.integration.spark.classic import JavaEvent, QueryEvents
 from lowmark.integration.spark.queries import RunningQuery
 from lowmark.integration.spark.versions import observes_splits
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.errors import SessionUnfit, WrapRefused
-from lowmark.integration.spark import available_now, classic, listener
-from lowmark.integration.spark.listener import QueryEvents, listen
+from lowmark.integration.spark import available_now, classic
+from lowmark.integration.spark.classic import QueryEvents, add_listener
 from lowmark.integration.spark.versions import check_session, check_zone
 from lowmark.sources.spark.versions import NEWEST_TRIED, TRIED, UnsupportedSpark, check_version, major_minor
 from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
@@ -206,7 +206,7 @@ def test_a_spark_without_the_listener_is_refused_with_the_versions_that_have_it(
     context = SimpleNamespace(_gateway=SimpleNamespace(_callback_server=object()))
     spark: Any = SimpleNamespace(version="4.9", sparkContext=context, _jvm=package)
     with pytest.raises(SessionUnfit, match=r"PythonStreamingQueryListenerWrapper, got Spark .* without it\. Hint: use"):
-        listen(spark, QueryEvents(lambda _kind, _event: None, lambda _: None))
+        add_listener(spark, QueryEvents(lambda _kind, _event: None, lambda _: None))
 
 
 def test_a_spark_that_lists_a_query_after_its_start_is_told_in_the_log(
@@ -216,7 +216,7 @@ def test_a_spark_that_lists_a_query_after_its_start_is_told_in_the_log(
     monkeypatch.setattr(classic, "prefer_own_python", lambda _: None)
     monkeypatch.setattr(classic, "register_class", lambda *_: None)
     heard: list[QueryEvents] = []
-    monkeypatch.setattr(listener, "listen", lambda _, events: heard.append(events))
+    monkeypatch.setattr(classic, "add_listener", lambda _, events: heard.append(events))
     streams = SimpleNamespace(get=lambda _: None)
     spark: Any = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=lambda: streams))
     taken: list[str] = []
