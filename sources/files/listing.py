@@ -19,6 +19,7 @@ from pathlib import Path
 from posixpath import commonpath
 
 import pyarrow as pa
+from lowmark.sources.api import SourceSplit
 from lowmark.watermark.errors import shown
 from pyarrow import fs
 
@@ -30,13 +31,17 @@ _ANY = re.compile(".*", re.DOTALL)
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|\{[^}]*\}|.", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """The facts about a file in a listing; its name is its path below the listing's root."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSplit(SourceSplit):
+    """A file as it was found; its id is its path below the listing's root.
 
-    name: str
-    size_bytes: int
-    modified_us: int  # when it was last modified, since the epoch; 0 if the file system has no such time
+    Attributes:
+        size_bytes: its size.
+        modified_us: when it was last modified, microseconds since the epoch; 0 if the file system has no such time.
+    """
+
+    size_bytes: int = 0
+    modified_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +62,24 @@ class FileListing:
     def path(self, name: str) -> str:
         return f"{beginning(self.root)}{name}"
 
-    def find(self, name: str) -> FileFacts | None:
+    def find(self, name: str) -> FileSplit | None:
         info = self.filesystem.get_file_info(self.path(name))
-        return _facts(info, name) if info.type == fs.FileType.File else None
+        return _split(info, name) if info.type == fs.FileType.File else None
 
-    def files(self) -> list[FileFacts]:
+    def files(self) -> list[FileSplit]:
         """Return all files, the oldest first, each once."""
         if isinstance(self.filesystem, fs.PyFileSystem) and isinstance(self.filesystem.handler, fs.FSSpecHandler):
             # Many of fsspec's keep a listing for ever. The stubs take them for Arrow's.
             self.filesystem.handler.fs.invalidate_cache()  # type: ignore[union-attr]
-        found: dict[str, FileFacts] = {}
+        found: dict[str, FileSplit] = {}
         for place in self.places:
             for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
                 path = _path(info)
                 below = _below(path, place.folder)
                 if info.type == fs.FileType.File and not _hidden(below) and place.pattern.fullmatch(below):
                     name = _below(path, self.root)
-                    found[name] = _facts(info, name)
-        return sorted(found.values(), key=lambda file: (file.modified_us, file.name))
+                    found[name] = _split(info, name)
+        return sorted(found.values(), key=lambda file: (file.modified_us, file.split_id))
 
 
 def resolve_paths(
@@ -202,6 +207,7 @@ def _path(info: fs.FileInfo) -> str:
         ) from wrong  # fmt: skip
 
 
-def _facts(info: fs.FileInfo, name: str) -> FileFacts:
+def _split(info: fs.FileInfo, name: str) -> FileSplit:
     modified_ns = info.mtime_ns
-    return FileFacts(name, info.size or 0, 0 if modified_ns is None else modified_ns // 1_000)
+    modified_us = 0 if modified_ns is None else modified_ns // 1_000
+    return FileSplit(split_id=name, size_bytes=info.size or 0, modified_us=modified_us)

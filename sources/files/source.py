@@ -33,7 +33,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from numbers import Integral
@@ -42,7 +42,6 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 from lowmark.sources.api import (
-    SourceSplit,
     SplitEnd,
     SplitEnumerator,
     SplitEnumeratorContext,
@@ -62,7 +61,7 @@ from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
 from .formats import FORMATS, TIME, FileIndex, spark_schema
-from .listing import FileFacts, FileListing, beginning, resolve_paths
+from .listing import FileListing, FileSplit, beginning, resolve_paths
 
 log = logging.getLogger("lowmark")
 
@@ -72,19 +71,6 @@ _KEPT_INDEXES = 10_000
 _OPEN_AT_ONCE = 16
 _NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 OnTrouble = Literal["error", "skip"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSplit(SourceSplit):
-    """A file as it was found.
-
-    Attributes:
-        size_bytes: its size.
-        modified_us: when it was last modified, microseconds since the epoch.
-    """
-
-    size_bytes: int = 0
-    modified_us: int = 0
 
 
 def _clock_us() -> int:
@@ -187,7 +173,7 @@ class FileSource(SimpleSource[FileSplit]):
         self._format, self.event_time, self._columns, self._recursive = format, event_time, columns, recursive
         self._given_schema, self._filesystem = schema, filesystem
         self._now_us, self._steady_us = now_us, steady_us
-        self._young: dict[FileFacts, int] = {}  # files that are too young by their times, and since when they are known
+        self._young: dict[FileSplit, int] = {}  # files that are too young by their times, and since when they are known
         self._modified_after_us = _instant_us(modified_after)
         self._min_age_us = None if min_age is None else duration_us(min_age, what="min_age")
         self._max_age_us = None if max_age is None else duration_us(max_age, what="max_age")
@@ -220,10 +206,12 @@ class FileSource(SimpleSource[FileSplit]):
         return pa.schema([found.field(name) for name in names])
 
     def discover(self) -> Sequence[FileSplit]:
-        return [
-            FileSplit(split_id=file.name, size_bytes=file.size_bytes, modified_us=file.modified_us)
-            for file in self._files()
-        ]
+        files = self.listing.files()
+        if self._modified_after_us is not None:
+            files = [file for file in files if file.modified_us > self._modified_after_us]
+        if self._min_age_us is not None:
+            files = self._settled(files, self._min_age_us)
+        return files
 
     def create_planner(self) -> SplitPlanner[FileSplit]:
         return FilePlanner(self)
@@ -278,15 +266,7 @@ class FileSource(SimpleSource[FileSplit]):
         until = "its end" if split.stop is None else f"position {split.stop}"
         log.warning("skipped from position %d on, to %s: %s", split.start, until, trouble)
 
-    def _files(self) -> list[FileFacts]:
-        files = self.listing.files()
-        if self._modified_after_us is not None:
-            files = [file for file in files if file.modified_us > self._modified_after_us]
-        if self._min_age_us is not None:
-            files = self._settled(files, self._min_age_us)
-        return files
-
-    def _settled(self, files: Sequence[FileFacts], min_age_us: int) -> list[FileFacts]:
+    def _settled(self, files: Sequence[FileSplit], min_age_us: int) -> list[FileSplit]:
         """The files that were not modified for long enough, by their times or by watching them.
 
         A watched file does not wait for a wall clock that was set back, or is behind its writer's clock.
@@ -298,13 +278,13 @@ class FileSource(SimpleSource[FileSplit]):
     def _first_schema(self) -> pa.Schema:
         """The columns of the first file, in types of Spark."""
         try:
-            first = next((file for file in self._files() if file.size_bytes), None)
+            first = next((file for file in self.discover() if file.size_bytes), None)
         except (OSError, pa.ArrowException) as cause:
             fact = f"its files cannot be listed ({described(cause)}), and it takes the columns from the first"
             raise NoSchema(repr(self), fact, "correct the paths: each folder must be there.") from cause
         if first is None:
             raise NoSchema(repr(self), "there is no file yet to take the columns from", "pass schema=.")
-        path = self.listing.path(first.name)
+        path = self.listing.path(first.split_id)
         try:
             return spark_schema(FORMATS[self._format].schema(self.listing.filesystem, path), event_time=self.event_time)
         except (OSError, pa.ArrowException, UnicodeDecodeError) as cause:  # the last by a name that is no UTF-8
@@ -316,13 +296,12 @@ class FileSource(SimpleSource[FileSplit]):
         now = self.listing.find(split.split_id)
         if now is None and read:
             return
-        if now is None or (now.size_bytes, now.modified_us) != (split.size_bytes, split.modified_us):
+        if now is None or _key(now) != _key(split):
             raise self._changed(split, now)
 
-    def _changed(self, split: FileSplit, now: FileFacts | None) -> FileChanged:
-        was = _described(split.size_bytes, split.modified_us)
-        is_now = "gone" if now is None else _described(now.size_bytes, now.modified_us)
-        return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, was, is_now)
+    def _changed(self, split: FileSplit, now: FileSplit | None) -> FileChanged:
+        is_now = "gone" if now is None else _described(now)
+        return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, _described(split), is_now)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], state: DiscoveredSplits[FileSplit]
@@ -452,9 +431,9 @@ def _below(root: str, known: DiscoveredSplits[FileSplit]) -> DiscoveredSplits[Fi
     )
 
 
-def _described(size_bytes: int, modified_us: int) -> str:
-    modified = datetime.fromtimestamp(modified_us / 1_000_000, timezone.utc)
-    return f"{size_bytes} bytes, modified {modified.isoformat(sep=' ', timespec='milliseconds')}"
+def _described(file: FileSplit) -> str:
+    modified = datetime.fromtimestamp(file.modified_us / 1_000_000, timezone.utc)
+    return f"{file.size_bytes} bytes, modified {modified.isoformat(sep=' ', timespec='milliseconds')}"
 
 
 def _instant_us(value: datetime | int | None) -> int | None:
