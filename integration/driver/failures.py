@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -59,7 +60,8 @@ _FAULTS = (
 """The place in Spark's text that a fault needs, "" for any; signs beside it, of which one suffices; the meaning."""
 _ENDED = "terminated with exception: "
 _TRACEBACK = "Traceback (most recent call last):"
-_BRIEF_MOST = 500
+_OUR_ERROR = re.compile(r".*?\blowmark(?:\.\w+)*\.[A-Z]\w*: ")
+_BRIEF_MOST = 1_000
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
 """Runs of queries whose failure is logged already: every service on a session hears of the same failure."""
@@ -68,7 +70,8 @@ _explained: deque[str] = deque(maxlen=100)
 def brief(failure: str | None) -> str | None:
     r"""Say in a sentence or two why a query failed: the known meaning of Spark's text, else its first line.
 
-    Where the first line begins the traceback of a user's Python function, the error at its end says why.
+    Where the first line begins the traceback of a user's Python function, the error at its end says why. An error of
+    lowmark is told without Spark's words before it, because they say nothing of the cause and would cut its hint off.
 
     Args:
         failure: Spark's text of the failure; None or empty if the query did not fail.
@@ -86,7 +89,7 @@ def brief(failure: str | None) -> str | None:
     if first.endswith(_TRACEBACK):
         first = _raised(failure) or first
     _, _, cause = first.partition(_ENDED)
-    return (cause or first)[:_BRIEF_MOST]
+    return _OUR_ERROR.sub("", cause or first, count=1)[:_BRIEF_MOST]
 
 
 def _raised(failure: str) -> str | None:

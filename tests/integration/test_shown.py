@@ -277,6 +277,26 @@ def test_an_error_in_a_users_python_function_is_shown_and_not_the_beginning_of_i
     assert brief(failure) == "OSError: disk full"
 
 
+def test_an_error_of_lowmark_is_shown_with_its_hint_and_without_sparks_words_before_it() -> None:
+    """The texts of Spark 4.2 for an error in a planner and in a task, each with its traceback."""
+    said = (
+        "source 'orders': cannot plan batch 9: KafkaDataLost: Kafka split 'orders/0' (topic 'orders', partition 0): "
+        "offsets from 620 on are lost: the topic was deleted and created anew: the records were of the topic with id "
+        "VRcYVKoiTPaaatoLvDQ0ww, and the topic of this name has id g8IFmH5qQIyoNOC3afZUvw now. Hint: to go on with "
+        'what is left, use on_data_loss="go_on" (failOnDataLoss=false); to lose nothing next time, delete a topic only '
+        "after the query has committed its last batch, or stop the query before."
+    )
+    planned = (
+        "org.apache.spark.SparkException: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming "
+        "data source perform latestOffset: lowmark.sources.planning.planner.PlanningFailed: "
+    )
+    read = (
+        "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python "
+        "worker: lowmark.sources.kafka.errors.KafkaDataLost: "
+    )
+    assert [brief(f"{words}{said}\n SQLSTATE: 38000\n") for words in (planned, read)] == [said, said]
+
+
 def test_a_traceback_that_spark_cut_is_shown_from_its_beginning() -> None:
     failure = 'PythonException: Traceback (most recent call last):\n  File "app.py", line 11, in write'
     assert brief(failure) == "PythonException: Traceback (most recent call last):"
