@@ -12,7 +12,8 @@ from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
 from lowmark.sources.spark.versions import TRIED
-from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
+from lowmark.watermark import NotifyNewLowWatermark, SplitId
+from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
 from .stream import Stream
@@ -156,7 +157,7 @@ class HolderLog:
             'stream "%s": split %s holds the low watermark, for %s by now: %s Next: %s',
             stream.name,
             stream.name_of(holder),
-            format_duration_us(held_us),
+            rough_duration_us(held_us),
             status.why,
             status.next,
         )

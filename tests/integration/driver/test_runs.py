@@ -562,7 +562,7 @@ def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(capl
         """Report batches ten seconds apart in which all but these splits advance; return the lines of the log."""
         caplog.clear()
         for _ in range(count):
-            at_us[0] += 10_000_000
+            at_us[0] += 10_000_123
             turn = at_us[0] // 10_000_000 % 3
             watermarks: dict[int | str, int] = {
                 split: at_us[0] + (turn + n) % 3 for n, split in enumerate(ids) if split not in slow
