@@ -342,10 +342,24 @@ def _utc(column: Any) -> Any:
         try:
             return text.cast(TIME)
         except pa.ArrowInvalid:  # Java and Go write nine digits of a second, Arrow takes six
-            return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1").cast(TIME)
+            text = pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
+        try:
+            return text.cast(TIME)
+        except pa.ArrowInvalid as failed:  # it names the text with the zone that was added here
+            wrong = next(as_written for as_written, zoned in zip(column, text, strict=True) if not _is_time(zoned))
+            raise pa.ArrowInvalid(f"the text {wrong.as_py()!r:.100} is no time of ISO 8601") from failed
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type) or pa.types.is_null(column.type):
         return column.cast(options=pc.CastOptions(TIME, allow_time_truncate=True))
     raise pa.ArrowInvalid(f"a time is expected, and the column is {column.type}")
+
+
+def _is_time(text: Any) -> bool:
+    """Whether Arrow reads a text, with a zone, as a time."""
+    try:
+        text.cast(TIME)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _ends(times: Any) -> tuple[int, int]:

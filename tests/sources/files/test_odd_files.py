@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -53,4 +54,17 @@ def test_a_later_parquet_file_that_has_a_column_twice_is_named(tmp_path: Path, c
     pq.write_table(odd, path := tmp_path / "b.parquet")
 
     with pytest.raises(FileUnreadable, match=rf"of file {path} .*ArrowInvalid: column '{column}' is there more than"):
+        read(source)
+
+
+@pytest.mark.parametrize("wrong", ["soon", "2026-11-20T25:00:00", "20/11/2026 10:00"])
+@pytest.mark.parametrize("event_time", ["ts", None])
+def test_a_text_that_is_no_time_is_told_as_it_stands_in_the_file(
+    tmp_path: Path, wrong: str, event_time: str | None
+) -> None:
+    right = ["2026-11-20T10:00:00.123456789Z", None, "2026-11-20", ""]
+    (tmp_path / "a.json").write_text("".join(json.dumps({"ts": text}) + "\n" for text in [*right, wrong, "later"]))
+    schema = pa.schema([("ts", pa.timestamp("us", tz="UTC"))])
+    source = FileSource(str(tmp_path), format="json", schema=schema, event_time=event_time)
+    with pytest.raises(FileUnreadable, match=rf"ArrowInvalid: the text '{wrong}' is no time of ISO 8601\. Hint"):
         read(source)
