@@ -96,11 +96,12 @@ class LowmarkError(Exception):
             return without_login(super().__str__())
         attributes = _Attributes(self)
         fact, hint = self._fact.format_map(attributes), self._hint.format_map(attributes)
-        if self._cause_knows_best:
-            if "Hint: " in fact:
-                return fact
-            fact = fact.removesuffix(".")
-        return f"{fact}. Hint: {hint}" if hint else fact
+        if self._cause_knows_best and "Hint: " in fact:
+            return fact
+        if not hint:
+            return fact
+        end = "" if fact.endswith(".") and not fact.endswith("...") else "."  # a cause may end with a point, or be cut
+        return f"{fact}{end} Hint: {hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle without the constructor, because its arguments differ from `args` if it composes a text, has keyword

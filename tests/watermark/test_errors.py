@@ -138,3 +138,10 @@ def test_every_error_has_an_example_here() -> None:
     }
 
     assert raised == {type(error) for error, _, _ in EXAMPLES}
+
+
+def test_a_cause_that_ends_with_a_point_gets_no_second_one() -> None:
+    """Errors of Arrow and of AWS are whole sentences."""
+    error = InvalidTime("--past", "'noon'", "This is not a time.")
+    assert str(error).startswith("--past: 'noon' is not a time: This is not a time. Hint: write the zone")
+    assert "it is 'noo.... Hint: " in str(InvalidTime("--past", "'noon'", "it is 'noo..."))
