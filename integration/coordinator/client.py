@@ -7,8 +7,6 @@ they never block. Without a connection an application keeps its low watermarks a
 An error in the thread may leave its state half changed. Then the thread drops the state and the connection, and makes
 both anew from the application's knowledge of each task. After too many errors the link ends: every task is given up
 with the error, because a query that shares a low watermark cannot go on without its link.
-
-One file, because the calls of an application, the thread and its connections end together after an error.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
 from lowmark.watermark import LowmarkError, TaskId, UnknownTask
 from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
-from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
@@ -90,28 +87,13 @@ class CoordinatorClient:
 
     # -- for the application
 
-    def register(
-        self,
-        task: TaskId,
-        *,
-        token: str | None = None,
-        low_watermark_us: int | None = None,
-        alignment: AlignmentParams | None = None,
-        throttled: bool = True,
-        expected_tasks: int = 1,
-        away_limit_us: int | None = None,
-    ) -> str:
-        """Begin a run of a task, and return its token; see `TaskRegistered`. Raises InvalidMessage."""
-        token = uuid.uuid4().hex if token is None else token
-        registration = TaskRegistered(
-            task, token, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us
-        )
+    def register(self, registration: TaskRegistered) -> None:
+        """Begin a run of a task. Raises InvalidMessage."""
         check_registration(registration)
         self._holdings.register(registration)
         self._hand_over(lambda: self._state.register(registration))
         if self._worker.failed is not None:
-            self._give_up(task)
-        return token
+            self._give_up(registration.task)
 
     def report(
         self,

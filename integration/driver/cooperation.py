@@ -20,7 +20,7 @@ from lowmark.integration.run_status import Alignment, CoordinatorLink
 from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, format_duration_us, format_time_us
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.protocol import LeftOut
+from lowmark.watermark.protocol import LeftOut, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus, MemberStatus
 from lowmark.watermark.tasks.cap import Cap, CapKind
@@ -199,7 +199,7 @@ class Cooperation:
     def _begin(self, run: StreamRun, query_id: str) -> None:
         ids = (query_id, run.stream.name, "0") if self.job is None else (self.job, run.stream.name, query_id)
         task = TaskId(*ids)
-        self._others.register(
+        registration = TaskRegistered(
             task,
             token=run.token,
             low_watermark_us=run.restored_low_us,
@@ -208,6 +208,7 @@ class Cooperation:
             expected_tasks=1 if self.job is None else self._job_queries,
             away_limit_us=None if self.job is None else self._job_away_us,
         )
+        self._others.register(registration)
         self._tasks[run.token] = task  # last, because a group refuses other parameters until their last member is gone
 
 
@@ -219,13 +220,12 @@ class _OwnGroups:
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, AlignmentGroup] = {}
 
-    def register(
-        self, task: TaskId, *, alignment: AlignmentParams | None, throttled: bool, **_of_a_job: object
-    ) -> None:
+    def register(self, registration: TaskRegistered) -> None:
         """Join the group that the task wants. A restarted task stays the member that it was, or changes its group."""
+        task, alignment = registration.task, registration.alignment
         assert alignment is not None, "without a coordinator, only streams of a group take part"
         group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
-        group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
+        group.join(task, alignment, now_us=self._now_us(), throttled=registration.throttled)
         before = self._group_of.get(task)
         if before is not None and before is not group:
             before.leave(task)

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from typing import Any
 from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
-from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.protocol import ReplyLowWatermark, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 
 from tests.servers.local import LOWMARK, wait_until
@@ -184,7 +185,7 @@ def _application(address: str, shape: str, first: int, count: int, seconds: int)
     with CoordinatorClient(Caller(address)) as link:
         timed = _Timed(link)
         for task in tasks:
-            link.register(task, alignment=alignment)
+            link.register(TaskRegistered(task, uuid.uuid4().hex, alignment=alignment))
         wait_until(lambda: link.connected and link._state.quiet, "registered")
         phases, pause = random.Random(first), threading.Event()
         start = time.perf_counter()

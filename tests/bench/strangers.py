@@ -20,7 +20,7 @@ from lowmark.integration.coordinator.client import CoordinatorClient
 from rich.console import Console
 from rich.table import Table
 
-from tests.integration.coordinator.serving import certificate, task, token_file
+from tests.integration.coordinator.serving import beginning, certificate, task, token_file
 from tests.servers.coordinator import served
 from tests.servers.local import wait_until
 from tests.worlds.strangers import BEHAVIOURS, knock
@@ -63,7 +63,7 @@ def _tried(name: str, mutual: bool, given: argparse.Namespace) -> list[str]:
             ) as client,
         ):
             client.reach()
-            client.register(task(0))
+            client.register(beginning(task(0)))
             before, stop, slowest = coordinator.resident_mib(), threading.Event(), [0.0]
 
             def rounds() -> None:

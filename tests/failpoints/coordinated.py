@@ -19,7 +19,7 @@ from lowmark.integration.coordinator.server import restore
 from lowmark.watermark import LowmarkError, TaskId
 from lowmark.watermark.strategy import AlignmentParams
 
-from tests.integration.coordinator.serving import serving, task
+from tests.integration.coordinator.serving import beginning, serving, task
 
 PLACES = ("watermark", "integration/coordinator", "integration/process", "sources/worker.py")
 BACK_WITHIN_SECONDS = 10.0
@@ -72,7 +72,7 @@ class World:
                 self.clients.append(client)
                 self._register(number)
             third = task(7, "clicks")  # comes and goes
-            self.clients[0].register(third, token=str(third), low_watermark_us=5, alignment=_ALIGNED)
+            self.clients[0].register(beginning(third, token=str(third), low_watermark_us=5, alignment=_ALIGNED))
             for step in range(1, STEPS + 1):
                 for number in range(2):
                     self._say(number, 1_000 * step + number)
@@ -83,7 +83,7 @@ class World:
 
     def _register(self, number: int) -> None:
         who = task(number)
-        self.clients[number].register(who, token=str(who), alignment=_ALIGNED, expected_tasks=2)
+        self.clients[number].register(beginning(who, token=str(who), alignment=_ALIGNED, expected_tasks=2))
 
     def _say(self, number: int, low_us: int) -> None:
         who = task(number)

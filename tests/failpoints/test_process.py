@@ -22,7 +22,7 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 
 from tests.failpoints.inject import Failpoint, Fault, name_of
-from tests.integration.coordinator.serving import private_folder, task
+from tests.integration.coordinator.serving import beginning, private_folder, task
 from tests.servers.local import ROOT, wait_until
 
 SECONDS = 10  # the limit for its recovery or its end
@@ -68,7 +68,7 @@ def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Ca
         address = json.loads(process.stdout.readline())["address"]
         with CoordinatorClient(Caller(address), on_low=hear) as client:
             for number in range(2):
-                client.register(task(number), expected_tasks=2)
+                client.register(beginning(task(number), expected_tasks=2))
             for low_us in (1, 2, 3):
                 for number in range(2):
                     client.report(task(number), low_us)

@@ -37,7 +37,7 @@ from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
 from tests.integration.cli.test_cli import call
-from tests.integration.coordinator.serving import certificate, private_folder, reply, task, token_file
+from tests.integration.coordinator.serving import beginning, certificate, private_folder, reply, task, token_file
 from tests.integration.feed import Feed, us
 from tests.servers.coordinator import Served, served
 from tests.servers.local import LOWMARK, require_java, wait_until
@@ -92,7 +92,7 @@ def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(fol
     ):
         clients = [one if n < 10 else two for n in range(20)]
         for each, client in zip(tasks, clients, strict=True):
-            client.register(each)
+            client.register(beginning(each))
         for life in range(1, 3):
             with served(folder) as coordinator:
 
@@ -123,7 +123,7 @@ def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> 
             sources = ask_status(Caller(coordinator.address)).coordinator.sources
             assert [source.low_watermark_us for source in sources] == [10 * (number - 1)] * (number > 1)
             with CoordinatorClient(Caller(coordinator.address), on_low=lows) as client:
-                client.register(task(0))
+                client.register(beginning(task(0)))
                 client.report(task(0), 10 * number)
                 wait_until(partial(lows.has, 10 * number), f"{number} is told", seconds=SECONDS)
                 coordinator.kill()
@@ -135,15 +135,15 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         "import sys\n"
         "from lowmark.integration.coordinator.access import Caller\n"
         "from lowmark.integration.coordinator.client import CoordinatorClient\n"
-        "from tests.integration.coordinator.serving import task\n"
+        "from tests.integration.coordinator.serving import beginning, task\n"
         f"client = CoordinatorClient(Caller({address!r}))\n"
-        "client.register(task(0))\n"
+        "client.register(beginning(task(0)))\n"
         "client.report(task(0), 10)\n"
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
     with served(folder, lease="1 second"), CoordinatorClient(Caller(address)) as alive:
-        alive.register(task(1))
+        alive.register(beginning(task(1)))
         alive.report(task(1), 5)
         with subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -200,7 +200,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
 
     # The lease is longer than the test, so the task does not continue because of an expired run.
     with served(folder, lease="1 hour") as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
-        client.register(rest, expected_tasks=2)
+        client.register(beginning(rest, expected_tasks=2))
         client.report(rest, us(1_000))
         feed.put(("a", 1, 100))
         with driver(tmp_path, coordinator.address):
@@ -251,7 +251,7 @@ def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
         CoordinatorClient(Caller(coordinator.address)) as two,
     ):
         for client, each, low_us in ((one, fast, 5_000), (two, slow, 1_000)):
-            client.register(each, alignment=params)
+            client.register(beginning(each, alignment=params))
             client.report(each, low_us)
         for client, each in ((one, fast), (two, slow)):
             wait_until(partial(capped, client, each, 1_100), "the cap", seconds=SECONDS)
@@ -262,7 +262,7 @@ def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
         with CoordinatorClient(
             Caller(coordinator.address), on_given_up=lambda _t, error: refused.append(str(error))
         ) as third:
-            third.register(task(0, job="third"), alignment=AlignmentParams("g", 7, 50_000))
+            third.register(beginning(task(0, job="third"), alignment=AlignmentParams("g", 7, 50_000)))
             wait_until(lambda: refused, "the refusal", seconds=SECONDS)
         assert "DisagreeingGroup" in refused[0]
         assert "third/orders/0" in refused[0]
@@ -284,7 +284,7 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
         address = coordinator.address
         assert not address.endswith(":0")
         with CoordinatorClient(Caller(address, tls_ca=cert, token_file=good)) as client:
-            client.register(task(0))
+            client.register(beginning(task(0)))
             client.report(task(0), 7)
             wait_until(lambda: client.low_us(task(0)) == 7, "it works", seconds=SECONDS)
 
@@ -326,13 +326,13 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
         coordinator, cert, token = stack.enter_context(served_to_all(folder, tmp_path, limited))
         host, _, port = coordinator.address.rpartition(":")
         client = stack.enter_context(CoordinatorClient(Caller(coordinator.address, tls_ca=cert, token_file=token)))
-        client.register(task(0))
+        client.register(beginning(task(0)))
         client.report(task(0), 1)
         wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         for _ in range(1_500):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
         for number in range(1, 4):  # each causes a write of the journal
-            client.register(task(number))
+            client.register(beginning(task(number)))
             for each in range(number + 1):
                 client.report(task(each), 10 * number)
             wait_until(
@@ -388,7 +388,7 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
             Caller(coordinator.address, tls_ca=cert, token_file=token, tls_cert=cert, tls_key=key)
         ) as client,
     ):
-        client.register(task(0))
+        client.register(beginning(task(0)))
         client.report(task(0), 1)
         wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         before_mib = coordinator.peak_mib()
@@ -426,10 +426,10 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
         [TaskRegistered(who, "run-1", 5), reply(who, "run-1", 1, 5), TaskDeregistered(who, "run-1")],
     )
     with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
-        client.register(task(0), token="run-1")
+        client.register(beginning(task(0), token="run-1"))
         client.report(task(0), 5)
         wait_until(lambda: client.low_us(task(0)) == 5, "the first run", seconds=SECONDS)
-        client.register(task(0), token="run-2")
+        client.register(beginning(task(0), token="run-2"))
         client.report(task(0), 9)
         wait_until(lambda: client.low_us(task(0)) == 9, "the second run", seconds=SECONDS)
         with Caller(coordinator.address).channel() as channel:
@@ -506,7 +506,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
 
     with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         for n in range(2):
-            client.register(task(n), alignment=AlignmentParams("g", 100, 50_000))
+            client.register(beginning(task(n), alignment=AlignmentParams("g", 100, 50_000)))
             client.report(task(n), n)
         wait_until(lambda: client.low_us(task(1)) == 0, "a low watermark", seconds=SECONDS)
         seen = json.loads(lowmark("status", "--coordinator", coordinator.address, "--json"))
@@ -520,7 +520,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert "task 0 has the smallest low watermark of 2 tasks" in told
         assert "Group g: the cap is 100 us." in told
         for n, low_us in enumerate((-(2**63), 2**63 - 1)):
-            client.register(TaskId("far", "far", str(n)), alignment=AlignmentParams("far", 100, 50_000))
+            client.register(beginning(TaskId("far", "far", str(n)), alignment=AlignmentParams("far", 100, 50_000)))
             client.report(TaskId("far", "far", str(n)), low_us)
 
         def far_away() -> bool:
@@ -532,8 +532,8 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert "far" in lowmark("status", "--coordinator", coordinator.address)
         assert "Group far" in lowmark("explain", "--coordinator", coordinator.address)
 
-        client.register(TaskId("pair", "orders", "here"), expected_tasks=2)
-        client.register(TaskId("pair", "orders", "away"), expected_tasks=2)
+        client.register(beginning(TaskId("pair", "orders", "here"), expected_tasks=2))
+        client.register(beginning(TaskId("pair", "orders", "away"), expected_tasks=2))
         client.report(TaskId("pair", "orders", "away"), 5)
         client.report(TaskId("pair", "orders", "here"), 7)
         wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 5, "both are there", seconds=SECONDS)

@@ -6,16 +6,18 @@ import asyncio
 import subprocess
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import CoordinatorServer, restore, serve
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import NotifyNewLowWatermark, TaskId
-from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.tasks.coordinator import Settings
 
 INTERVAL_US = 20_000
@@ -25,6 +27,11 @@ TOKEN = "0123456789abcdef0123"
 
 def task(number: int, source: str = "orders", job: str = "job") -> TaskId:
     return TaskId(job, source, str(number))
+
+
+def beginning(who: TaskId, token: str | None = None, **more: Any) -> TaskRegistered:
+    """The registration of a new run of a task."""
+    return TaskRegistered(who, uuid.uuid4().hex if token is None else token, **more)
 
 
 def reply(

@@ -27,7 +27,7 @@ from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
 from tests.integration.coordinator.coordinator_scene import SECOND
-from tests.integration.coordinator.serving import serving, task, token_file
+from tests.integration.coordinator.serving import beginning, serving, task, token_file
 from tests.servers.local import wait_until
 
 
@@ -46,7 +46,7 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
         serving(Door(f"unix:{folder}/c.sock")) as address,
         CoordinatorClient(Caller(address), on_low=hear) as one,
     ):
-        one.register(task(0))
+        one.register(beginning(task(0)))
         for low_us in (1, 2, 3):
             one.report(task(0), low_us)
             wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard")  # type: ignore[misc]
@@ -104,7 +104,7 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
         ):
             for n, each in enumerate(tasks):
                 group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
-                one.register(each, token=f"run {low_us} {each.task_id}", alignment=group)
+                one.register(beginning(each, token=f"run {low_us} {each.task_id}", alignment=group))
                 one.report(each, low_us + n)
             for n, each in enumerate(tasks):
                 least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
@@ -131,10 +131,12 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
         CoordinatorClient(Caller(address), on_given_up=lambda token, _error: given_up.append(token)) as old,
         CoordinatorClient(Caller(address)) as new,
     ):
-        token = old.register(task(0))
+        run = beginning(task(0))
+        old.register(run)
+        token = run.token
         old.report(task(0), 1)
         wait_until(lambda: old.low_us(task(0)) == 1, "the first")
-        new.register(task(0))
+        new.register(beginning(task(0)))
         new.report(task(0), 5)
         wait_until(lambda: given_up, "the first is told that it was replaced")
         wait_until(lambda: new.low_us(task(0)) == 5, "the second")
@@ -146,13 +148,13 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
     with CoordinatorClient(Caller(f"unix:{folder}/nobody.sock")) as alone:
         with pytest.raises(UnknownTask, match="task job/orders/0 is not known to this application"):
             alone.report(task(0), 1)
-        alone.register(task(0))
+        alone.register(beginning(task(0)))
         with pytest.raises(InvalidMessage, match="current_low_watermark"):
             alone.report(task(0), 2**63)
         with pytest.raises(InvalidMessage, match="task_id"):
-            alone.register(TaskId("job", "orders", ""))
+            alone.register(beginning(TaskId("job", "orders", "")))
         with pytest.raises(InvalidMessage, match=r"task_id: .*UTF-8"):  # its thread could not send the name
-            alone.register(TaskId("job", "orders", "half of a pair \ud83d"))
+            alone.register(beginning(TaskId("job", "orders", "half of a pair \ud83d")))
         alone.deregister(task(0))
         with pytest.raises(UnknownTask):
             alone.deregister(task(0))
@@ -207,7 +209,7 @@ def test_who_is_not_answered_hangs_up_and_tries_again(
             CoordinatorClient(Caller(f"unix:{folder}/c.sock"), deadline_seconds=0.2) as one,
         ):
             wait_until(lambda: one.connected, "connected")
-            one.register(task(0))
+            one.register(beginning(task(0)))
             wait_until(lambda: len(watches) >= 2, "it has hung up, and watches anew", seconds=10)
         assert why in caplog.text
     finally:
@@ -222,7 +224,7 @@ def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
         CoordinatorClient(Caller(address), deadline_seconds=0.2) as one,
     ):
         wait_until(lambda: one.connected, "connected")
-        one.register(task(0))
+        one.register(beginning(task(0)))
         wait_until(lambda: one._state.quiet and ask_status(Caller(address)).coordinator.sources != (), "registered")
         since_us = one.since_us
         threading.Event().wait(1)
@@ -231,12 +233,12 @@ def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
 
 def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
     with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(Caller(address)) as one:
-        one.register(task(0))
+        one.register(beginning(task(0)))
         one.report(task(0), 1)
         wait_until(lambda: one.low_us(task(0)) == 1, "connected")
         with CoordinatorClient(Caller(address)) as other:
             wait_until(lambda: other.connected, "connected")
-            other.register(task(1), low_watermark_us=3)
+            other.register(beginning(task(1), low_watermark_us=3))
             other.report(task(1), 10)
             other.deregister(task(1))
         one.report(task(0), 20)
@@ -262,7 +264,7 @@ def test_what_is_said_while_the_thread_is_busy_arrives_before_the_close(folder: 
     with serving(Door(f"unix:{folder}/c.sock"), interval_us=SECOND // 50) as address:
         one = CoordinatorClient(Caller(address), on_low=hear)
         closing.append(one._closing)
-        one.register(task(0))
+        one.register(beginning(task(0)))
         one.report(task(0), 2)
         assert busy.wait(20)
         one.deregister(task(0))
@@ -315,11 +317,11 @@ def test_a_link_begins_again_with_what_the_application_said(
         serving(Door(f"unix:{folder}/c.sock")) as address,
         CoordinatorClient(Caller(address), on_low=lambda _task, low_us: lows.append(low_us)) as one,
     ):
-        one.register(task(0))
+        one.register(beginning(task(0)))
         one.report(task(0), 1)
         wait_until(lambda: lows == [1], "it is heard")
         monkeypatch.setattr(place, name, once(error, getattr(place, name)))
-        one.register(task(1))
+        one.register(beginning(task(1)))
         one.report(task(1), 9)
         one.report(task(0), 7)
         wait_until(lambda: lows[-1] == 7, "the link is back", seconds=10)
@@ -376,7 +378,9 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
         serving(Door(f"unix:{folder}/c.sock")) as address,
         CoordinatorClient(Caller(address), on_given_up=given_up.__setitem__) as one,
     ):
-        token = one.register(task(0))
+        run = beginning(task(0))
+        one.register(run)
+        token = run.token
         one.reach()
 
         def wrong(*_arguments: Any) -> Any:
@@ -393,7 +397,9 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
         assert isinstance(one.failed, KeyError)
         with pytest.raises(WorkerDied, match="a bug"):
             one.reach()
-        later = one.register(task(1))
+        run = beginning(task(1))
+        one.register(run)
+        later = run.token
         assert set(given_up) == {token, later}
 
 

@@ -39,7 +39,7 @@ from lowmark.watermark.protocol import (
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
-from tests.integration.coordinator.serving import private_folder, serving, task
+from tests.integration.coordinator.serving import beginning, private_folder, serving, task
 from tests.laws.strategies import draws
 from tests.servers.local import wait_until
 
@@ -142,7 +142,7 @@ def server() -> Iterator[Target]:
         Caller(address).channel() as channel,
     ):
         for n in range(2):
-            bystander.register(task(n))
+            bystander.register(beginning(task(n)))
         made = Target(channel, bystander)
         made.check_bystander()
         yield made

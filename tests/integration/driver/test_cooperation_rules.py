@@ -18,7 +18,7 @@ from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
-from lowmark.watermark.protocol import LeftOut
+from lowmark.watermark.protocol import LeftOut, TaskRegistered
 from lowmark.watermark.splits.events import (
     BatchReported,
     Polled,
@@ -56,8 +56,8 @@ class FakeClient:
     silence_us: tuple[int | None, int | None] = None, None
     complete_until_us: int | None = None
 
-    def register(self, task: TaskId, **settings: Any) -> None:
-        self.said.append(("register", task, settings))
+    def register(self, registration: TaskRegistered) -> None:
+        self.said.append(("register", registration.task, registration))
 
     def report(
         self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None, next_wanted_us: int | None = None,
@@ -146,18 +146,8 @@ def test_a_run_begins_as_a_task_when_its_query_is_known_and_only_once() -> None:
     world.cooperation.report(run)
 
     registered, *reports = world.said()
-    assert registered == (
-        "register",
-        QUERY_TASK,
-        {
-            "token": "run-1",
-            "low_watermark_us": None,
-            "alignment": GROUPED.alignment,
-            "throttled": False,
-            "expected_tasks": 1,
-            "away_limit_us": None,
-        },
-    )
+    of_group = TaskRegistered(QUERY_TASK, "run-1", alignment=GROUPED.alignment, throttled=False)
+    assert registered == ("register", QUERY_TASK, of_group)
     assert reports == [("report", QUERY_TASK, None, LeftOut.WITHOUT_SPLITS, None)] * 2
 
 
@@ -165,9 +155,9 @@ def test_a_query_of_a_job_is_a_task_of_the_job_and_names_how_many_are_expected_a
     world = World("billing", 3, 7)
     world.cooperation.report(world.run(restored_low_us=0))
 
-    [(_, task, settings), _] = world.said()
-    assert (task, settings["expected_tasks"], settings["low_watermark_us"]) == (JOB_TASK, 3, 0)
-    assert (settings["alignment"], settings["away_limit_us"]) == (None, 7)
+    [(_, task, of_job), _] = world.said()
+    assert (task, of_job.expected_tasks, of_job.low_watermark_us) == (JOB_TASK, 3, 0)
+    assert (of_job.alignment, of_job.away_limit_us) == (None, 7)
 
 
 def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
@@ -335,7 +325,7 @@ def test_a_run_that_takes_the_place_of_another_is_not_ended_with_it() -> None:
     old, new = world.run(), world.run(token="run-2")
     world.cooperation.report(old)
     world.cooperation.report(new)
-    assert [said[2]["token"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
+    assert [said[2].token for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
 
     world.cooperation.end(old)
     assert world.said() == []

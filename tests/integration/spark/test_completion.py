@@ -38,7 +38,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tests.integration.cli.test_cli import call
-from tests.integration.coordinator.serving import private_folder, serving
+from tests.integration.coordinator.serving import beginning, private_folder, serving
 from tests.integration.feed import Feed, us
 from tests.integration.log import Log, LogSource
 from tests.integration.metrics.test_metrics import FakeRun
@@ -389,14 +389,14 @@ def test_wait_asks_a_coordinator_for_the_sinks_of_a_whole_job(tmp_path: Path) ->
             }
             return known[task].complete_until_us if task in known else None
 
-        one.register(first, expected_tasks=2)
-        one.register(other)
+        one.register(beginning(first, expected_tasks=2))
+        one.register(beginning(other))
         until(one, first, 90)
         until(one, other, 10)
         code, out, _ = call("wait", "orders", "--job", "billing", *here, "--past", at(1))
         assert code == 1
         assert "the sinks of 1 of 2 expected tasks are not known" in out
-        two.register(second, expected_tasks=2)
+        two.register(beginning(second, expected_tasks=2))
         until(two, second, 50)
         assert call("wait", "orders", "--job", "billing", *here, "--past", at(50))[0] == 0
         code, out, _ = call("wait", "orders", "--job", "billing", *here, "--past", at(51))

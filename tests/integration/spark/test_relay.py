@@ -210,7 +210,7 @@ def test_a_query_that_is_started_again_in_its_first_batch_leaves_one_run(caplog:
     assert [(run.token, run.ended, run.failure) for run in desks.runs] == [("gone", True, None), ("live", False, None)]
     assert client.removed == ["gone"]
     assert [asked.token for asked in client.asked if not asked.first] == ["gone", "live", "live"]
-    assert [said[2]["token"] for said in coordinator.said if said[0] == "register"] == ["gone", "live"]
+    assert [said[2].token for said in coordinator.said if said[0] == "register"] == ["gone", "live"]
     assert "deregister" not in [said[0] for said in coordinator.said], "the task goes on under the new reader"
     assert caplog.text == ""
 
