@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
-from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.spark.queries import Queries
-from lowmark.watermark import NotifyNewLowWatermark
+from collections.abc import Mapping
 
 from .aside import Beside
 from .by_hand import ByHand
-from .cooperation import Cooperation
 from .ending_queries import EndingQueries
 from .heartbeats import Heartbeats
 from .listener_events import ListenerEvents
@@ -19,27 +13,12 @@ from .plans import Plans
 from .reports import Reports
 from .runs import Runs
 
-if TYPE_CHECKING:
-    from lowmark.integration.coordinator.client import CoordinatorClient
-
 
 class Desks:
-    """All desks of a service. Belongs to the loop of the service, which calls them; `notify` as in `Runs`."""
+    """All desks of a service. Belongs to the loop of the service, which calls them."""
 
-    def __init__(
-        self,
-        queries: Queries,
-        notify: Callable[[NotifyNewLowWatermark], None],
-        client: CoordinatorClient | None = None,
-        job: str | None = None,
-        job_queries: int = 1,
-        job_away_us: int | None = None,
-        *,
-        beside: Beside[Mapping[str, str]],
-    ) -> None:
-        clock = SteadyClock()
-        cooperation = Cooperation(clock.now_us, client, job, job_queries, job_away_us)
-        self.runs, self.ending = Runs(queries, clock, cooperation, notify), EndingQueries()
+    def __init__(self, runs: Runs, beside: Beside[Mapping[str, str]]) -> None:
+        self.runs, self.ending = runs, EndingQueries()
         self.plans = Plans(self.runs, self.ending)
         self.reports = Reports(self.runs, self.plans)
         self.heartbeats = Heartbeats(self.runs, self.reports, self.ending)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import NotComplete, ServiceStopped, StreamNameTaken, StreamRunning, UnknownStream
 from lowmark.integration.process import sockets
+from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark import versions
@@ -48,7 +49,7 @@ from lowmark.watermark.tasks.alignment import GroupStatus
 from . import by_hand, check, marking, passing, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
-from .cooperation import check_group
+from .cooperation import Cooperation, check_group
 from .desks import Desks
 from .done_partition import DonePartition
 from .late_output import LateOutput
@@ -56,6 +57,7 @@ from .listeners import Listeners
 from .marking import Marking
 from .passing import Wait
 from .running import Running
+from .runs import Runs
 from .standing import Standing
 from .stream import Stream, Streams
 
@@ -185,11 +187,11 @@ class LowWatermarkService:
             self._listeners = Listeners()
             undo.callback(self._listeners.stop)
             self._queries = Queries(self._enqueue_event, self._enqueue_available_now, self._answer)
-            self._desks = Desks(
-                self._queries, self._listeners.notify, self._client, job, job_queries, job_away_us, beside=self._beside
-            )
-            self._runs = self._desks.runs
-            self._audits = Audits(self._runs.clock)
+            clock = SteadyClock()
+            cooperation = Cooperation(clock.now_us, self._client, job, job_queries, job_away_us)
+            self._runs = Runs(self._queries, clock, cooperation, self._listeners.notify)
+            self._desks = Desks(self._runs, self._beside)
+            self._audits = Audits(clock)
             self._standing = Standing(self._runs, self._audits)
             self._loop = Loop("lowmark-loop", self._look_for_ends)
             undo.callback(self._loop.stop)

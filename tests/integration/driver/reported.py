@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from lowmark.integration.driver.aside import hold
+from lowmark.integration.coordinator.client import CoordinatorClient
+from lowmark.integration.driver.aside import Beside, hold
+from lowmark.integration.driver.cooperation import Cooperation
 from lowmark.integration.driver.desks import Desks
+from lowmark.integration.driver.runs import Runs
+from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.integration.transport.measure import Measured
 from lowmark.integration.transport.recorder import RecordedMeasure
+from lowmark.watermark import NotifyNewLowWatermark
 
 Result = TypeVar("Result")
 
@@ -65,8 +69,16 @@ def _done_here(read: Callable[[], Result], then: Callable[[Result], object]) -> 
     then(read())
 
 
-desks_of = partial(Desks, beside=_done_here)
-"""Makes the desks of a service without a loop: they read at once."""
+def desks_of(
+    queries: Any,
+    notify: Callable[[NotifyNewLowWatermark], None],
+    client: CoordinatorClient | None = None,
+    job: str | None = None,
+    beside: Beside[Mapping[str, str]] = _done_here,
+) -> Desks:
+    """Make the desks of a service without a loop: they read at once."""
+    clock = SteadyClock()
+    return Desks(Runs(queries, clock, Cooperation(clock.now_us, client, job), notify), beside)
 
 
 def answer_of(desks: Desks, request: HeartbeatRequest) -> HeartbeatReply:

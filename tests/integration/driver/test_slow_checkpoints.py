@@ -16,7 +16,6 @@ import pytest
 from lowmark.integration.driver import aside, reports
 from lowmark.integration.driver.answers import Answers
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.marking import Marking
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
@@ -27,7 +26,7 @@ from lowmark.integration.spark.checkpoint import Farewell, FarewellFiles
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest, StatusRequest
 
-from tests.integration.driver.reported import report_of
+from tests.integration.driver.reported import desks_of, report_of
 from tests.integration.driver.test_runs import state_of, stream
 
 Result = TypeVar("Result")
@@ -151,7 +150,7 @@ class Service:
         self.slow = Slow(hangs)
         self.queries = Queries([Query("slow", self.slow), Query("fast", Slow())])
         self.loop = Loop("loop of a test")
-        self.desks = Desks(cast("Any", self.queries), lambda _: None, beside=self._beside)
+        self.desks = desks_of(self.queries, lambda _: None, beside=self._beside)
         standing = Standing(self.desks.runs, Audits(self.desks.runs.clock))
         self.answers = Answers(self._call, self.desks, standing, "app", threading.Event())
         for name, more in (("slow", of_slow), ("fast", {})):
