@@ -60,6 +60,7 @@ from .running import Running
 from .runs import Runs
 from .standing import Standing
 from .stream import Stream, Streams
+from .stream_factory import UserRows
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import CoordinatorClient
@@ -270,17 +271,8 @@ class LowWatermarkService:
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
         session_of(df.sparkSession).check_workers(strategy)
-        df, stream = stream_factory.wrapped(
-            df,
-            name=name,
-            event_time=event_time,
-            split=split,
-            strategy=strategy,
-            splits=splits,
-            max_splits=max_splits,
-            detail=detail,
-            late=LateOutput(late, watermark, late_to, late_until),
-        )
+        given = UserRows(name, event_time, split, strategy, max_splits, detail, splits)
+        df, stream = stream_factory.wrapped(df, given, LateOutput(late, watermark, late_to, late_until))
         return self._build(df, stream, event_time)
 
     def read(
@@ -411,11 +403,10 @@ class LowWatermarkService:
             StreamNameTaken: a query is read or audited under that name.
         """
         self._session.require_driver(f'audit("{name}")')
-        self._begin("audit", name, None, max_splits)
+        strategy = self._begin("audit", name, None, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
-        stream = stream_factory.audited(
-            df, name=name, event_time=event_time, split=split, splits=splits, max_splits=max_splits, detail=detail
-        )
+        given = UserRows(name, event_time, split, strategy, max_splits, detail, splits)
+        stream = stream_factory.audited(df, given)
         observed = stream.measure.observe(df)
         self._know(stream, df, self._audits.streams, f'audit stream "{name}"')
         return observed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import WrapRefused
@@ -43,46 +43,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def wrapped(
-    df: DataFrame,
-    *,
-    name: str,
-    event_time: str,
-    split: str | Sequence[str],
-    strategy: WatermarkStrategy,
-    splits: Iterable[object] | None,
-    max_splits: int,
-    detail: bool,
-    late: LateOutput,
-) -> tuple[DataFrame, Stream]:
-    """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
+@dataclass(frozen=True, slots=True)
+class UserRows:
+    """What a user says of the rows of a stream; see `LowWatermarkService.wrap`."""
+
+    name: str
+    event_time: str
+    split: str | Sequence[str]
+    strategy: WatermarkStrategy
+    max_splits: int
+    detail: bool = False
+    splits: Iterable[object] | None = None
+
+
+def wrapped(df: DataFrame, given: UserRows, late: LateOutput) -> tuple[DataFrame, Stream]:
+    """Return the measured rows and their stream; errors are those of `LowWatermarkService.wrap`."""
+    name, event_time, strategy = given.name, given.event_time, given.strategy
     plan = wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
     late.check(df, name, strategy)
     dropped = late.branch(df, name, event_time)
-    df, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
+    df, stream = _of_rows(df, plan, given)
     return df, replace(stream, late=late, dropped=dropped)
 
 
-def audited(
-    df: DataFrame,
-    *,
-    name: str,
-    event_time: str,
-    split: str | Sequence[str],
-    splits: Iterable[object] | None,
-    max_splits: int,
-    detail: bool,
-) -> Stream:
+def audited(df: DataFrame, given: UserRows) -> Stream:
     """Return the stream of rows that have a watermark of their own; see `LowWatermarkService.audit`."""
     if not versions.observes_splits(df.sparkSession):
         raise WrapRefused(
-            name,
+            given.name,
             f"an audit adds one observation and nothing else; Spark {df.sparkSession.version} cannot observe splits",
             "audit with Spark 4.2 or newer, or what is stored: lowmark.integration.audit_table, `lowmark audit`.",
         )
-    strategy = WatermarkStrategy.for_monotonous_timestamps()
-    plan = wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
-    _, stream = _of_rows(df, plan, name, event_time, split, splits, strategy, max_splits, detail=detail)
+    plan = wrap.check_audited(df, name=given.name, event_time=given.event_time, strategy=given.strategy)
+    _, stream = _of_rows(df, plan, given)
     return stream
 
 
@@ -164,7 +157,8 @@ def read(
     if measured:
         measure = RecordedMeasure(accumulator)
     else:
-        df, rows = _measured(df, stream_id, name, key, time, strategy, max_splits, detail=False, names=False)
+        prepared = UserRows(name, time, split_column, strategy, max_splits)
+        df, rows = _measured(df, stream_id, key, prepared, names=False)
         measure = ReaderMeasure(rows, ReadersMeasure(accumulator))
     stream = Stream(
         name=name,
@@ -189,29 +183,17 @@ def _new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _of_rows(
-    df: DataFrame,
-    plan: InputPlan,
-    name: str,
-    event_time: str,
-    split: str | Sequence[str],
-    splits: Iterable[object] | None,
-    strategy: WatermarkStrategy,
-    max_splits: int,
-    *,
-    detail: bool,
-) -> tuple[DataFrame, Stream]:
+def _of_rows(df: DataFrame, plan: InputPlan, given: UserRows) -> tuple[DataFrame, Stream]:
     """Return the user's own rows, measured, and their stream."""
+    name, split, strategy = given.name, given.split, given.strategy
     key = SplitKey.of(name, [split] if isinstance(split, str) else split, dict(df.dtypes))
     wrap.check_session(df.sparkSession, name=name)
     kafka = set(key.columns) <= plan.kafka_columns & {"topic", "partition"} and "partition" in key.columns
-    declared = {} if splits is None else key.declared(name, splits)
+    declared = {} if given.splits is None else key.declared(name, given.splits)
     names_are_known = kafka or bool(declared) or key.integral  # without a look at rows
     shows_names = strategy.runs_python or not names_are_known
     stream_id = _new_id()
-    df, measure = _measured(
-        df, stream_id, name, key, event_time, strategy, max_splits, detail=detail, names=shows_names
-    )
+    df, measure = _measured(df, stream_id, key, given, names=shows_names)
     stream = Stream(
         name=name,
         stream_id=stream_id,
@@ -230,21 +212,13 @@ def _of_rows(
 
 
 def _measured(
-    df: DataFrame,
-    stream_id: str,
-    name: str,
-    key: SplitKey,
-    event_time: str,
-    strategy: WatermarkStrategy,
-    max_splits: int,
-    *,
-    detail: bool,
-    names: bool,
+    df: DataFrame, stream_id: str, key: SplitKey, given: UserRows, *, names: bool
 ) -> tuple[DataFrame, Measure]:
     """Choose the cheapest measurement: in the JVM, else in Python."""
-    detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
+    name, event_time, strategy = given.name, given.event_time, given.strategy
+    detail = given.detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
     # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
-    sketch_lg = max(4, (2 * max_splits - 1).bit_length())
+    sketch_lg = max(4, (2 * given.max_splits - 1).bit_length())
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
         return df, ObservedMeasure(
             metric=metric_of(stream_id),
