@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from lowmark.watermark import StreamStatus, to_json
 from lowmark.watermark.moment import utc
@@ -168,18 +168,9 @@ def run_json(run: RunStatus) -> dict[str, object]:
 
 
 def _alignment_json(at: Alignment) -> dict[str, object]:
-    return {
-        "group": at.group,
-        "max_drift_us": at.max_drift_us,
-        "cap": None if at.cap is None else at.cap.kind.name.lower(),
-        "cap_us": None if at.cap is None else at.cap.us,
-        "throttled": at.throttled,
-        "minimum_us": at.minimum_us,
-        "ahead_us": at.ahead_us,
-        "waiting": at.waiting,
-        "why": at.why,
-        "kept_at": at.kept_at,
-    }
+    cap = at.cap
+    of_cap = {"cap": None if cap is None else cap.kind.name.lower(), "cap_us": None if cap is None else cap.us}
+    return {**asdict(at), **of_cap}
 
 
 def _coordinator_json(link: CoordinatorLink) -> dict[str, object]:
