@@ -49,6 +49,6 @@ class MarkReader:
             entry = entries.next()
             mark, after = entry.getValue(), int(str(entry.getKey()).rsplit(":", 2)[1])
             at = {int(each.getSegmentId()): int(byte) for each, byte in dict(mark.getStreamCut()).items()}
-            found.append(Mark(int(mark.getLowerTimeBound()), int(mark.getUpperTimeBound()), at, place, after))
+            found.append(Mark(int(mark.getLowerTimeBound()), at, place, after))
             place = after
         return Marks(segment, found)

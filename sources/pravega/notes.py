@@ -1,8 +1,8 @@
 """Pravega's own time: the times noted by writers (`noteTime`), combined by the controller for a stream.
 
 Every few seconds the controller writes a mark into a second stream: a position, a lower time (no event from the
-position on is earlier), and an upper time (no event before the position is later). This is the `TimeWindow` that
-readers of a reader group get; the marks can be read without a group.
+position on is earlier), and an upper time, which is not read here. This is the `TimeWindow` that readers of a reader
+group get; the marks can be read without a group.
 
 For one segment a mark says that from a byte on no event is earlier than a time. So the noted time of an event is the
 time of the last mark at or before the event. Later marks lie after all earlier marks, so events before the newest mark
@@ -38,10 +38,9 @@ ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The noted times at one position of a stream, in the writers' unit."""
+    """The noted time at one position of a stream, in the writers' unit."""
 
     lower: int  # no event from `positions` on is earlier
-    upper: int  # no event before `positions` is later
     positions: Mapping[int, int]  # segment -> byte
     place: int = 0  # its first byte in the stream of marks
     after: int = 0  # the byte after it there
@@ -90,7 +89,7 @@ def notes_of(marks: Sequence[Mark], split: PravegaSplit, unit_us: int) -> Segmen
     """Return the notes of one segment from the marks of its stream.
 
     >>> from lowmark.sources.pravega.segment import split_of
-    >>> marks = [Mark(10, 20, {0: 100}), Mark(15, 30, {0: 250}), Mark(40, 50, {1 << 32 | 1: 7})]
+    >>> marks = [Mark(10, {0: 100}), Mark(15, {0: 250}), Mark(40, {1 << 32 | 1: 7})]
     >>> notes = notes_of(marks, split_of("orders", 0), 1_000)
     >>> notes.at_us(np.array([0, 100, 260])).tolist() == [NO_TIME, 10_000, 15_000], notes.known == ENDLESS
     (True, True)

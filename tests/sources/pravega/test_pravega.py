@@ -351,7 +351,7 @@ def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
         times[segment].append((ends[segment], now))
         ends[segment] += 10
         if rng.random() < 0.2 and (not marks or marks[-1].lower < now):
-            marks.append(Mark(now, now, dict(ends)))
+            marks.append(Mark(now, dict(ends)))
     for segment, written in times.items():
         notes = notes_of(marks, split_of("orders", segment), 1)
         positions = np.array([byte for byte, _ in written], np.int64)
@@ -764,7 +764,7 @@ def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None
 
     class Noting(Halves):
         def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
-            there = [Mark(90_000, 90_000, {0: 20}, 0, 1), Mark(100_000, 100_000, {0: 50}, 1, 2)]
+            there = [Mark(90_000, {0: 20}, 0, 1), Mark(100_000, {0: 50}, 1, 2)]
             return Marks("origin", [mark for mark in there if mark.place >= place])
 
     client = Noting({("orders", 0): SegmentState(0, 60, sealed=False)})

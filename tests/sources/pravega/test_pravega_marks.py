@@ -27,7 +27,7 @@ class Marked:
 
     def note(self, lower: int, positions: dict[int, int]) -> None:
         place = self.all[-1].after if self.all else 0
-        self.all.append(Mark(lower, lower, positions, place, place + 50))
+        self.all.append(Mark(lower, positions, place, place + 50))
 
     def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
         place = place if origin in {"", self.origin} else 0
@@ -175,7 +175,7 @@ def test_what_a_window_of_marks_says_is_what_all_of_them_say(seed: int) -> None:
 def test_a_mark_that_knows_one_of_two_new_segments_lies_before_the_other() -> None:
     """Writers learn of a scaling segment by segment: the mark still has the predecessor of the second segment."""
     left, right = 1 << 32 | 2, 1 << 32 | 3
-    seen = [Mark(10, 10, {0: 100, 1: 100}), Mark(20, 20, {left: 5, 1: 130}), Mark(30, 30, {left: 9, right: 40})]
+    seen = [Mark(10, {0: 100, 1: 100}), Mark(20, {left: 5, 1: 130}), Mark(30, {left: 9, right: 40})]
     late = notes_of(seen, split_of("orders", right, parents=(1,)), 1)
     assert (late.known, late.at_us(np.array([0, 39, 40])).tolist()) == (40, [20, 20, 30])
     assert notes_of(seen, split_of("orders", 1), 1).known == ENDLESS
