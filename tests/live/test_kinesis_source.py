@@ -19,7 +19,7 @@ import pytest
 from lowmark.sources import check_source
 from lowmark.sources.kinesis import KinesisDataLost, KinesisSource
 from lowmark.sources.kinesis.look import ShardLook
-from lowmark.sources.kit import asked
+from lowmark.sources.kit import asking_planner
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.servers.http_proxy import proxied
@@ -97,7 +97,7 @@ def test_a_batch_that_is_read_again_has_the_same_rows_whatever_came_since(kinesi
 
 
 def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "FORGET_SECONDS", 0.0)
+    monkeypatch.setattr(asking_planner, "FORGET_SECONDS", 0.0)
     rng = random.Random(seed := random.randrange(2**32))
     stream = kinesis.create_stream(2)
     writer = Writer(kinesis, stream)
