@@ -40,7 +40,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     Args:
         searchable: whether rows have the searched time.
         transactional: whether partitions have transactions; None: unknown, so the row of a claim is looked at.
-        subscribes: whether (topic, partition) shall still be read; None: all partitions.
+        subscribes: whether (topic, partition) shall still be read.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         go_on: bool,
         searchable: bool = True,
         transactional: bool | None = None,
-        subscribes: Callable[[str, int], bool] | None = None,
+        subscribes: Callable[[str, int], bool] = lambda *_: True,
         client: KafkaClient | None = None,
         consumers: ConsumerCache = CONSUMERS,
         now_seconds: Callable[[], float] = time.monotonic,
@@ -73,7 +73,7 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         for name in self._long_not_asked(splits):
             self._no_rows.pop(name, None)
             self._first_rows.forget(name)
-        dropped = self._drop_unsubscribed(splits, self._wants)
+        dropped = self._drop_unsubscribed(splits, lambda split: self._subscribes(split.topic, split.partition))
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
 
@@ -209,9 +209,6 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
             self._loss.found(split, start, lost, "they were deleted (retention, or delete-records)")
         stop = end if split.stop is None else min(end, split.stop)
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
-
-    def _wants(self, split: KafkaSplit) -> bool:
-        return self._subscribes is None or self._subscribes(split.topic, split.partition)
 
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
         wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}
