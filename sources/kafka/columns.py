@@ -124,19 +124,8 @@ def _headers(headers: list[Any]) -> pa.Array[Any]:
     """A list of (key, value) for each record, null for a record without headers."""
     if not any(headers):
         return pa.nulls(len(headers), HEADERS)
-    offsets: list[int | None] = []
-    keys: list[str] = []
-    values: list[bytes | None] = []
-    for each in headers:
-        offsets.append(len(keys) if each else None)
-        for key, value in each or ():
-            keys.append(key)
-            values.append(value)
-    entries = pa.StructArray.from_arrays(
-        [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(HEADERS.value_type)
-    )
-    lists: pa.Array[Any] = pa.ListArray.from_arrays(pa.array([*offsets, len(keys)], pa.int32()), entries, type=HEADERS)
-    return lists
+    pairs: pa.Array[Any] = pa.array([each or None for each in headers], pa.map_(pa.string(), pa.binary()))
+    return pairs.cast(HEADERS)
 
 
 def _first_invalid(column: str, values: Sequence[bytes | None], messages: Sequence[Message]) -> Exception:
