@@ -21,6 +21,8 @@ from lowmark.sources.api import (
 )
 from lowmark.sources.metric_group import added_up
 
+from .succession import Succession
+
 AnyPlanner = SplitPlanner[Any]
 AnyReader = SplitReader[Any]
 
@@ -72,10 +74,10 @@ def _close_all(opened: Iterable[AnyPlanner | AnyReader]) -> None:
 
 
 class HybridPlanner(SplitPlanner[HybridSplit]):
-    """Asks each source's own planner, which `create` makes on first use."""
+    """Asks each source's own planner, which is made on first use."""
 
-    def __init__(self, create: Callable[[int], AnyPlanner]) -> None:
-        self._create = create
+    def __init__(self, sources: Succession) -> None:
+        self._sources = sources
         self._planners: dict[int, AnyPlanner] = {}
 
     def latest(self, splits: Sequence[HybridSplit]) -> Mapping[str, SplitEnd]:
@@ -138,15 +140,15 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
 
     def _planner(self, index: int) -> AnyPlanner:
         if index not in self._planners:
-            self._planners[index] = self._create(index)
+            self._planners[index] = self._sources[index].create_planner()
         return self._planners[index]
 
 
 class HybridSplitReader(SplitReader[HybridSplit]):
-    """Reads each split by its own source's reader, which `create` makes on first use, earlier sources first."""
+    """Reads each split by its own source's reader, which is made on first use, earlier sources first."""
 
-    def __init__(self, create: Callable[[int], AnyReader]) -> None:
-        self._create = create
+    def __init__(self, sources: Succession) -> None:
+        self._sources = sources
         self._readers: dict[int, AnyReader] = {}
         self._open: dict[int, set[str]] = {}  # source -> its unfinished splits
         self._woken = False
@@ -170,7 +172,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
             ids = {split.split_id for split in mine}
             if isinstance(change, SplitsAddition):
                 if index not in self._readers:
-                    self._readers[index] = self._create(index)
+                    self._readers[index] = self._sources[index].create_split_reader()
                 self._open.setdefault(index, set()).update(ids)
                 self._readers[index].handle_splits_changes(SplitsAddition(mine))
             elif index in self._readers:

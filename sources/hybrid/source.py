@@ -76,10 +76,10 @@ class HybridSource(Source[HybridSplit, HybridState]):
         return HybridEnumerator(self._sources, context, state)
 
     def create_planner(self) -> HybridPlanner:
-        return HybridPlanner(lambda index: self._sources[index].create_planner())
+        return HybridPlanner(self._sources)
 
     def create_split_reader(self) -> HybridSplitReader:
-        return HybridSplitReader(lambda index: self._sources[index].create_split_reader())
+        return HybridSplitReader(self._sources)
 
 
 # -- formats
