@@ -117,17 +117,13 @@ class SegmentIndex:
         if number not in self._kept:
             place = number - self._forgotten
             stop = int(self._open[0][0]) if place + 1 == len(self._positions) else self._positions[place + 1]
-            parts = list(self._blocks_of(self._positions[place], stop))
+            parts = [(chunk.begins, self._times(chunk)) for chunk in self._read(self._positions[place], stop)]
             before = self._largest_us[place - 1] if place else self._forgotten_us
             positions = np.concatenate([*(begins for begins, _ in parts), [stop]])
             times = np.concatenate([np.empty(0, np.int64), *(times for _, times in parts)])
             self._keep(number, (positions, np.maximum(np.maximum.accumulate(times), before)))
         self._kept.move_to_end(number)
         return self._kept[number]
-
-    def _blocks_of(self, start: int, stop: int) -> Iterator[tuple[Integers, Integers]]:
-        for chunk in self._read(start, stop):
-            yield chunk.begins, self._times(chunk)
 
     def _keep(self, number: int, block: Block) -> None:
         self._kept[number] = block
