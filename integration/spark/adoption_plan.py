@@ -11,9 +11,9 @@ from lowmark.sources.planning.offset import BatchOffset
 
 from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats, without_repeats
 from .conflict import how_many
-from .faults import WATERMARK_POLICY
 from .kafka_offsets import read_positions
 from .offset_log import LEFT_OUT, OffsetEntry
+from .sessions import WATERMARK_POLICY
 
 
 class AdoptionPlan:

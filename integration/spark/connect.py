@@ -28,10 +28,9 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 from . import plan_text
 from .client_checkpoint import GOT, ClientCheckpoint
 from .connect_query import ClientEvent, ConnectQuery
-from .faults import WATERMARK_POLICY
 from .progress import RAN
 from .relay import END_SECONDS, Relay
-from .sessions import Answer, Enqueue, HearOfEnding, InputPlan, Query
+from .sessions import WATERMARK_POLICY, Answer, Enqueue, HearOfEnding, InputPlan, Query
 from .workers import on_the_server
 
 if TYPE_CHECKING:

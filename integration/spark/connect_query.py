@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import plan_text
-from .faults import WATERMARK_POLICY, fault_of
 from .progress import Progress
+from .sessions import WATERMARK_POLICY, fault_of
 
 if TYPE_CHECKING:
     from .client_checkpoint import ClientCheckpoint

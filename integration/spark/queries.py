@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from . import late, logical_plan
 from .checkpoint import FarewellFiles
-from .faults import WATERMARK_POLICY, fault_of
 from .progress import RAN, Progress
-from .sessions import Answer, Enqueue, HearOfEnding, Query, Session
+from .sessions import WATERMARK_POLICY, Answer, Enqueue, HearOfEnding, Query, Session, fault_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

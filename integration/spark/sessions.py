@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .client_checkpoint import ClientCheckpoint
     from .progress import Progress
 
+WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
@@ -116,6 +118,25 @@ class Query(Protocol):
 def called(query: Query) -> str:
     """Return the name of a query, else its id."""
     return query.name or query.query_id
+
+
+def fault_of(*, stacked: bool, watermarks: int, policy: str | None) -> str | None:
+    """Say what breaks the low watermark of a running query; None: nothing does.
+
+    Args:
+        stacked: a watermark stands on top of another.
+    """
+    if stacked:
+        return (
+            "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
+            "largest event time again. Hint: remove it; the strategy's bound takes its place."
+        )
+    if watermarks > 1 and policy == "max":
+        return (
+            f"{WATERMARK_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be "
+            "dropped. Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
+        )
+    return None
 
 
 Enqueue = Callable[[str, QueryEvent], None]
