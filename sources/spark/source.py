@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
@@ -30,13 +30,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
 from lowmark.sources.reading.slices import read_slices
-from lowmark.sources.spark.versions import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-    arrow_schema,
-)
+from lowmark.sources.spark.versions import SupportsTriggerAvailableNow, arrow_schema
 from lowmark.watermark import LowmarkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -47,6 +41,9 @@ from . import startup
 from .briefly import saying_briefly
 from .naming import named_reader
 from .options import FORMATS, FormatOptions, InvalidOption
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 log = logging.getLogger("lowmark")
 
@@ -240,6 +237,8 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batches().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # earlier Sparks do not ask
+
         rows = self._binding.options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
@@ -247,8 +246,9 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         if start is None or limit is None:  # before 4.2, Spark runs a batch for each new offset
             start = self.initialOffset() if self._planned is None else self._planned
-            limit = self.getDefaultReadLimit()
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            max_rows = self._binding.options.max_rows
+        else:
+            max_rows = getattr(limit, "max_rows", None)  # only a ReadMaxRows has it
         self._planned = self._batches().plan(self._offset(start), max_rows).to_json()
         return self._planned
 

@@ -6,8 +6,7 @@
     AvailableNow            the reader is not told             `prepareForTriggerAvailableNow()`
     a schema for Arrow      `timestamp_utc=True`               `timezone="UTC"`
 
-This module has a stand-in for each class that older versions lack. Differences of running sessions are in
-`lowmark.integration.spark.versions`, above this floor.
+Differences of running sessions are in `lowmark.integration.spark.versions`, above this floor.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from lowmark.watermark import LowmarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     from pyspark.sql.types import StructType
 
 __all__ = [
@@ -28,9 +27,6 @@ __all__ = [
     "PASSES_LIMITS",
     "SUPPORTED",
     "TRIED",
-    "ReadAllAvailable",
-    "ReadLimit",
-    "ReadMaxRows",
     "SupportsTriggerAvailableNow",
     "UnsupportedSpark",
     "arrow_schema",
@@ -82,29 +78,9 @@ By the version, because a newer Spark that has moved the module below must fail 
 
 if not TYPE_CHECKING:
     if PASSES_LIMITS:
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadLimit,
-            ReadMaxRows,
-            SupportsTriggerAvailableNow,
-        )
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     else:
-        from dataclasses import dataclass
-
-        class ReadLimit:
-            """Stands in for pyspark's."""
-
-        class ReadAllAvailable(ReadLimit):
-            """Stands in for pyspark's."""
-
-        @dataclass
-        class ReadMaxRows(ReadLimit):
-            """Stands in for pyspark's."""
-
-            max_rows: int
-
-        class SupportsTriggerAvailableNow:
-            """Stands in for pyspark's, and is never called."""
+        SupportsTriggerAvailableNow = object
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
