@@ -61,12 +61,14 @@ def _least_far_first(table: SliceTable, wanting: list[int]) -> list[int]:
 
 def _fill(table: SliceTable, order: list[int], need: Integers, budget: float, *, at_least_one: bool) -> dict[int, int]:
     rows, cost = need[order], table.cost[order]
-    wanted = rows * cost
-    if wanted.sum() <= budget:
+    ascending = np.sort(rows * cost)
+    # The same sums decide whether everything fits and make the levels, because sums in another order are rounded in
+    # another way: then not everything would fit, and yet no backlog would be too large for its level.
+    sums = np.cumsum(ascending)
+    if sums[-1] <= budget:
         return dict(zip(order, rows.tolist(), strict=True))
-    ascending = np.sort(wanted)
     # If the backlogs up to the k-th smallest are taken whole, every other split gets `level`.
-    level = (budget - np.concatenate(([0.0], np.cumsum(ascending)[:-1]))) / np.arange(len(order), 0, -1)
+    level = (budget - np.concatenate(([0.0], sums[:-1]))) / np.arange(len(order), 0, -1)
     given = np.minimum(rows, np.floor(level[np.flatnonzero(level <= ascending)[0]] / cost).astype(np.int64))
     left = budget - float((given * cost).sum())
     for place in np.flatnonzero(given < rows).tolist():
