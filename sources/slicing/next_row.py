@@ -57,13 +57,14 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
 
     if not unread:
         return NextRow(searchable=True)
+    near_us = max(near_us, EARLIEST_US)
     answered = planner.find_time(unread, near_us)
     unread = [split for split in unread if answered is not None and split.split_id in answered]
     if not unread:
         return NextRow(searchable=False)
     step_us = _FIRST_STEP_US
     if _any_before(unread, answered):
-        low_us, high_us = near_us - step_us, near_us
+        low_us, high_us = max(near_us - step_us, EARLIEST_US), near_us
         while is_behind(low_us) and low_us > EARLIEST_US:
             step_us *= 2
             low_us, high_us = max(low_us - step_us, EARLIEST_US), low_us

@@ -52,6 +52,9 @@ class _TimeSlice:
     def __init__(self, table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> None:
         self._table, self._limits, self._previous_us = table, limits, previous_time_us
         self.search = TimeSearch(table, now_us=limits.now_us)
+        # No row is before `EARLIEST_US`, and no planner is asked for an earlier time, but a cap may be one.
+        cap_us = limits.read_before_us
+        self._cap_us = None if cap_us is None else max(cap_us, EARLIEST_US + 1)
         until_us = limits.believed_until_us
         self._guard_us = LATEST_US if until_us is None else min(until_us + 1, LATEST_US)
         self._nobody: Booleans = np.zeros(len(table.splits), np.bool_)
@@ -76,9 +79,7 @@ class _TimeSlice:
     def _farthest(self) -> Lookup:
         """Return the largest allowed time, and mark splits that cannot be searched."""
         search, limits = self.search, self._limits
-        farthest = search.look_up(
-            self._guard_us if limits.read_before_us is None else min(limits.read_before_us, self._guard_us)
-        )
+        farthest = search.look_up(self._guard_us if self._cap_us is None else min(self._cap_us, self._guard_us))
         if self._guard_us < LATEST_US and farthest.there.any():
             guard = search.look_up(self._guard_us)
             self._bad, self._bad_at = guard.there, guard.position
@@ -132,7 +133,7 @@ class _TimeSlice:
         claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
         claimed &= ~(self._bad & (at.position >= self._bad_at))
         claimed = (claimed | ahead) & ~search.unsearchable
-        if time_us == self._limits.read_before_us:
+        if time_us == self._cap_us:
             return Decision(stops, time_us, claimed, ~search.unsearchable | waiting), unfit
         return Decision(stops, time_us, claimed, waiting, NoRowsReason.AHEAD), unfit
 

@@ -24,6 +24,7 @@ class Log(SplitPlanner[SourceSplit]):
 
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
         self.asked += 1
+        assert EARLIEST_US <= time_us <= -EARLIEST_US
         return {
             split.split_id: next((i for i, at in enumerate(self.times[split.split_id]) if at >= time_us), None)
             for split in splits
@@ -36,7 +37,7 @@ def splits(log: Log, **starts: int) -> list[SourceSplit]:
 
 
 @pytest.mark.parametrize("row_us", [0, 1, 999, 1_000, 123_456_789_000, NOW_US - 7, NOW_US, NOW_US + 5, -3_000_000])
-@pytest.mark.parametrize("near_us", [0, NOW_US - 3_600_000_000, NOW_US])
+@pytest.mark.parametrize("near_us", [0, NOW_US - 3_600_000_000, NOW_US, EARLIEST_US, -62_135_596_800_000_000])
 def test_no_row_is_before_what_is_found_and_one_is_right_behind(row_us: int, near_us: int) -> None:
     log = Log(a=[row_us, row_us + YEAR_US], b=[row_us + 10])
     found = next_row(log, splits(log), near_us=near_us, until_us=2 * NOW_US)

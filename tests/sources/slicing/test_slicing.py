@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, SplitPlanner
+from lowmark.sources.api import EARLIEST_US
 from lowmark.sources.slicing import (
     InvalidPosition,
     InvalidSliceLimits,
@@ -17,6 +18,7 @@ from lowmark.sources.slicing import (
     SlicePlan,
     plan_slices,
 )
+from lowmark.watermark.moment import LEAST_US
 
 from tests.laws.backfill import GUARD_US, HOUR, MS, NOW_US, SECOND, YEAR_2099_US, ExactLog, Log, LogSplit
 
@@ -439,6 +441,21 @@ def test_the_cap_holds_and_says_whom() -> None:
     assert planned.rows == 0
     assert planned.without_rows == {"a": NoRowsReason.CAP, "b": NoRowsReason.CAP}
     assert reached(planned) == {"a": BEGIN_US, "b": BEGIN_US, "read": None}
+
+
+@pytest.mark.parametrize(
+    "cap_us", [-62_135_596_800_000_000, EARLIEST_US, LEAST_US], ids=["year 1", "earliest", "least"]
+)
+def test_a_cap_before_all_rows_holds_too_and_no_planner_is_asked_for_a_time_before_them(cap_us: int) -> None:
+    """A stream with rows of the year 1, which stand for "no time" in many systems, makes such a cap."""
+    log = Log({"a": every_second(BEGIN_US, 50), "b": every_second(BEGIN_US + HOUR, 50)})
+    log.silent = {"b"}
+
+    planned = plan(log, read_before_us=cap_us, observed_us={"b": BEGIN_US})
+
+    assert planned.rows == 0
+    assert planned.without_rows == {"a": NoRowsReason.CAP, "b": NoRowsReason.CAP}
+    assert min(log.asked) >= EARLIEST_US
 
 
 def test_a_cap_is_kept_under_a_budget() -> None:
