@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,19 @@ _STYLES = {
 
 def only_stream(name: str, reply: StatusReply) -> StatusReply:
     """Return a service's answer with a single stream."""
-    kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if s["name"] == name]
+    return _kept(reply, lambda stream: stream["name"] == name)
+
+
+def running_or_failed(services: list[tuple[str, StatusReply]]) -> list[tuple[str, StatusReply]]:
+    """Leave out queries that ended in order, and failed ones that run again, also in another service."""
+    from lowmark.integration.transport.driver_rpc import newest
+
+    failed = {id(run) for _, run, _ in newest(services) if _verdict(run) == "failed"}
+    return [(a, _kept(r, lambda run: not run["run"]["ended"] or id(run) in failed)) for a, r in services]
+
+
+def _kept(reply: StatusReply, keep: Callable[[dict[str, Any]], bool]) -> StatusReply:
+    kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if keep(s)]
     return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
 
 

@@ -13,7 +13,7 @@ from lowmark.watermark.printable import printable
 from rich.text import Text
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TlsCert, TlsKey, TokenFile
-from .show_streams import only_stream, stream_json, stream_table
+from .show_streams import only_stream, running_or_failed, stream_json, stream_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def status(
 
         def shown(fitting: int) -> Iterator[RenderableType]:
             said: list[str] = []
-            found, _ = ask(name, connect, token_file, fitting, tell=said.append)
+            found, _ = ask(name, connect, token_file, fitting, failed=True, tell=said.append)
             yield from (Text(printable(each), style="bold red") for each in said)
             yield from _parts(found)
 
@@ -75,7 +75,7 @@ def status(
         else:
             show_coordinator(coordinator, answer, console, now_us=time.time_ns() // 1_000)
         return
-    replies, coordinators = ask(name, connect, token_file, most)
+    replies, coordinators = ask(name, connect, token_file, most, failed=True)
     if as_json:
         services = [
             {**_about(address, reply), "streams": [stream_json(stream) for stream in reply.streams]}
@@ -131,7 +131,7 @@ def explain(
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             print_lines("\n\n".join(texts) if texts else "no task is registered")
         return
-    replies, _ = ask(name, connect, limit=SHOWN)
+    replies, _ = ask(name, connect, limit=SHOWN, failed=True)
     if as_json:
         told = [
             {**_about(address, reply), "query": stream["query"], "stream": stream["name"], "explanation": text}
@@ -150,6 +150,7 @@ def ask(
     token_file: Path | None = None,
     limit: int | None = None,
     *,
+    failed: bool = False,
     ended: bool = False,
     hung: list[ServiceUnreachable] | None = None,
     tell: Callable[[str], None] = print_error,
@@ -158,6 +159,8 @@ def ask(
 
     Args:
         limit: number of splits of a stream, and of tasks at a coordinator.
+        failed: whether queries that failed, and do not run again, are among the streams.
+        ended: whether all queries that ended are.
         hung: receives the errors of services that exist and give no status; `tell` hears of them, too.
         tell: called with a line on each service or coordinator that does not answer.
 
@@ -171,14 +174,12 @@ def ask(
     from lowmark.integration.process import sockets
     from lowmark.integration.transport.driver_rpc import NO_SERVICE, Client, StatusRequest, why_silent
 
-    from .show_coordinator import only
-
     services, coordinators = [], []
     silent: dict[str, ServiceUnreachable] = {}
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
-            services.append((address, client.status(StatusRequest(limit=limit, ended=ended))))
+            services.append((address, client.status(StatusRequest(limit=limit, ended=ended or failed))))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
@@ -198,8 +199,17 @@ def ask(
         tell(why)
     if hung is not None:
         hung += silent.values()
-    if name is None:
-        return services, coordinators
+    if not ended:
+        services = running_or_failed(services)
+    return (services, coordinators) if name is None else _only(name, services, coordinators)
+
+
+def _only(
+    name: str, services: list[tuple[str, StatusReply]], coordinators: list[tuple[str, StatusAnswer]]
+) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
+    """Return the services and coordinators that have a stream, with that stream alone."""
+    from .show_coordinator import only
+
     known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
     shared = {source.source_id for _, answer in coordinators for source in answer.coordinator.sources}
     if name not in known | shared:

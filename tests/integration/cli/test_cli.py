@@ -362,7 +362,11 @@ def stream_of(count: int, limit: int | None) -> dict[str, object]:
     coordinator = SplitWatermarks(strategy, job_id="job", source_id="[orders] :smile:", task_id="0")
     coordinator.handle(SplitsDiscovered(tuple(split.number for split in splits)), 0)
     coordinator.handle(BatchReported(0, 0, {s.number: s.us for s in splits if s.us is not None}), 0)
-    return {"query": "q [/x]", **to_json(coordinator.status(0, lambda split: f"s[/{split}]", limit=limit))}
+    return {
+        "query": "q [/x]",
+        "run": {"ended": False},
+        **to_json(coordinator.status(0, lambda split: f"s[/{split}]", limit=limit)),
+    }
 
 
 class Arrived(NamedTuple):

@@ -412,6 +412,31 @@ def test_an_address_is_neither_broken_nor_cut(driver: Driver, monkeypatch: pytes
     assert f"local-1, process 7, {driver.address}\n" in call("status")[1]
 
 
+def test_status_and_explain_show_a_query_that_failed_until_it_runs_again(driver: Driver) -> None:
+    """A query that ended in order needs nobody."""
+
+    def told(*name: str) -> list[list[str]]:
+        services = json.loads(call("status", "--json", *name)[1])["services"]
+        streams = json.loads(call("explain", "--json", *name)[1])["streams"]
+        runs = [run["run"]["mark"] for each in services for run in each["streams"]]
+        assert len(runs) == len(streams)
+        return runs
+
+    failed, ended = run("t1", failed=True, ended=True), run("t2", stream="clicks", query="c", ended=True)
+    driver.runs = [failed, ended]
+    mark = told()
+    assert (len(mark), told("orders")) == (1, mark)
+    assert "is               failed" in call("status")[1]
+    assert call("explain", "clicks")[0] == 1
+    with answering(driver.address.replace(".sock", "-other.sock")) as other:
+        other.runs = [run("t3")]
+        assert len(told("orders")) == 1
+        assert told() != mark
+    driver.runs = [failed, run("t4")]
+    assert len(told()) == 1
+    assert told() != mark
+
+
 # --- watching ---
 
 
