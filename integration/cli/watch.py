@@ -9,7 +9,7 @@ import typer
 from lowmark.integration.console import EscapingConsole
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.printable import printable
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -38,10 +38,18 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
     ):
         while not ended.is_set():
             fitting = max(_LEAST_SPLITS, console.size.height - _HEAD_LINES)
-            at = Text(f"{datetime.now(timezone.utc):%H:%M:%S} UTC, Ctrl-C ends", style="dim")
             try:
                 what = list(shown(fitting if limit is None else min(limit, fitting)))
             except LowmarkError as failed:  # the next attempt may succeed
                 what = [Text(printable(str(failed)), style="bold red")]
-            live.update(Group(at, *what), refresh=True)
+            live.update(picture(what, console, datetime.now(timezone.utc)), refresh=True)
             ended.wait(EVERY_SECONDS)
+
+
+def picture(what: list[RenderableType], console: Console, now: datetime) -> Group:
+    """Put a line above the status that says how much of the status is below the terminal's last line."""
+    above = Text(f"{now:%H:%M:%S} UTC, Ctrl-C ends", style="dim", no_wrap=True, overflow="ellipsis")
+    whole = Group(above, *what)
+    if (below := len(console.render_lines(whole)) - console.size.height) > 0:
+        above.append(f", {below} more lines do not fit")
+    return whole

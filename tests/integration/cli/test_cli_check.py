@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration.cli.schema import status_schema, status_type
+from lowmark.integration.cli.watch import picture
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.errors import ServiceUnreachable, UnknownStream
@@ -32,6 +33,8 @@ from lowmark.integration.transport.driver_rpc import STATUS, Server, StatusReply
 from lowmark.watermark import TaskId
 from lowmark.watermark.splits.status import HolderSpell
 from lowmark.watermark.tasks.cap import Cap
+from rich.console import Console
+from rich.text import Text
 
 from tests.integration.cli.test_cli import call
 from tests.integration.coordinator.serving import beginning, private_folder, serving, token_file
@@ -460,6 +463,18 @@ def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
     [[said, *shown]] = pictures
     assert "UNAUTHENTICATED" in str(said)
     assert len(shown) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "width", "said"),
+    [(9, 60, "Ctrl-C ends"), (12, 60, "Ctrl-C ends, 3 more lines do not fit"), (12, 30, "Ctrl-C ends, 3 …")],
+)
+def test_a_watch_says_how_much_does_not_fit_on_the_terminal(lines: int, width: int, said: str) -> None:
+    console, at = Console(width=width, height=10), datetime(2026, 11, 28, 22, 5, tzinfo=timezone.utc)
+    shown = picture([Text(f"line {number}") for number in range(lines)], console, at)
+    first, *others = console.render_lines(shown)
+    assert len(others) == lines
+    assert "".join(part.text for part in first).strip() == f"22:05:00 UTC, {said}"
 
 
 @pytest.mark.slow  # starts a process
