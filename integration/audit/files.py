@@ -86,6 +86,7 @@ class FilesAudit:
     progress: Callable[[int, int], None] = lambda _read, _total: None
     _notes: list[str] = field(default_factory=list, init=False)
     _numbers: dict[str, int] = field(default_factory=dict, init=False)
+    _split_fields: set[str] = field(default_factory=set, init=False)  # columns of the split that a row has had
     _complete: bool = field(default=True, init=False)  # whether every folder could be listed
 
     def run(self) -> AuditReport:
@@ -158,6 +159,11 @@ class FilesAudit:
             raise AuditImpossible(
                 f"none of {audit.rows:,} rows has a usable event time in {self.event_time!r:.100}: {counts}",
                 "name the column with --event-time, and how it is written with --unit or --format.",
+            )
+        if without := [name for name in self.split if name not in self._split_fields]:
+            raise AuditImpossible(
+                f"none of {audit.rows:,} rows has a value in {without[0]!r:.100}, so it tells no split",
+                "name the columns of the split with --split.",
             )
 
     def _files(self) -> list[_File]:
@@ -276,7 +282,7 @@ class FilesAudit:
                 return batch.column(name)
 
             times = self.reader.column(column(self.event_time))
-            yield times, _named([column(name).to_pylist() for name in self.split]) if self.split else None
+            yield times, self._named([column(name).to_pylist() for name in self.split])
 
     def _json_pieces(self, file: Path, folders: Mapping[str, str | None]) -> Iterator[tuple[EventTimes, Any]]:
         if self.event_time is None:
@@ -294,7 +300,13 @@ class FilesAudit:
                         times = self.reader.column(pa.array([folders[self.event_time]] * len(rows), pa.string()))
                     else:
                         times = self.reader.payloads(rows, path)
-                    yield times, _named(columns) if columns else None
+                    yield times, self._named(columns)
+
+    def _named(self, columns: Sequence[Sequence[Any]]) -> Any:
+        """Return the name of each row's split; None without columns of the split."""
+        told = zip(self.split, columns, strict=True)
+        self._split_fields |= {name for name, column in told if any(value is not None for value in column)}
+        return _named(columns) if columns else None
 
     def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.

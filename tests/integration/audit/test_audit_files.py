@@ -115,6 +115,16 @@ def test_an_empty_cell_is_null_as_in_spark(tmp_path: Path, empty: str) -> None:
     assert (profiles["a"].null_rows, profiles["a"].unreadable_rows) == (1, 1)
 
 
+@pytest.mark.parametrize("split", [("partition",), ("p", "partition"), ("nope", "p")])
+def test_a_field_of_the_split_that_no_row_of_json_has_is_told(tmp_path: Path, split: tuple[str, ...]) -> None:
+    """Without it, every row is of the split "null", and the report looks right."""
+    write(tmp_path, {"day=1/a.json": json.dumps({"at": START_S, "p": "a"}) + "\n" + json.dumps({"at": START_S})})
+    [absent] = set(split) - {"p"}
+    with pytest.raises(AuditImpossible, match=f"none of 2 rows has a value in '{absent}', so it tells no split"):
+        audited(tmp_path, *split)
+    assert {each.name for each in audited(tmp_path, "p", "day").splits} == {"a/1", "null/1"}
+
+
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"day=1/a.json": rows(10), "day=2/b.json": rows(10), ".hidden/c.json": rows(10)})
     scandir, closed = os.scandir, {str(tmp_path / name) for name in ("day=2", ".hidden")}
