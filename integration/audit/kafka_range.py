@@ -78,7 +78,7 @@ class TopicRange:
                 begins[partition], ends[partition] = begin, max(begin, end)
         if sum(ends.values()) == sum(begins.values()):
             raise AuditImpossible(
-                f"{self.topics} hold no record that can be read", "audit it once rows were written to it."
+                f"there is no record that can be read in {self.topics}", "audit it once rows were written to it."
             )
         return self._narrowed(begins, ends), ends
 
