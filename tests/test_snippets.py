@@ -144,7 +144,13 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("spark.readStream.format(", "tests/test_snippets.py::test_the_options_of_the_format_are_options"),
     ],
     "public.md": [("python -m tests.public", Unrun("tests/test_public.py compares what it would write"))],
-    "read.md": [("from lowmark.sources.kafka import", READS)],
+    "read.md": [
+        ("from lowmark.sources.kafka import", READS),
+        (
+            "from lowmark.sources.files import",
+            "tests/live/test_readme.py::test_files_and_then_kafka_are_read_as_one_stream",
+        ),
+    ],
     "spark-versions.md": [
         ("export PYSPARK_DRIVER_PYTHON=", Unrun("needs YARN, which the page calls not tested")),
         ("FROM apache/spark:", Unrun("needs Kubernetes, which the page calls not tested")),

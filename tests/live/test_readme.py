@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.progress import Progress
@@ -60,3 +63,30 @@ def test_reading_through_our_source_runs(spark: SparkSession, kafka: Broker, che
         query = events.trigger(availableNow=True).start()
         query.awaitTermination()
         assert sum(progress["numInputRows"] for progress in query.recentProgress) >= 10
+
+
+@pytest.mark.live
+def test_files_and_then_kafka_are_read_as_one_stream(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
+    midnight = datetime(2026, 11, 24, tzinfo=timezone.utc)
+    archive, topic = tmp_path / "orders", kafka.create_topic(partitions=2)
+    archive.mkdir()
+    times = pa.array([midnight - timedelta(seconds=2 - n) for n in range(2)], pa.timestamp("us", tz="UTC"))
+    pq.write_table(pa.table({"value": pa.array([b"old-0", b"old-1"]), "timestamp": times}), archive / "a.parquet")
+    at_ms = round(midnight.timestamp()) * 1_000
+    kafka.produce(
+        topic, [Record(partition=n % 2, value=f"new-{n}", timestamp_ms=at_ms + 1_000 * n) for n in range(-2, 4)]
+    )
+    code = block("read.md", "from lowmark.sources.files import").replace("broker:9092", kafka.bootstrap)
+    code = code.replace('topics=["orders"]', f'topics=["{topic}"]').replace("/data/orders", str(archive))
+    with LowWatermarkService(spark) as service:
+        names: dict[str, Any] = {"service": service, "strategy": WatermarkStrategy()}
+        exec(code, names)
+        writer = names["events"].selectExpr("string(value)", "split_id").writeStream.format("parquet")
+        writer = writer.option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        for _ in range(2):
+            writer.trigger(availableNow=True).start().awaitTermination()
+    read = {(row.value, row.split_id) for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert read == {
+        *((f"old-{n}", "0:a.parquet") for n in range(2)),
+        *((f"new-{n}", f"1:{topic}/{n % 2}") for n in range(4)),
+    }
