@@ -24,6 +24,7 @@ from lowmark.integration.errors import CheckpointUnreadable, WrapRefused
 from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.sessions import Query, called
+from lowmark.integration.spark.versions import observes_splits
 from lowmark.integration.transport.observed import decode_sketch
 from lowmark.integration.transport.split_key import SplitKey, quoted
 from lowmark.sources.worker import Worker
@@ -115,13 +116,8 @@ class Marking:
         """Name of the file in the checkpoint's folder ``lowmark``."""
         return f"done-{hashlib.sha256(self.stream.encode()).hexdigest()[:16]}"
 
-    def observe(self, df: DataFrame, *, counts: bool) -> DataFrame:
-        """Return the rows that the query writes with the measurement of their partitions. Raises `WrapRefused`.
-
-        Args:
-            counts: whether this Spark can count rows by partition; without it a marked partition's late rows count as
-                one for each batch.
-        """
+    def observe(self, df: DataFrame) -> DataFrame:
+        """Return the rows that the query writes with the measurement of their partitions. Raises `WrapRefused`."""
         from pyspark.sql import functions as F
 
         kind = dict(df.dtypes).get(self._time)
@@ -134,7 +130,7 @@ class Marking:
         micros = f"unix_micros({quoted(self._time)})"
         number = f"({micros} - pmod({micros}, {self._width_us}L)) div {self._width_us}L"
         columns: list[Column] = [F.expr(f"collect_set({number})").alias("numbers")]
-        if counts:
+        if observes_splits(df.sparkSession):  # otherwise a marked partition's late rows count as one for each batch
             sketch = f"tuple_sketch_agg_double({number}, 1.0D, {_SKETCH_LG}, 'sum')"
             columns.append(F.expr(sketch).alias("rows"))
         return df.observe(self.metric, *columns)

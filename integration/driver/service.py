@@ -26,7 +26,6 @@ from lowmark.integration.process import sockets
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark import versions
 from lowmark.integration.spark.kinds import session_of
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.spark.sessions import QueryEvent, Session
@@ -637,7 +636,7 @@ class LowWatermarkService:
         made = marking.marking_of(
             self._spark, name, time, partition, layout, delay, success_files=success_files, call=call, post=post
         )
-        observed = made.observe(df, counts=versions.observes_splits(df.sparkSession))
+        observed = made.observe(df)
 
         def add() -> Marking | None:
             if self._runs.streams.named(name) is None:
