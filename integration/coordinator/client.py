@@ -27,7 +27,7 @@ from lowmark.integration.process.method import Method
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied, described
 from lowmark.watermark import LowmarkError, TaskId, UnknownTask
-from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
+from lowmark.watermark.protocol import ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.tasks.cap import Cap
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
@@ -95,28 +95,17 @@ class CoordinatorClient:
         if self._worker.failed is not None:
             self._give_up(registration.task)
 
-    def report(
-        self,
-        task: TaskId,
-        low_watermark_us: int | None,
-        *,
-        left_out: LeftOut | None = None,
-        next_wanted_us: int | None = None,
-        heard_us: int | None = None,
-        patience_us: int | None = None,
-        complete_until_us: int | None = None,
-    ) -> None:
-        """Report the low watermark of a task; see `ReplyLowWatermark`. Raises UnknownTask and InvalidMessage."""
-        reply = ReplyLowWatermark(
-            *(*task.parts, 0, low_watermark_us, self._known(task), left_out, next_wanted_us),
-            patience_us=patience_us,
-            complete_until_us=complete_until_us,
-        )
+    def report(self, reply: ReplyLowWatermark, heard_us: int | None = None) -> None:
+        """Report the low watermark of a task, and when it last had rows. Raises UnknownTask and InvalidMessage.
+
+        The message that brings it has the newest token, its own time and number, and the silence.
+        """
+        self._known(reply.task)
         check_reply(reply)
         self._holdings.report(reply, heard_us)
         self._hand_over(lambda: self._state.report(reply, heard_us))
         if self._worker.failed is not None:
-            self._give_up(task)
+            self._give_up(reply.task)
 
     def deregister(self, task: TaskId) -> None:
         """End the run of a task, because its query was stopped. Raises UnknownTask."""

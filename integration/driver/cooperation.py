@@ -20,7 +20,7 @@ from lowmark.integration.run_status import Alignment, CoordinatorLink
 from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, format_duration_us, format_time_us
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.protocol import LeftOut, TaskRegistered
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus, MemberStatus
 from lowmark.watermark.tasks.cap import Cap, CapKind
@@ -75,17 +75,17 @@ class Cooperation:
             return False
         if run.token not in self._tasks:
             self._begin(run, run.query_id)
-        task, left_out = self._tasks[run.token], _left_out(run)
+        task = self._tasks[run.token]
         low_us = run.sure_low_us if run.shares else run.watermarks.low_watermark_us  # a cap makes no rows late
-        self._others.report(
-            task,
-            low_us,
-            left_out=left_out,
-            next_wanted_us=run.splits.next_wanted_us,
-            heard_us=run.watermarks.heard_us if run.shares else None,  # a group does not use it
-            patience_us=run.watermarks.patience_us if run.shares else None,
+        heard_us, patience_us = run.watermarks.heard_us, run.watermarks.patience_us
+        if not run.shares:
+            heard_us = patience_us = None  # a group uses neither
+        reply = ReplyLowWatermark(
+            *(*task.parts, self._now_us(), low_us, run.token, _left_out(run), run.splits.next_wanted_us),
+            patience_us=patience_us,
             complete_until_us=run.complete_until_us,
         )
+        self._others.report(reply, heard_us)
         client = self._client
         return run.shares and client is not None and run.share(client.low_us(task), self._now_us())
 
@@ -231,19 +231,12 @@ class _OwnGroups:
             before.leave(task)
         self._group_of[task] = group
 
-    def report(
-        self,
-        task: TaskId,
-        low_watermark_us: int | None,
-        *,
-        left_out: LeftOut | None,
-        next_wanted_us: int | None,
-        **_of_a_job: object,
-    ) -> None:
+    def report(self, reply: ReplyLowWatermark, _heard_us: int | None) -> None:
         """Count a report at once, and announce a cap when one is due."""
-        group, now_us = self._group_of[task], self._now_us()
-        if left_out is None:
-            group.report(task, low_watermark_us, at_us=now_us, next_wanted_us=next_wanted_us)
+        task, now_us = reply.task, self._now_us()
+        group = self._group_of[task]
+        if reply.left_out is None:
+            group.report(task, reply.current_low_watermark, at_us=now_us, next_wanted_us=reply.next_wanted_us)
         else:
             group.idle(task, at_us=now_us)
         group.announce(now_us)

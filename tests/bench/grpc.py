@@ -138,7 +138,7 @@ class _Timed:
         self._note(LATE, due, now)
         self._reported.setdefault(task, []).append((low_us, now))
         self._unheard.setdefault(task, []).append((low_us, now))
-        self._link.report(task, low_us)
+        self._link.report(ReplyLowWatermark(*task.parts, 0, low_us))
 
     def _hear(self, messages: Iterable[Any]) -> None:
         now = time.perf_counter()

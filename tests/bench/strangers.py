@@ -20,7 +20,7 @@ from lowmark.integration.coordinator.client import CoordinatorClient
 from rich.console import Console
 from rich.table import Table
 
-from tests.integration.coordinator.serving import beginning, certificate, task, token_file
+from tests.integration.coordinator.serving import beginning, certificate, report, task, token_file
 from tests.servers.coordinator import served
 from tests.servers.local import wait_until
 from tests.worlds.strangers import BEHAVIOURS, knock
@@ -70,7 +70,7 @@ def _tried(name: str, mutual: bool, given: argparse.Namespace) -> list[str]:
                 low_us = 0
                 while not stop.is_set():
                     low_us, said = low_us + 1, time.monotonic()
-                    client.report(task(0), low_us)
+                    report(client, task(0), low_us)
                     wait_until(lambda: client.low_us(task(0)) == low_us, "a round", seconds=120)  # noqa: B023
                     slowest[0] = max(slowest[0], time.monotonic() - said)
 

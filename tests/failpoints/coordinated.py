@@ -19,7 +19,7 @@ from lowmark.integration.coordinator.server import restore
 from lowmark.watermark import LowmarkError, TaskId
 from lowmark.watermark.strategy import AlignmentParams
 
-from tests.integration.coordinator.serving import beginning, serving, task
+from tests.integration.coordinator.serving import beginning, report, serving, task
 
 PLACES = ("watermark", "integration/coordinator", "integration/process", "sources/worker.py")
 BACK_WITHIN_SECONDS = 10.0
@@ -89,7 +89,7 @@ class World:
         who = task(number)
         self.said_us[who] = low_us  # before the report, because the answer may come at once
         with self._or_loud(who):
-            self.clients[number].report(who, low_us)
+            report(self.clients[number], who, low_us)
 
     @contextmanager
     def _or_loud(self, who: TaskId) -> Iterator[None]:

@@ -22,7 +22,7 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator
 from lowmark.watermark.tasks.rounds import SourceRounds
 
 from tests.failpoints.inject import Failpoint, Fault, name_of
-from tests.integration.coordinator.serving import beginning, private_folder, task
+from tests.integration.coordinator.serving import beginning, private_folder, report, task
 from tests.servers.local import ROOT, wait_until
 
 SECONDS = 10  # the limit for its recovery or its end
@@ -71,7 +71,7 @@ def test_an_error_in_a_message_costs_no_low_watermark(folder: Path, function: Ca
                 client.register(beginning(task(number), expected_tasks=2))
             for low_us in (1, 2, 3):
                 for number in range(2):
-                    client.report(task(number), low_us)
+                    report(client, task(number), low_us)
                 wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard", seconds=SECONDS)  # type: ignore[misc]
         status = ask_status(Caller(address))
         process.send_signal(signal.SIGTERM)

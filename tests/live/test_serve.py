@@ -37,7 +37,15 @@ from lowmark.watermark.tasks.snapshot import Rows
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
 from tests.integration.cli.test_cli import call
-from tests.integration.coordinator.serving import beginning, certificate, private_folder, reply, task, token_file
+from tests.integration.coordinator.serving import (
+    beginning,
+    certificate,
+    private_folder,
+    reply,
+    report,
+    task,
+    token_file,
+)
 from tests.integration.feed import Feed, us
 from tests.servers.coordinator import Served, served
 from tests.servers.local import LOWMARK, require_java, wait_until
@@ -98,13 +106,13 @@ def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(fol
 
                 def risen(to_us: int) -> bool:
                     for n, (each, client) in enumerate(zip(tasks, clients, strict=True)):
-                        client.report(each, to_us + n)
+                        report(client, each, to_us + n)
                     return len(lows.heard) == 20 and min(lows.newest()) >= to_us
 
                 wait_until(partial(risen, 1_000 * life), f"life {life}", seconds=SECONDS)
                 # Kill during reports; the journal already has every published value.
                 for n, (each, client) in enumerate(zip(tasks, clients, strict=True)):
-                    client.report(each, 1_000 * life + 500 + n)
+                    report(client, each, 1_000 * life + 500 + n)
                 coordinator.kill()
             told = lows.newest()
             wait_until(lambda: not one.connected and not two.connected, "they notice", seconds=SECONDS)
@@ -124,7 +132,7 @@ def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> 
             assert [source.low_watermark_us for source in sources] == [10 * (number - 1)] * (number > 1)
             with CoordinatorClient(Caller(coordinator.address), on_low=lows) as client:
                 client.register(beginning(task(0)))
-                client.report(task(0), 10 * number)
+                report(client, task(0), 10 * number)
                 wait_until(partial(lows.has, 10 * number), f"{number} is told", seconds=SECONDS)
                 coordinator.kill()
 
@@ -135,16 +143,16 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         "import sys\n"
         "from lowmark.integration.coordinator.access import Caller\n"
         "from lowmark.integration.coordinator.client import CoordinatorClient\n"
-        "from tests.integration.coordinator.serving import beginning, task\n"
+        "from tests.integration.coordinator.serving import beginning, task, report\n"
         f"client = CoordinatorClient(Caller({address!r}))\n"
         "client.register(beginning(task(0)))\n"
-        "client.report(task(0), 10)\n"
+        "report(client, task(0), 10)\n"
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
     with served(folder, lease="1 second"), CoordinatorClient(Caller(address)) as alive:
         alive.register(beginning(task(1)))
-        alive.report(task(1), 5)
+        report(alive, task(1), 5)
         with subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as other:
@@ -153,7 +161,7 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
             wait_until(
                 lambda: len(ask_status(Caller(address)).coordinator.sources[0].tasks) == 2, "both", seconds=SECONDS
             )
-            alive.report(task(1), 99)
+            report(alive, task(1), 99)
             wait_until(lambda: alive.low_us(task(1)) == 10, "the other one holds it", seconds=SECONDS)
             other.kill()
         wait_until(lambda: alive.low_us(task(1)) == 99, "the dead one is left out", seconds=SECONDS)
@@ -201,7 +209,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
     # The lease is longer than the test, so the task does not continue because of an expired run.
     with served(folder, lease="1 hour") as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         client.register(beginning(rest, expected_tasks=2))
-        client.report(rest, us(1_000))
+        report(client, rest, us(1_000))
         feed.put(("a", 1, 100))
         with driver(tmp_path, coordinator.address):
             wait_until(
@@ -209,7 +217,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
             )
             before, token = drivers_task(), drivers_run()
         feed.put(("a", 1, 300))
-        client.report(rest, us(2_000))
+        report(client, rest, us(2_000))
         assert drivers_task().mark == before.mark
         with driver(tmp_path, coordinator.address):
             wait_until(lambda: client.low_us(rest) == us(300) - 1_000, "it goes on", seconds=2 * SECONDS)
@@ -252,10 +260,10 @@ def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
     ):
         for client, each, low_us in ((one, fast, 5_000), (two, slow, 1_000)):
             client.register(beginning(each, alignment=params))
-            client.report(each, low_us)
+            report(client, each, low_us)
         for client, each in ((one, fast), (two, slow)):
             wait_until(partial(capped, client, each, 1_100), "the cap", seconds=SECONDS)
-        two.report(slow, 1_700)
+        report(two, slow, 1_700)
         wait_until(lambda: one.cap(fast) == Cap.up_to(1_800), "the next cap", seconds=SECONDS)
 
         refused: list[str] = []
@@ -285,7 +293,7 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
         assert not address.endswith(":0")
         with CoordinatorClient(Caller(address, tls_ca=cert, token_file=good)) as client:
             client.register(beginning(task(0)))
-            client.report(task(0), 7)
+            report(client, task(0), 7)
             wait_until(lambda: client.low_us(task(0)) == 7, "it works", seconds=SECONDS)
 
             for token, code in ((good, 0), (bad, 2)):  # as a probe does
@@ -307,7 +315,7 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
             with pytest.raises(AddressRefused, match="token_file is missing"):
                 ask_status(Caller(address, tls_ca=cert))
 
-            client.report(task(0), 8)
+            report(client, task(0), 8)
             wait_until(lambda: client.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
 
 
@@ -327,14 +335,14 @@ def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(f
         host, _, port = coordinator.address.rpartition(":")
         client = stack.enter_context(CoordinatorClient(Caller(coordinator.address, tls_ca=cert, token_file=token)))
         client.register(beginning(task(0)))
-        client.report(task(0), 1)
+        report(client, task(0), 1)
         wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         for _ in range(1_500):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
         for number in range(1, 4):  # each causes a write of the journal
             client.register(beginning(task(number)))
             for each in range(number + 1):
-                client.report(task(each), 10 * number)
+                report(client, task(each), 10 * number)
             wait_until(
                 lambda: client.low_us(task(0)) == 10 * number,  # noqa: B023
                 f"it goes on, {number}",
@@ -389,13 +397,13 @@ def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_
         ) as client,
     ):
         client.register(beginning(task(0)))
-        client.report(task(0), 1)
+        report(client, task(0), 1)
         wait_until(lambda: client.low_us(task(0)) == 1, "it works", seconds=SECONDS)
         before_mib = coordinator.peak_mib()
         for number, behaviour in enumerate((indexed, endless), 2):
             knock(int(coordinator.address.rpartition(":")[2]), behaviour, connections=20, seconds=2)
             assert coordinator.peak_mib() - before_mib < 100, behaviour.__name__
-            client.report(task(0), number)
+            report(client, task(0), number)
             wait_until(partial(has_risen, client, number), "and goes on working", seconds=SECONDS)
 
         with pytest.raises(CoordinatorUnreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
@@ -427,10 +435,10 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
     )
     with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         client.register(beginning(task(0), token="run-1"))
-        client.report(task(0), 5)
+        report(client, task(0), 5)
         wait_until(lambda: client.low_us(task(0)) == 5, "the first run", seconds=SECONDS)
         client.register(beginning(task(0), token="run-2"))
-        client.report(task(0), 9)
+        report(client, task(0), 9)
         wait_until(lambda: client.low_us(task(0)) == 9, "the second run", seconds=SECONDS)
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
@@ -440,7 +448,7 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
         # A repeated end of a run is accepted, because it changes nothing.
         assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "StaleRun", None]
         assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION"] * 2
-        client.report(task(0), 12)
+        report(client, task(0), 12)
         wait_until(lambda: client.low_us(task(0)) == 12, "undisturbed", seconds=SECONDS)
 
 
@@ -507,7 +515,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
     with served(folder) as coordinator, CoordinatorClient(Caller(coordinator.address)) as client:
         for n in range(2):
             client.register(beginning(task(n), alignment=AlignmentParams("g", 100, 50_000)))
-            client.report(task(n), n)
+            report(client, task(n), n)
         wait_until(lambda: client.low_us(task(1)) == 0, "a low watermark", seconds=SECONDS)
         seen = json.loads(lowmark("status", "--coordinator", coordinator.address, "--json"))
         assert seen["coordinator"]["sources"][0]["low_watermark_us"] == 0
@@ -521,7 +529,7 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert "Group g: the cap is 100 us." in told
         for n, low_us in enumerate((-(2**63), 2**63 - 1)):
             client.register(beginning(TaskId("far", "far", str(n)), alignment=AlignmentParams("far", 100, 50_000)))
-            client.report(TaskId("far", "far", str(n)), low_us)
+            report(client, TaskId("far", "far", str(n)), low_us)
 
         def far_away() -> bool:
             groups = {group.group: group for group in ask_status(Caller(coordinator.address)).coordinator.groups}
@@ -534,8 +542,8 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
 
         client.register(beginning(TaskId("pair", "orders", "here"), expected_tasks=2))
         client.register(beginning(TaskId("pair", "orders", "away"), expected_tasks=2))
-        client.report(TaskId("pair", "orders", "away"), 5)
-        client.report(TaskId("pair", "orders", "here"), 7)
+        report(client, TaskId("pair", "orders", "away"), 5)
+        report(client, TaskId("pair", "orders", "here"), 7)
         wait_until(lambda: client.low_us(TaskId("pair", "orders", "here")) == 5, "both are there", seconds=SECONDS)
         client.deregister(TaskId("pair", "orders", "away"))
         wait_until(

@@ -23,7 +23,7 @@ from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import SplitWatermarks
 from typer.testing import CliRunner
 
-from tests.integration.coordinator.serving import beginning, private_folder, serving, token_file
+from tests.integration.coordinator.serving import beginning, private_folder, report, serving, token_file
 from tests.integration.feed import us
 from tests.servers.local import LOWMARK, ROOT, wait_until
 
@@ -423,7 +423,7 @@ def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
     with serving(Door(default)) as address, CoordinatorClient(Caller(address)) as client:
         for n in range(60):
             client.register(beginning(TaskId("billing", "shared", f"{n:02}")))
-            client.report(TaskId("billing", "shared", f"{n:02}"), 1_000 - n)
+            report(client, TaskId("billing", "shared", f"{n:02}"), 1_000 - n)
         wait_until(lambda: client.low_us(TaskId("billing", "shared", "00")) == 941, "the low watermark")
 
         code, out, err = call("status", "--json")
@@ -459,7 +459,7 @@ def test_explain_keeps_a_name_with_a_colon_whole(many: str) -> None:
         CoordinatorClient(Caller(address)) as client,
     ):
         client.register(beginning(TaskId("billing: eu", stream, task)))
-        client.report(TaskId("billing: eu", stream, task), 1_000)
+        report(client, TaskId("billing: eu", stream, task), 1_000)
         wait_until(lambda: client.low_us(TaskId("billing: eu", stream, task)) == 1_000, "the low watermark")
         code, out, err = call("explain", stream, "--coordinator", address)
     assert (code, err) == (0, "")

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.integration.cli.test_cli import call
-from tests.integration.coordinator.serving import beginning, private_folder, serving, token_file
+from tests.integration.coordinator.serving import beginning, private_folder, report, serving, token_file
 from tests.integration.metrics.test_metrics import SECOND_US, FakeRun
 from tests.integration.page.test_page import reply
 from tests.servers.local import LOWMARK, ROOT, wait_until
@@ -284,7 +284,7 @@ def test_a_stream_that_a_coordinator_alone_knows_is_told(monkeypatch: pytest.Mon
         address = stack.enter_context(serving(Door(f"unix:{folder}/coordinator.sock")))
         client = stack.enter_context(CoordinatorClient(Caller(address)))
         client.register(beginning(task))
-        client.report(task, 1_000)
+        report(client, task, 1_000)
         wait_until(lambda: client.low_us(task) == 1_000, "the low watermark")
         code, out, err = call("check", "shared")
         assert (code, out, "no service here has such a stream" in err) == (2, "", True), err

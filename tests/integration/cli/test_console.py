@@ -32,7 +32,7 @@ from lowmark.watermark.tasks.coordinator import LowWatermarkCoordinator, Setting
 from rich.text import Text
 
 from tests.integration.cli import test_cli
-from tests.integration.coordinator.serving import beginning, private_folder, serving
+from tests.integration.coordinator.serving import beginning, private_folder, report, serving
 from tests.servers.local import wait_until
 
 # Clears the screen, forges a line, clears it without ESC, turns the text around, has markup and an emoji.
@@ -96,7 +96,7 @@ def test_names_at_a_coordinator_do_nothing_to_a_terminal(
     task = TaskId(HOSTILE, HOSTILE, HOSTILE)
     with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, CoordinatorClient(Caller(address)) as client:
         client.register(beginning(task))
-        client.report(task, 1_000)
+        report(client, task, 1_000)
         wait_until(lambda: client.low_us(task) == 1_000, "the low watermark")
         told = call(command, "--coordinator", address, *options)
         assert harmless(told), ascii(told)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.client import CoordinatorClient
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import CoordinatorServer, restore, serve
 from lowmark.integration.process.clock import SteadyClock
@@ -32,6 +33,10 @@ def task(number: int, source: str = "orders", job: str = "job") -> TaskId:
 def beginning(who: TaskId, token: str | None = None, **more: Any) -> TaskRegistered:
     """The registration of a new run of a task."""
     return TaskRegistered(who, uuid.uuid4().hex if token is None else token, **more)
+
+
+def report(client: CoordinatorClient, who: TaskId, low_us: int | None, **more: Any) -> None:
+    client.report(ReplyLowWatermark(*who.parts, 0, low_us, **more))
 
 
 def reply(

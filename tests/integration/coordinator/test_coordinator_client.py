@@ -27,7 +27,7 @@ from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
 from tests.integration.coordinator.coordinator_scene import SECOND
-from tests.integration.coordinator.serving import beginning, serving, task, token_file
+from tests.integration.coordinator.serving import beginning, report, serving, task, token_file
 from tests.servers.local import wait_until
 
 
@@ -48,7 +48,7 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
     ):
         one.register(beginning(task(0)))
         for low_us in (1, 2, 3):
-            one.report(task(0), low_us)
+            report(one, task(0), low_us)
             wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard")  # type: ignore[misc]
     assert threads == {"lowmark-client"}
     assert "a callback of the application raised" in caplog.text
@@ -105,7 +105,7 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
             for n, each in enumerate(tasks):
                 group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
                 one.register(beginning(each, token=f"run {low_us} {each.task_id}", alignment=group))
-                one.report(each, low_us + n)
+                report(one, each, low_us + n)
             for n, each in enumerate(tasks):
                 least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
                 wait_until(lambda: one.low_us(each) == least_us, f"{each!r} to hear {least_us}")  # noqa: B023
@@ -134,23 +134,23 @@ def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
         run = beginning(task(0))
         old.register(run)
         token = run.token
-        old.report(task(0), 1)
+        report(old, task(0), 1)
         wait_until(lambda: old.low_us(task(0)) == 1, "the first")
         new.register(beginning(task(0)))
-        new.report(task(0), 5)
+        report(new, task(0), 5)
         wait_until(lambda: given_up, "the first is told that it was replaced")
         wait_until(lambda: new.low_us(task(0)) == 5, "the second")
-        old.report(task(0), 9)
+        report(old, task(0), 9)
     assert given_up == [token]
 
 
 def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
     with CoordinatorClient(Caller(f"unix:{folder}/nobody.sock")) as alone:
         with pytest.raises(UnknownTask, match="task job/orders/0 is not known to this application"):
-            alone.report(task(0), 1)
+            report(alone, task(0), 1)
         alone.register(beginning(task(0)))
         with pytest.raises(InvalidMessage, match="current_low_watermark"):
-            alone.report(task(0), 2**63)
+            report(alone, task(0), 2**63)
         with pytest.raises(InvalidMessage, match="task_id"):
             alone.register(beginning(TaskId("job", "orders", "")))
         with pytest.raises(InvalidMessage, match=r"task_id: .*UTF-8"):  # its thread could not send the name
@@ -234,14 +234,14 @@ def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
 def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
     with serving(Door(f"unix:{folder}/c.sock")) as address, CoordinatorClient(Caller(address)) as one:
         one.register(beginning(task(0)))
-        one.report(task(0), 1)
+        report(one, task(0), 1)
         wait_until(lambda: one.low_us(task(0)) == 1, "connected")
         with CoordinatorClient(Caller(address)) as other:
             wait_until(lambda: other.connected, "connected")
             other.register(beginning(task(1), low_watermark_us=3))
-            other.report(task(1), 10)
+            report(other, task(1), 10)
             other.deregister(task(1))
-        one.report(task(0), 20)
+        report(one, task(0), 20)
         wait_until(lambda: one.low_us(task(0)) == 20, "the other one holds nothing")
 
 
@@ -265,7 +265,7 @@ def test_what_is_said_while_the_thread_is_busy_arrives_before_the_close(folder: 
         one = CoordinatorClient(Caller(address), on_low=hear)
         closing.append(one._closing)
         one.register(beginning(task(0)))
-        one.report(task(0), 2)
+        report(one, task(0), 2)
         assert busy.wait(20)
         one.deregister(task(0))
         one.close(seconds=20)
@@ -318,15 +318,15 @@ def test_a_link_begins_again_with_what_the_application_said(
         CoordinatorClient(Caller(address), on_low=lambda _task, low_us: lows.append(low_us)) as one,
     ):
         one.register(beginning(task(0)))
-        one.report(task(0), 1)
+        report(one, task(0), 1)
         wait_until(lambda: lows == [1], "it is heard")
         monkeypatch.setattr(place, name, once(error, getattr(place, name)))
         one.register(beginning(task(1)))
-        one.report(task(1), 9)
-        one.report(task(0), 7)
+        report(one, task(1), 9)
+        report(one, task(0), 7)
         wait_until(lambda: lows[-1] == 7, "the link is back", seconds=10)
         one.deregister(task(1))
-        one.report(task(0), 8)
+        report(one, task(0), 8)
         wait_until(lambda: lows[-1] == 8, "and goes on", seconds=10)
         assert one.connected
         assert one.why == ""
@@ -387,7 +387,7 @@ def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
             raise KeyError("a bug")
 
         monkeypatch.setattr(ClientState, "take", wrong)
-        one.report(task(0), 1)
+        report(one, task(0), 1)
         wait_until(lambda: token in given_up, "its tasks are given up", seconds=10)
         assert isinstance(given_up[token], WorkerDied)
         assert "KeyError: 'a bug'" in str(given_up[token])

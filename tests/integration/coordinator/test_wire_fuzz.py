@@ -39,7 +39,7 @@ from lowmark.watermark.protocol import (
 from lowmark.watermark.strategy import AlignmentParams
 from lowmark.watermark.tasks.cap import Cap, CapAnnounced
 
-from tests.integration.coordinator.serving import beginning, private_folder, serving, task
+from tests.integration.coordinator.serving import beginning, private_folder, report, serving, task
 from tests.laws.strategies import draws
 from tests.servers.local import wait_until
 
@@ -126,7 +126,7 @@ class Target:
         """Report for the bystander, and wait until its low watermark has risen."""
         self.low_us += 1
         for n in range(2):
-            self.bystander.report(task(n), self.low_us)
+            report(self.bystander, task(n), self.low_us)
         wait_until(partial(self.heard, self.low_us), f"the bystander's low watermark rises to {self.low_us}")
 
     def heard(self, low_us: int) -> bool:

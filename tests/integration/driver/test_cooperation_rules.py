@@ -18,7 +18,7 @@ from lowmark.integration.transport.observed import ObservedMeasure
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import DisagreeingGroup, SplitState, TaskId, WatermarkStrategy
-from lowmark.watermark.protocol import LeftOut, TaskRegistered
+from lowmark.watermark.protocol import LeftOut, ReplyLowWatermark, TaskRegistered
 from lowmark.watermark.splits.events import (
     BatchReported,
     Polled,
@@ -59,13 +59,11 @@ class FakeClient:
     def register(self, registration: TaskRegistered) -> None:
         self.said.append(("register", registration.task, registration))
 
-    def report(
-        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None, next_wanted_us: int | None = None,
-        heard_us: int | None = None, patience_us: int | None = None, complete_until_us: int | None = None,
-    ) -> None:  # fmt: skip
-        self.said.append(("report", task, low_us, left_out, next_wanted_us))
-        self.complete_until_us = complete_until_us
-        self.silence_us = heard_us, patience_us
+    def report(self, reply: ReplyLowWatermark, heard_us: int | None) -> None:
+        said = reply.current_low_watermark, reply.left_out, reply.next_wanted_us
+        self.said.append(("report", reply.task, *said))
+        self.complete_until_us = reply.complete_until_us
+        self.silence_us = heard_us, reply.patience_us
 
     def deregister(self, task: TaskId) -> None:
         self.said.append(("deregister", task))

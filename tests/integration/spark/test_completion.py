@@ -38,7 +38,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tests.integration.cli.test_cli import call
-from tests.integration.coordinator.serving import beginning, private_folder, serving
+from tests.integration.coordinator.serving import beginning, private_folder, report, serving
 from tests.integration.feed import Feed, us
 from tests.integration.log import Log, LogSource
 from tests.integration.metrics.test_metrics import FakeRun
@@ -380,7 +380,7 @@ def test_wait_asks_a_coordinator_for_the_sinks_of_a_whole_job(tmp_path: Path) ->
         assert call("wait", "orders", *here, "--past", at(1))[0] == 2, "no such stream yet"
 
         def until(client: CoordinatorClient, task: TaskId, seconds: int) -> None:
-            client.report(task, us(200), complete_until_us=us(seconds))
+            report(client, task, us(200), complete_until_us=us(seconds))
             wait_until(lambda: sink(task) == us(seconds), f"the sink of {task}")
 
         def sink(task: TaskId) -> int | None:
