@@ -30,7 +30,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.slots import SlotWork
 from lowmark.sources.reading.checked_reader import SplitReadFailed, count_nothing
 from lowmark.sources.reading.slices import read_slices
-from lowmark.sources.spark.versions import SupportsTriggerAvailableNow, arrow_schema
+from lowmark.sources.spark.versions import PASSES_LIMITS, arrow_schema
 from lowmark.watermark import LowmarkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -43,7 +43,11 @@ from .naming import named_reader
 from .options import FORMATS, FormatOptions, InvalidOption
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+elif PASSES_LIMITS:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+else:
+    SupportsTriggerAvailableNow = object
 
 log = logging.getLogger("lowmark")
 

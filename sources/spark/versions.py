@@ -19,20 +19,7 @@ from lowmark.watermark import LowmarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     from pyspark.sql.types import StructType
-
-__all__ = [
-    "NEWEST_TRIED",
-    "PASSES_LIMITS",
-    "SUPPORTED",
-    "TRIED",
-    "SupportsTriggerAvailableNow",
-    "UnsupportedSpark",
-    "arrow_schema",
-    "check_version",
-    "major_minor",
-]
 
 SUPPORTED = ">=4.0,<5"
 NEWEST_TRIED = (4, 3)
@@ -68,19 +55,13 @@ def check_version(version: str, what: str = "pyspark") -> None:
         raise UnsupportedSpark(what, version, SUPPORTED)
 
 
-check_version(pyspark.__version__)  # before the next imports, because older versions lack these modules
+check_version(pyspark.__version__)  # before `source.py` imports modules that older versions lack
 
 PASSES_LIMITS = major_minor(pyspark.__version__) >= (4, 2)
 """Spark passes start and limit to `latestOffset`, and tells readers of AvailableNow.
 
-By the version, because a newer Spark that has moved the module below must fail there and not pass for 4.1.
+By the version, because a newer Spark that has moved a module must fail there and not pass for 4.1.
 """
-
-if not TYPE_CHECKING:
-    if PASSES_LIMITS:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    else:
-        SupportsTriggerAvailableNow = object
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
