@@ -65,25 +65,20 @@ class KinesisColumns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _column(self, name: str, split: KinesisSplit, records: Sequence[dict[str, Any]]) -> pa.Array[Any]:
-        count = len(records)
-        match name:
-            case "partitionKey":
-                return pa.array([record["PartitionKey"] for record in records], pa.string())
-            case "data":
-                return pa.array([record["Data"] for record in records], pa.binary())
-            case "sequenceNumber":
-                return pa.array([record["SequenceNumber"] for record in records], pa.string())
-            case "approximateArrivalTimestamp":
-                times = [milliseconds(record["ApproximateArrivalTimestamp"]) * 1_000 for record in records]
-                return pa.array(times, pa.int64()).cast(COLUMNS[name])
-            case "stream":
-                return pa.array([stream_name(split.stream)] * count, pa.string())
-            case "shardId":
-                return pa.array([split.shard] * count, pa.string())
-            case _:
-                return pa.array([None] * count, COLUMNS[name])
+        if (field := _OF_RECORD.get(name)) is not None:
+            return pa.array([record[field] for record in records], COLUMNS[name])
+        if name == "approximateArrivalTimestamp":
+            times = [milliseconds(record["ApproximateArrivalTimestamp"]) * 1_000 for record in records]
+            return pa.array(times, pa.int64()).cast(COLUMNS[name])
+        if name in ("stream", "shardId"):
+            text = stream_name(split.stream) if name == "stream" else split.shard
+            return pa.repeat(pa.scalar(text, pa.string()), len(records))
+        kind: Any = COLUMNS[name]
+        nulls: pa.Array[Any] = pa.nulls(len(records), kind)  # only a record in a packet has the others
+        return nulls
 
 
+_OF_RECORD = {"partitionKey": "PartitionKey", "data": "Data", "sequenceNumber": "SequenceNumber"}
 _OF_USER = {"partitionKey": 0, "data": 1, "subSequenceNumber": 2, "explicitHashKey": 3}
 
 
