@@ -57,7 +57,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
 
     if not unread:
         return NextRow(searchable=True)
-    near_us = max(near_us, EARLIEST_US)
+    near_us = max(near_us, EARLIEST_US + (near_us - EARLIEST_US) % MILLISECOND_US)
     answered = planner.find_time(unread, near_us)
     unread = [split for split in unread if answered is not None and split.split_id in answered]
     if not unread:

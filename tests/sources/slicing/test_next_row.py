@@ -44,6 +44,7 @@ def test_no_row_is_before_what_is_found_and_one_is_right_behind(row_us: int, nea
 
     assert found.time_us is not None
     assert found.time_us <= row_us <= found.time_us + 1_000
+    assert (found.time_us - near_us) % 1_000 == 0
     assert log.asked <= 110
 
 
