@@ -17,6 +17,7 @@ from lowmark.watermark.splits.stream import SplitWatermarks
 SECOND_US = 1_000_000
 NOW_US = 1_700_000_000 * SECOND_US
 Row = tuple[int, int]  # split, event time
+NO_TIME_US = NOW_US - 1  # stands for a row without an event time, and is later than all others that are believed
 
 
 def random_batches(seed: int) -> list[list[Row]]:
@@ -34,12 +35,33 @@ def random_batches(seed: int) -> list[list[Row]]:
             rows.append((0, NOW_US + chance.choice([1, 1_000]) * 60 * SECOND_US))
         if chance.random() < 0.1:
             rows.append((1, -chance.randrange(100 * SECOND_US)))
+        if chance.random() < 0.2:
+            rows += [(chance.randrange(3), NO_TIME_US)] * 2
         batches.append(rows)
     return batches
 
 
-def replayed(batches: list[list[Row]], delays_us: list[int], window_us: int | None, cuts: int = 1) -> Replay:
+def random_pauses(seed: int, count: int) -> list[int]:
+    """Return how many triggers before each batch find no row."""
+    chance = random.Random(f"pauses {seed}")
+    return [chance.choice((0, 0, 0, 1, 2, 5)) for _ in range(count)]
+
+
+def with_empty_batches(batches: list[list[Row]], pauses: list[int], most: int) -> list[list[Row]]:
+    """Put up to this many batches without rows where triggers find no row."""
+    empty: list[list[Row]] = [[]]
+    return [each for pause, batch in zip(pauses, batches, strict=True) for each in [*empty * min(pause, most), batch]]
+
+
+def replayed(
+    batches: list[list[Row]],
+    delays_us: list[int],
+    window_us: int | None,
+    cuts: int = 1,
+    pauses: list[int] | None = None,
+) -> Replay:
     """Replay all batches in this many calls."""
+    pauses = [0] * len(batches) if pauses is None else pauses
     replay = Replay(
         ["a", "b", "c"], delays_us=delays_us, window_us=window_us, strategy=WatermarkStrategy(), now_us=NOW_US
     )
@@ -51,23 +73,27 @@ def replayed(batches: list[list[Row]], delays_us: list[int], window_us: int | No
             Batches(
                 np.array([split for split, _ in rows], np.int64),
                 np.array([time_us for _, time_us in rows], np.int64),
-                np.ones(len(rows), np.bool_),
+                np.array([time_us != NO_TIME_US for _, time_us in rows], np.bool_),
                 np.cumsum([len(batch) for batch in some]),
                 NOW_US + np.arange(first, first + len(some)),
-                np.zeros(len(some), np.int64),
+                np.array(pauses[first : first + size], np.int64),
             )
         )
     replay.finish()
     return replay
 
 
+def timed(batch: list[Row]) -> list[Row]:
+    return [row for row in batch if row[1] != NO_TIME_US]
+
+
 def late_natively(batches: list[list[Row]], delay_us: int, window_us: int | None) -> list[int]:
     """Count by Spark's rule: batch n drops by the watermark of batch n - 1, computed from batches up to n - 2."""
     late = [0, 0, 0]
     for number, batch in enumerate(batches):
-        seen_ms = [time_us // 1_000 for before in batches[: max(0, number - 1)] for _, time_us in before]
+        seen_ms = [time_us // 1_000 for before in batches[: max(0, number - 1)] for _, time_us in timed(before)]
         watermark_ms = max(0, max(seen_ms) - delay_us // 1_000) if seen_ms else 0
-        for split, time_us in batch:
+        for split, time_us in timed(batch):
             end_us = time_us if window_us is None else (time_us // window_us + 1) * window_us
             late[split] += end_us <= watermark_ms * 1_000
     return late
@@ -84,7 +110,7 @@ def late_under_lowmark(batches: list[list[Row]], bound_us: int, window_us: int |
         in_force = lows[number - 3] if number >= 3 else None
         watermark_us = 0 if in_force is None else max(0, in_force)
         tops: dict[int | str, int] = {}
-        for split, time_us in batch:
+        for split, time_us in timed(batch):
             end_us = time_us if window_us is None else (time_us // window_us + 1) * window_us
             late[split] += end_us <= watermark_us
             if time_us <= NOW_US + number + 300 * SECOND_US:
@@ -100,18 +126,22 @@ def late_under_lowmark(batches: list[list[Row]], bound_us: int, window_us: int |
 @pytest.mark.parametrize("seed", range(12))
 def test_a_replay_drops_what_the_rules_say(seed: int, window_us: int | None) -> None:
     batches = random_batches(seed)
+    pauses = random_pauses(seed, len(batches)) if seed % 2 else [0] * len(batches)
     delays_us = [0, 5 * SECOND_US, 15_123_000, 90 * SECOND_US]
-    replay = replayed(batches, delays_us, window_us, cuts=1 + seed % 4)
+    replay = replayed(batches, delays_us, window_us, 1 + seed % 4, pauses)
+    natively, under_lowmark = with_empty_batches(batches, pauses, 1), with_empty_batches(batches, pauses, 2)
     for delay_us in delays_us:
         told = f"seed {seed}, window {window_us}, delay {delay_us}"
-        assert replay.native.dropped_at(delay_us).tolist() == late_natively(batches, delay_us, window_us), told
-        assert replay.lowmark.dropped_at(delay_us).tolist() == late_under_lowmark(batches, delay_us, window_us), told
+        assert replay.native.dropped_at(delay_us).tolist() == late_natively(natively, delay_us, window_us), told
+        assert replay.lowmark.dropped_at(delay_us).tolist() == late_under_lowmark(under_lowmark, delay_us, window_us), (
+            told
+        )
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_smallest_delay_is_the_smallest(seed: int) -> None:
     batches = random_batches(seed)
-    before_1970 = sum(time_us <= 0 for batch in batches for _, time_us in batch)
+    before_1970 = sum(time_us <= 0 for batch in batches for _, time_us in timed(batch))
     smallest_us = replayed(batches, [0], None).native.smallest_delay_us
     assert sum(late_natively(batches, smallest_us, None)) == before_1970, f"seed {seed}"
     if smallest_us:
