@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -618,3 +619,23 @@ def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
             now_us += random.choice((0, 1, INTERVAL_US))
             one.handle(Tick(), now_us)
     assert refused >= {"StaleRun", "UnknownTask", "DisagreeingGroup", "TooManyTasks", "InvalidMessage"}
+
+
+def test_the_changed_rows_are_the_whole_state_of_sources_and_groups() -> None:
+    """The state machine above has one source and no group."""
+    groups = set[str]()
+    for seed in range(draws(24)):
+        random, now_us, rows = Random(seed), 0, Rows()
+        quorum = random.choice((0.5, 1.0))
+        one = LowWatermarkCoordinator(Settings(interval_us=INTERVAL_US, lease_us=LEASE_US, quorum=quorum))
+        for step in range(200):
+            with suppress(LowmarkError):
+                one.handle(anything(random, now_us, step), now_us)
+            rows = taken(rows, one)
+            assert rows == snapshot_of(one), f"seed {seed}, step {step}"
+            if random.random() < 0.05:
+                one = LowWatermarkCoordinator.restore(rows, one.settings, now_us=now_us)
+                assert rows == snapshot_of(one), f"seed {seed}, step {step}, restored"
+            groups |= {f"{len(group.members)} members" for group in one.status(now_us).groups}
+            now_us += random.choice((0, 1, INTERVAL_US))
+    assert groups >= {"1 members", "2 members", "3 members"}
