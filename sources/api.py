@@ -269,7 +269,7 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
         """
 
     def close(self) -> None:
-        """Close connections. Called once, on the coordinator's thread unless that thread hangs."""
+        """Close connections. Called once, on the coordinator's thread unless that thread hangs or has ended."""
 
 
 class SplitPlanner(ABC, Generic[SplitT]):
