@@ -87,7 +87,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         )
         self._metrics = MetricGroup()
         self._restored = 0
-        self._lock = threading.Lock()  # guards the next fields
+        self._lock = threading.Lock()  # lets one thread alone start the coordinator, close it, or take its enumerator
         self._started = self._closed = False
         self._asked: dict[Future[Any], str] = {}
         self._coming: dict[int, ReaderInfo] = {}  # all readers handed over, for a restore
