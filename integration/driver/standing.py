@@ -113,13 +113,14 @@ class Standing:
         if planner is not None and (plan := planner.newest) is not None:
             if plan.missing is not None and not run.watermarks.splits:
                 why = f"no split is known yet: {plan.missing}"
+            of_rows = f"(rows: {sum(plan.rows.values()):,}; splits: {sum(rows > 0 for rows in plan.rows.values()):,})"
+            if planner.being_read is not None and not run.watermarks.splits:
+                why = f"no split has been reported yet: the first batch is being read {of_rows}."
             if plan.trouble is not None:
                 why = f"{why} Waiting for the source: {plan.trouble}"
             if planner.being_read is not None and now_us - planner.planned_us >= _LONG_US:
-                rows, splits = sum(plan.rows.values()), sum(rows > 0 for rows in plan.rows.values())
                 why = (
-                    f"{why} A batch has been read since {format_time_us(planner.planned_us)} "
-                    f"(rows: {rows:,}; splits: {splits:,}). "
+                    f"{why} A batch has been read since {format_time_us(planner.planned_us)} {of_rows}. "
                     "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
                 )
         return self._cause_first(run, replace(status, why=why), now_us)

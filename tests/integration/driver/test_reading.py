@@ -510,6 +510,19 @@ def test_what_the_source_waits_for_stands_in_the_status_as_long_as_it_does(wire:
     assert "Waiting" not in wire.status.status.why
 
 
+def test_while_the_first_batch_is_read_no_view_says_that_no_split_is_known(wire: Wire) -> None:
+    """Its rows are in splits that the planner knows; the first batch of a backlog may take many minutes."""
+    wire.plan(1, **OLDER)
+    said = "no split has been reported yet: the first batch is being read (rows: 10; splits: 2)."
+    assert (wire.status.status.why, wire.standing.status_of("orders", None).why) == (said, said)
+    [planner] = wire.desks.runs.planners._planners.values()
+    planner.planned_us -= 40 * SECOND
+    planner.heard_us -= 40 * SECOND
+    assert wire.status.status.why.startswith(f"{said} A batch has been read since ")
+    wire.report(1)
+    assert "no split" not in wire.status.status.why
+
+
 def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire) -> None:
     """Its reader may wait for a server that is away, which the driver learns at the task's end only."""
     before_us = wire.desks.runs.clock.now_us()
