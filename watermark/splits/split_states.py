@@ -145,6 +145,8 @@ class SplitStates:
         before = self.lineage.state(split)
         if before is SplitState.FINISHED:
             return  # a late report of a split that is finished for good
+        # A child's rows come after those of its parents, so a claim below them is only careful (Kinesis' disorder).
+        careful = isinstance(event, BatchPlanned) and self.lineage.inherited_us(split) is not None
         watermark_us, record = event.watermarks_us.get(split), self.records[split]
         if watermark_us is not None and record.waits:
             record.waits = False  # from now on the split is timed like any other split
@@ -175,7 +177,7 @@ class SplitStates:
             return
         if before is not SplitState.ACTIVE:
             self._note(split, before, why, changes)
-            if news and before in (SplitState.IDLE, SplitState.PENDING):
+            if news and not careful and before in (SplitState.IDLE, SplitState.PENDING):
                 changes.returned(split, watermark_us, self._coalescer.low_us, event.rows.get(split))
 
     def wake_waiting(self, backlog_rows: Mapping[SplitId, int], changes: Changes) -> None:

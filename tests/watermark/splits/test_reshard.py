@@ -8,6 +8,7 @@ import pytest
 from lowmark.watermark import InvalidReshard, InvalidSplitId, SplitState, explain
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import (
+    BatchPlanned,
     Event,
     Polled,
     SplitsDiscovered,
@@ -214,6 +215,17 @@ def test_a_child_below_the_low_watermark_is_reported_as_late() -> None:
     history.on(1, split_up("p", "c"))
 
     assert history.on(2, batch(1, 2, {"c": 20})) == [("c", "active"), ("c late by", 30)]
+
+
+def test_a_claim_of_a_child_below_its_parents_is_no_late_return_because_a_claim_may_be_careful() -> None:
+    """A planner of Kinesis claims a second less than a shard's first row, whose rows need not be in order."""
+    history = history_of(p=50, other=90)
+    history.on(1, split_up("p", "c"))
+    history.on(2, SplitsFinished(("p",)))
+
+    assert history.on(3, BatchPlanned(at(3), {"c": 45})) == [("c", "active")]
+    assert history.on(4, batch(1, 4, {"c": 55, "other": 95})) == [("low", 55)]
+    assert history.status(4).returned_late == 0
 
 
 # -- time
