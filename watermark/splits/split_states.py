@@ -206,7 +206,9 @@ class SplitStates:
 
     def lose(self, batch_id: int, changes: Changes) -> None:
         """Hold, because the report of a batch was lost and the splits that were new in it are unknown."""
-        self.lost, changes.material = (batch_id, changes.now_us), True
+        lost = (batch_id, changes.now_us)
+        changes.material |= lost != self.lost
+        self.lost = lost
 
     def _signal(self, split: SplitId, event: StateEvent, changes: Changes) -> None:
         before, now_us = self.lineage.state(split), changes.now_us

@@ -93,6 +93,15 @@ def test_a_loss_that_a_clock_ahead_noted_holds_for_no_more_than_a_grace_after_th
     assert low_s(again_on_time) == 920
 
 
+def test_a_loss_that_is_told_twice_needs_no_second_snapshot() -> None:
+    stream = restarted()
+    stream.handle(ReportLost(7), 100 * SECOND)
+    epoch = stream.epoch
+    stream.handle(ReportLost(7), 100 * SECOND)
+
+    assert stream.epoch == epoch
+
+
 def test_why_it_stands_is_said_while_it_does() -> None:
     stream = restarted()
     stream.handle(ReportLost(7), 100 * SECOND)
