@@ -108,8 +108,6 @@ class SplitWatermarks:
             check_range(event.watermarks_us)
         changes = Changes(now_us)
         self._states.spend(now_us)
-        if self._low.moved_at_us is None:
-            self._low.moved_at_us = now_us
         match event:
             case SplitsDiscovered(splits, known_empty):
                 self._states.discover(splits, now_us, changes, known_empty)
@@ -131,6 +129,8 @@ class SplitWatermarks:
                 pass  # time passed: ``settle`` looks
             case _:
                 self._states.signal(event, changes)
+        if self._low.moved_at_us is None:
+            self._low.moved_at_us = now_us
         self._states.settle(changes)
         self._reports.tally.returned_late += len(changes.late)
         effects: list[Effect] = [*self._states.told(changes)]

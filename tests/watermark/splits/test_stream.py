@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 from lowmark.watermark import (
     CorruptSnapshot,
+    InvalidReshard,
     InvalidSplitId,
     InvalidWatermark,
     NotifyNewLowWatermark,
     SplitState,
     WatermarkStrategy,
 )
+from lowmark.watermark.moment import utc
 from lowmark.watermark.splits.events import (
     BatchPlanned,
     Polled,
@@ -181,6 +183,15 @@ def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_
     with pytest.raises(InvalidWatermark):
         history.on(1, batch(1, 1, {"a": 99, "b": watermark_us}))
     assert (50, {"a"}) == (history.low_us, set(history.status(1).splits))
+
+
+def test_a_stream_begins_with_the_first_event_that_is_not_refused() -> None:
+    history = History()
+    with pytest.raises(InvalidReshard):
+        history.on(1, SplitsResharded(("a",), ("a",)))
+    assert history.status(2).since is None
+    history.on(3, batch(0, 3, {"a": 5}))
+    assert history.status(4).since == utc(at(3))
 
 
 def test_a_batch_that_comes_late_says_nothing_new_of_the_backlog() -> None:
