@@ -274,7 +274,7 @@ class HadoopStore:
             qualified = self._files.makeQualified(path)
             self.root = str(qualified.toString()).rstrip("/")
             self.local = Path(qualified.toUri().getPath()) if self._files.getUri().getScheme() == "file" else None
-            self._renames_over: JavaObject | None = self._find_context(path)
+            self._renames_over: JavaObject | None = self._find_context(qualified)
 
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
@@ -387,7 +387,7 @@ class HadoopStore:
 
         hadoop = self._jvm.org.apache.hadoop.fs
         try:
-            context = hadoop.FileContext.getFileContext(self._files.makeQualified(path).toUri(), self._conf)
+            context = hadoop.FileContext.getFileContext(path.toUri(), self._conf)
             if self._is_hdfs(context):
                 return context
             behind = hadoop.FileContext.getFileContext(context.resolvePath(path).toUri(), self._conf)

@@ -6,6 +6,7 @@ Together they emit the same as a batch query on all rows except the rows that na
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import threading
@@ -328,6 +329,14 @@ def test_what_a_timestamp_of_the_future_left_behind_is_told(
     said = [record.getMessage() for record in caplog.records if "ahead of the clock" in record.getMessage()]
     assert len(said) == 1, said
     assert said[0].startswith(f'stream "orders": Spark\'s watermark {there}')
+
+
+def test_through_a_session_a_relative_path_is_read_from_the_working_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """`FileContext.resolvePath` refuses a relative path, so `adopt` and `mark_done` failed with "Path is relative"."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/5").write_text("v1")
+    store = open_store(spark, os.path.relpath(tmp_path))
+    assert (store.root, store.read("offsets/5")) == (str(tmp_path), "v1")
 
 
 @pytest.mark.usefixtures("checksums")
