@@ -20,7 +20,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat
+from lowmark.integration.errors import CheckpointUnreadable, SessionUnfit, UnreadableHeartbeat
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.moment import format_time_us, none_first
 
@@ -104,6 +104,13 @@ def completions(checkpoint: str | os.PathLike[str], *, spark: SparkSession | Non
 
 def _files_of(place: str, spark: SparkSession | None) -> CheckpointFiles:
     if spark is not None:
+        if not hasattr(spark, "_jsparkSession"):
+            raise SessionUnfit(
+                "completion needs the session of a driver",
+                "a Spark Connect session",
+                "call it without spark=, on a machine that reaches the checkpoint; or in a driver that reaches it, "
+                "such as a pyspark shell.",
+            )
         return open_store(spark, place)
     if place.startswith("webhdfs://"):
         return WebHdfsStore(place)
@@ -157,6 +164,7 @@ def completion(
     Raises:
         CheckpointUnreadable: the checkpoint cannot be read, is not there, is of a query without lowmark, or of a query
             without a stream of that name.
+        SessionUnfit: the session is a Spark Connect session.
 
     >>> completion("/no/such/folder", "orders")  # doctest: +ELLIPSIS
     Traceback (most recent call last):

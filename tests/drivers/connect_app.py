@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import lowmark.sources.spark
-from lowmark import LowWatermarkService, WatermarkStrategy, adopt, leave
+from lowmark import LowWatermarkService, WatermarkStrategy, adopt, completion, leave
 from lowmark.integration.transport.driver_rpc import HeartbeatReply
 from lowmark.integration.transport.told import FORMAT, TellSource, Told
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
@@ -80,6 +80,7 @@ def use(folder: Path, port: int) -> None:
     calls: dict[str, Callable[[], object]] = {
         "adopt": lambda: adopt(folder / "checkpoint", "orders", spark=spark),
         "leave": lambda: leave(folder / "checkpoint", spark=spark),
+        "completion": lambda: completion(folder / "checkpoint", spark=spark),
     }
     if major_minor(spark.version) < (4, 2):
         calls["service"] = lambda: LowWatermarkService(spark)

@@ -133,7 +133,7 @@ def test_what_a_client_can_do_and_what_is_refused(port: int, tmp_path: Path) -> 
     before = major_minor(pyspark.__version__) < (4, 2)
     assert (came["low_us"] is None) == before, "and, wrapped, with a low watermark"
     of_service = {"service"} if before else {"read", "audit", "mark_done", "assigner", "late"}
-    assert {*came["refused"]} == {"adopt", "leave", *of_service}
+    assert {*came["refused"]} == {"adopt", "leave", "completion", *of_service}
     for what, words in came["refused"].items():
         needs = "a server with Spark 4.2, whose JVM measures splits" if what == "service" else "the session of a driver"
         assert re.match(rf"SessionUnfit: .* needs {needs}, got a Spark Connect session", words), (what, words)

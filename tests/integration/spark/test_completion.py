@@ -24,7 +24,7 @@ from lowmark.integration import LowWatermarkService, completion
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.ask import ask_status
 from lowmark.integration.coordinator.client import CoordinatorClient
-from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.errors import CheckpointUnreadable, SessionUnfit
 from lowmark.integration.process import sockets
 from lowmark.integration.spark.checkpoint import FarewellFiles
 from lowmark.integration.spark.checkpoint_store import LocalStore
@@ -176,6 +176,12 @@ def test_a_checkpoint_of_another_kind_is_refused_in_words(
     code, out, err = call("wait", "--checkpoint", str(tmp_path / "cp"), "--past", "2026-11-23T10:00Z")
     assert (code, out) == (2, "")
     assert why in err
+
+
+def test_a_client_of_spark_connect_is_told_to_ask_without_its_session(tmp_path: Path) -> None:
+    client = object.__new__(pytest.importorskip("pyspark.sql.connect.session").SparkSession)
+    with pytest.raises(SessionUnfit, match=r"got a Spark Connect session\. Hint: call it without spark="):
+        completion(tmp_path / "cp", spark=client)
 
 
 def test_a_checkpoint_that_its_reader_may_not_enter_is_told(tmp_path: Path) -> None:
