@@ -336,7 +336,7 @@ class PravegaClient:
         name = f"{action} stream {self.settings.scope}/{stream}"
 
         def missing() -> Any:
-            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, action)
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, f"{action} it")
 
         return self.ask(name, lambda: [_result(future) for future in calls()], missing=missing)
 

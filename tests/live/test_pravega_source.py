@@ -545,3 +545,10 @@ def test_key_value_tables_are_no_streams(pravega: Pravega) -> None:
     query = Reading(pravega.source(stream_pattern=f"{stream}.*"))
     assert sorted(query.splits) == [f"{stream}/0.#epoch.0"]
     assert query.events() == as_events(rows(0, 5))
+
+
+def test_a_stream_that_does_not_exist_is_told_with_the_whole_question(pravega: Pravega) -> None:
+    with pytest.raises(
+        PravegaStreamMissing, match=r"stream shop/nope is not there \(look up the head of it\)\. Hint: "
+    ):
+        pravega.client.head("nope")
