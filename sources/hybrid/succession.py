@@ -55,7 +55,11 @@ class Succession:
 
     def __init__(self, *sources: AnySource | DeferredSource) -> None:
         if len(sources) < 2:
-            raise InvalidHybrid(0, f"expected two sources or more, got {len(sources)}", "read a single one as it is.")
+            raise InvalidHybrid(
+                0,
+                f"expected two sources or more, got {len(sources)}",
+                "give them one by one, as in HybridSource(archive, live); read a single one as it is.",
+            )
         if isinstance(sources[0], DeferredSource):
             raise InvalidHybrid(0, "nothing comes before it, so it cannot be deferred", "give the source itself.")
         for index, source in enumerate(sources[:-1]):
