@@ -19,7 +19,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -66,6 +66,16 @@ class StreamSnapshot:
     lost: tuple[int, int] | None = None  # the batch whose report was lost, and when the loss was known
     bound_rows: Mapping[SplitId, int] = field(default_factory=dict)  # about how many rows each bound was found from
     by_hand: Mapping[SplitId, Mark] = field(default_factory=dict)  # these splits are IDLE
+
+    def until(self, now_us: int) -> StreamSnapshot:
+        """The snapshot without a past that is still to come, because the clock that wrote it may have been ahead."""
+        young_us, lost = self.young_since_us, self.lost
+        return replace(
+            self,
+            young_since_us=None if young_us is None else min(young_us, now_us),
+            lost=None if lost is None else (lost[0], min(lost[1], now_us)),
+            by_hand={split: replace(mark, since_us=min(mark.since_us, now_us)) for split, mark in self.by_hand.items()},
+        )
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:

@@ -8,7 +8,6 @@ the table of states.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from lowmark.watermark.errors import InvalidSplitId
 from lowmark.watermark.state import SplitId, SplitState, split_order
@@ -62,14 +61,10 @@ class SplitStates:
     def restore(self, saved: StreamSnapshot, now_us: int) -> None:
         """Take the splits of a snapshot. Idle and grace timers start anew."""
         self.timers.last_sign_us = now_us
-        if self.lost is not None:
-            self.lost = (self.lost[0], min(self.lost[1], now_us))  # it may be of a clock that was ahead
         for split, (state, watermark_us) in saved.splits.items():
             self._kind = type(split)
             self._coalescer.assign(split, state=state, watermark_us=watermark_us)
             mark = saved.by_hand.get(split)
-            if mark is not None and mark.since_us > now_us:  # by a clock that was ahead
-                self.by_hand[split] = replace(mark, since_us=now_us)
             why = f"{state.value} before the restart" if mark is None else str(mark)
             self.records[split] = SplitRecord(now_us, why, held_back=state is SplitState.PAUSED)
             self.timers.start(split, now_us)

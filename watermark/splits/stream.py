@@ -301,7 +301,7 @@ class SplitWatermarks:
         Raises:
             CorruptSnapshot: the bytes are no snapshot that this version can read.
         """
-        saved = decode(data)
+        saved = decode(data).until(now_us)
         made = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
         made._begin(saved, now_us)
         made._states.restore(saved, now_us)

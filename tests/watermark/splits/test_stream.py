@@ -967,6 +967,14 @@ def test_a_restart_makes_no_stream_young(second: int, expected: int) -> None:
     assert (decode(history.watermarks.snapshot()).young_since_us is None) == (second >= 1_000)
 
 
+def test_a_stream_that_began_by_a_clock_ahead_grows_from_the_restart_on() -> None:
+    history = History(GROWS)
+    history.on(5_000, batch(0, 5_000, {"a": 5, "b": 5}))
+    history.restart(100)
+
+    assert left_out_after(history, 1_100) == 101
+
+
 def test_a_stream_without_splits_has_no_age_in_its_checkpoint() -> None:
     """Read before the first split was known, or after the last split was gone. Once, the first checkpoint had it."""
     history = History(GROWS)
