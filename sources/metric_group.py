@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
+
+_log = logging.getLogger("lowmark")
 
 Name = TypeVar("Name", bound=Hashable)
 Number = TypeVar("Number", int, float)
@@ -46,9 +49,15 @@ class MetricGroup:
         self._gauges[name] = read
 
     def values(self) -> dict[str, float]:
+        """Return the values by name, without gauges that raise."""
         # Reads copies, because the thread of the owner may add a counter or a gauge meanwhile.
-        counted: dict[str, float] = {name: counter.count for name, counter in self._counters.copy().items()}
-        return dict(sorted((counted | {name: read() for name, read in self._gauges.copy().items()}).items()))
+        values: dict[str, float] = {name: counter.count for name, counter in self._counters.copy().items()}
+        for name, read in self._gauges.copy().items():
+            try:
+                values[name] = read()
+            except Exception:  # noqa: BLE001  # the owner may be changing the value, or the gauge is broken
+                _log.debug("the gauge %s cannot be read", name, exc_info=True)
+        return dict(sorted(values.items()))
 
 
 def added_up(counted: Iterable[Mapping[Name, Number]]) -> dict[Name, Number]:

@@ -254,11 +254,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             "processing_backlog": int(context is not None and context.is_processing_backlog is True),
             "source_failed": int(self.failure is not None),
         }
-        try:
-            return dict(sorted((self._metrics.values() | own).items()))
-        except Exception:  # noqa: BLE001  # the enumerator may be changing the value, or the gauge is broken
-            _log.debug("source %r: the enumerator's metrics cannot be read", self._name, exc_info=True)
-            return own
+        return dict(sorted((self._metrics.values() | own).items()))
 
     # -- handing over
 
