@@ -274,7 +274,7 @@ class HadoopStore:
             qualified = self._files.makeQualified(path)
             self.root = str(qualified.toString()).rstrip("/")
             self.local = Path(qualified.toUri().getPath()) if self._files.getUri().getScheme() == "file" else None
-            self._renames_over: JavaObject | None = self._find_context(qualified)
+            self._renames_over: JavaObject | None = self._find_context(path)
 
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
@@ -386,6 +386,7 @@ class HadoopStore:
         from py4j.protocol import Py4JError
 
         hadoop = self._jvm.org.apache.hadoop.fs
+        path = self._files.makeQualified(path)  # resolvePath refuses a relative one
         try:
             context = hadoop.FileContext.getFileContext(path.toUri(), self._conf)
             if self._is_hdfs(context):
