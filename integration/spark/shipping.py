@@ -91,8 +91,9 @@ def ship(spark: SparkSession) -> None:
     context = spark.sparkContext
     with _shipping:
         if context.applicationId not in _shipped:
-            # Until this process ends, because Spark serves the files from here to executors that come later.
-            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))
+            # Until this process ends, because Spark serves the files from here to executors that come later. In Spark's
+            # own folder, because Spark's JVM removes that also after a SIGTERM or SIGKILL of this process.
+            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-", dir=context._temp_dir))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             archive, zipped = compiled(folder / f"{_ARCHIVE}.tar.gz"), package(folder / "lowmark.zip")
             context.addArchive(f"{archive}#{_ARCHIVE}")  # when both are written, because Spark takes each name once

@@ -174,22 +174,31 @@ def test_a_client_ships_once_to_its_session_and_to_the_readers_of_streams(
     assert ran.stdout.strip() == "['told'] None"
 
 
-def test_a_driver_that_ends_leaves_no_copy_of_its_packages_on_its_disk(tmp_path: Path) -> None:
-    """Until then Spark serves the files from there."""
+@pytest.mark.parametrize("end", ["in order", "by SIGKILL"])
+def test_a_driver_that_ends_leaves_no_copy_of_its_packages_on_its_disk(tmp_path: Path, end: str) -> None:
+    """Until then Spark serves the files from there. After a kill Spark's JVM removes its own folder."""
+    of_spark = tmp_path / "of_spark"
+    of_spark.mkdir()
     code = (
+        "import os\n"
+        "import signal\n"
         "from pathlib import Path\n"
         "from types import SimpleNamespace\n"
         "from lowmark.integration.spark import shipping\n"
         "shipping.workers.check = shipping.prefer_own_python = lambda _: None\n"
         "added = []\n"
         "context = SimpleNamespace(applicationId='a', addArchive=added.append, addPyFile=added.append)\n"
+        f"context._temp_dir = {str(of_spark)!r}\n"
         "shipping.ship(SimpleNamespace(_jsparkSession=None, sparkContext=context))\n"
-        "print(*[Path(each.partition('#')[0]).is_file() for each in added])"
-    )
+        "print(*[Path(each.partition('#')[0]).is_file() for each in added], flush=True)\n"
+    ) + ("os.kill(os.getpid(), signal.SIGKILL)" if end == "by SIGKILL" else "")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == (-signal.SIGKILL if end == "by SIGKILL" else 0), ran.stderr
     assert ran.stdout.split() == ["True", "True"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [of_spark]
+    if end == "in order":
+        assert list(of_spark.iterdir()) == []
 
 
 def test_what_pip_has_left_of_a_removed_package_hinders_no_shipping(
@@ -277,7 +286,7 @@ def test_a_folder_that_another_session_has_made_meanwhile_is_taken(
     assert [path.name for path in into.rglob("*")] == ["packages", "a.py"]
 
 
-def test_a_driver_whose_disk_was_full_ships_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_whose_disk_was_full_ships_when_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark takes each name of a file once."""
     added: dict[str, str] = {}
 
@@ -290,7 +299,7 @@ def test_a_driver_whose_disk_was_full_ships_when_there_is_room(monkeypatch: pyte
     monkeypatch.setattr(shipping, "prefer_own_python", lambda _: None)
     monkeypatch.setattr(workers, "check", lambda _: None)
     monkeypatch.setattr(shipping, "compiled", lambda target: target)
-    context = SimpleNamespace(applicationId="full", addArchive=add, addPyFile=add)
+    context = SimpleNamespace(applicationId="full", addArchive=add, addPyFile=add, _temp_dir=str(tmp_path))
     session: Any = SimpleNamespace(_jsparkSession=None, sparkContext=context)
     with monkeypatch.context() as disk:
         disk.setattr(shipping, "package", full)
