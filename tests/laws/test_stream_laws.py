@@ -12,7 +12,9 @@ them, the low watermark, the values and the states survive the crash itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -539,6 +541,7 @@ TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=draws(100)
 
 # -- whole histories
 
+numbers_of_rows: st.SearchStrategy[dict[SplitId, int]] = st.dictionaries(splits, st.integers(1, 2), max_size=3)
 events = st.one_of(
     st.builds(SplitsDiscovered, st.lists(splits, max_size=3).map(tuple)),
     st.builds(Polled, st.integers(0, 100)),
@@ -546,17 +549,19 @@ events = st.one_of(
     st.sampled_from([("a", "b"), ("a", "c"), ("b", "c"), ("b", "d"), ("c", "d")]).map(
         lambda pair: SplitsResharded(pair[:1], pair[1:])
     ),
-    st.builds(SplitsFinished, st.lists(splits, max_size=1).map(tuple)),
-    st.builds(SplitsPaused, st.lists(splits, max_size=1).map(tuple)),
-    st.builds(SplitsResumed, st.lists(splits, max_size=1).map(tuple)),
+    st.builds(SplitsFinished, st.lists(splits, max_size=2).map(tuple)),
+    st.builds(SplitsPaused, st.lists(splits, max_size=2).map(tuple)),
+    st.builds(SplitsResumed, st.lists(splits, max_size=2).map(tuple)),
     st.builds(
         SplitsMarkedIdle, st.lists(splits, max_size=2).map(tuple), st.just("anna"), st.none() | st.integers(0, 20)
     ),
-    st.builds(SplitsMarkedActive, st.lists(splits, max_size=1).map(tuple), st.just("bert")),
-    st.builds(BatchReported, st.integers(0, 9), st.integers(0, 100), reports),
+    st.builds(SplitsMarkedActive, st.lists(splits, max_size=2).map(tuple), st.just("bert")),
+    st.builds(BatchReported, st.integers(0, 9), st.integers(0, 100), reports, future_rows=numbers_of_rows),
+    st.builds(BatchPlanned, st.integers(0, 100), reports, numbers_of_rows),
     st.just(Tick()),
 )
 histories = st.lists(events, max_size=15)
+TURNED = SplitsDiscovered | SplitsFinished | SplitsPaused | SplitsResumed | SplitsMarkedIdle | SplitsMarkedActive
 
 
 def lows(effects: list[Effect]) -> list[int]:
@@ -582,19 +587,27 @@ def test_a_crash_anywhere_changes_nothing_that_is_published(
 
 @LAWS
 @given(histories, st.sampled_from(STRATEGIES), st.randoms(use_true_random=False))
-def test_the_splits_of_an_event_commute(history: list[Event], strategy: WatermarkStrategy, rng: object) -> None:
+def test_the_splits_of_an_event_commute(history: list[Event], strategy: WatermarkStrategy, rng: Random) -> None:
+    def shuffled_items(values: Mapping[SplitId, int]) -> dict[SplitId, int]:
+        items = list(values.items())
+        rng.shuffle(items)
+        return dict(items)
+
     def turned(event: Event) -> Event:
         if isinstance(event, BatchReported):
-            items = list(event.watermarks_us.items())
-            rng.shuffle(items)  # type: ignore[attr-defined]
-            return BatchReported(event.batch_id, event.planned_at_us, dict(items))
-        if isinstance(event, SplitsDiscovered):
-            return SplitsDiscovered(tuple(reversed(event.splits)))
+            future_rows = shuffled_items(event.future_rows)
+            return replace(event, watermarks_us=shuffled_items(event.watermarks_us), future_rows=future_rows)
+        if isinstance(event, BatchPlanned):
+            backlog_rows = shuffled_items(event.backlog_rows)
+            return replace(event, watermarks_us=shuffled_items(event.watermarks_us), backlog_rows=backlog_rows)
+        if isinstance(event, TURNED):
+            return replace(event, splits=tuple(reversed(event.splits)))
         return event
 
     straight, shuffled = watermarks_of(strategy), watermarks_of(strategy)
     for now_us, event in enumerate(history):
         assert straight.handle(event, now_us) == shuffled.handle(turned(event), now_us)
+        assert straight.status(now_us) == shuffled.status(now_us)
     assert straight.snapshot() == shuffled.snapshot()
 
 

@@ -78,7 +78,9 @@ class View:
             fastest_us=tally.fastest_us,
             wrong_clocks=tuple(
                 _wrong_clock(names.get(split, name_of(split)), tally.future[split])
-                for split in heapq.nsmallest(_CLOCKS_SHOWN, tally.future, key=lambda split: -tally.future[split].rows)
+                for split in heapq.nsmallest(
+                    _CLOCKS_SHOWN, tally.future, key=lambda split: (-tally.future[split].rows, split_order(split))
+                )
             ),
         )
 
