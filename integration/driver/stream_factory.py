@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UserRows:
-    """What a user says of the rows of a stream; see `LowWatermarkService.wrap`."""
+    """A user's arguments about the rows of a stream; see `LowWatermarkService.wrap`."""
 
     name: str
     event_time: str

@@ -14,7 +14,7 @@ ANSWER_MS = 10_000
 
 
 class Truncated(LowmarkError):
-    """Bytes of a segment were truncated, perhaps all of them, so that the segment does not exist any more."""
+    """Bytes of a segment were truncated, or the whole segment is gone."""
 
 
 class SegmentBytes:

@@ -94,7 +94,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "times": st.one_of(st.just({}), by_number),
 }
 batches = st.builds(BatchReported, **DRAWN)
-# A cohort takes each of these. Of the batches above it takes few, so that one history in thirty had such a batch.
+# A cohort takes each of these batches, but few of `batches`: one history in thirty had such a batch.
 taken = st.builds(
     BatchReported,
     **{
