@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from lowmark.integration.errors import UnknownStream
 from lowmark.integration.run_status import RunStatus
+from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import Cause, StreamStatus, explain, format_time_us
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
@@ -113,14 +114,13 @@ class Standing:
         if planner is not None and (plan := planner.newest) is not None:
             if plan.missing is not None and not run.watermarks.splits:
                 why = f"no split is known yet: {plan.missing}"
-            of_rows = f"(rows: {sum(plan.rows.values()):,}; splits: {sum(rows > 0 for rows in plan.rows.values()):,})"
             if planner.being_read is not None and not run.watermarks.splits:
-                why = f"no split has been reported yet: the first batch is being read {of_rows}."
+                why = f"no split has been reported yet: the first batch is being read {_amount(plan)}."
             if plan.trouble is not None:
                 why = f"{why} Waiting for the source: {plan.trouble}"
             if planner.being_read is not None and now_us - planner.planned_us >= _LONG_US:
                 why = (
-                    f"{why} A batch has been read since {format_time_us(planner.planned_us)} {of_rows}. "
+                    f"{why} A batch has been read since {format_time_us(planner.planned_us)} {_amount(plan)}. "
                     "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
                 )
         return self._cause_first(run, replace(status, why=why), now_us)
@@ -210,6 +210,11 @@ class Standing:
             now_us=now_us,
             behind_us=self._runs.clock.behind_us(),
         )
+
+
+def _amount(plan: Planned) -> str:
+    rows = plan.rows.values()
+    return f"(rows: {sum(rows):,}; splits: {sum(count > 0 for count in rows):,})"
 
 
 def in_words(status: StreamStatus, *others: str | None) -> str:
