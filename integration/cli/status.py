@@ -199,7 +199,7 @@ def ask(
         tell(why)
     if hung is not None:
         hung += silent.values()
-    if not ended:
+    if failed:
         services = running_or_failed(services)
     return (services, coordinators) if name is None else _only(name, services, coordinators)
 
