@@ -306,7 +306,7 @@ class FilesAudit:
         """Return the name of each row's split; None without columns of the split."""
         told = zip(self.split, columns, strict=True)
         self._split_fields |= {name for name, column in told if any(value is not None for value in column)}
-        return _named(columns) if columns else None
+        return _split_names(columns) if columns else None
 
     def _columns(self, file: _File, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
         """Return the columns to read from a file, without those in folder names. The first file decides the choice.
@@ -454,7 +454,7 @@ def _lines(opened: Any) -> Iterator[list[bytes]]:
     yield [rest]
 
 
-def _named(columns: Sequence[Sequence[object]]) -> Any:
+def _split_names(columns: Sequence[Sequence[object]]) -> Any:
     """The names of the rows' splits, as the service shows them."""
     rows = list(zip(*columns, strict=True))
     try:
