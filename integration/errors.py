@@ -110,7 +110,7 @@ class UnknownStream(LowmarkError, LookupError):
 
     stream: str  # the requested name
     known: tuple[str, ...]  # the existing names, sorted
-    _fact = 'no stream "{stream}" in this service, which has: {_names}'
+    _fact = 'no stream "{stream}"; there is {_names}'
     _hint = "{_next}"
 
     @property

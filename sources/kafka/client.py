@@ -23,7 +23,6 @@ from .offsets import KafkaOffsets, TopicPartitionId
 from .settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
 AnswerT = TypeVar("AnswerT")
@@ -136,8 +135,8 @@ class KafkaClient:
         """Look up "earliest", "latest" and timestamps, of all partitions in one request.
 
         Args:
-            patience_seconds: how long partitions without an answer are asked again once others have one; None: for the
-                whole allowed time.
+            patience_seconds: how long partitions without an answer are asked again; the answer then leaves them out.
+                None: for the whole allowed time.
             stable: whether "latest" is the last stable offset if only committed records are read.
         """
         return self.positions_of_each([wanted], action, patience_seconds=patience_seconds, stable=stable)[0]
@@ -200,7 +199,7 @@ class KafkaClient:
         found = {(each.topic, each.partition): each for each in answer.topic_partitions}
         for each in found.values():
             if each.error is not None:
-                raise self._unavailable(action, each.error, 0.0)
+                raise self.unavailable(action, each.error, 0.0)
         return {each: found[each].offset if each in found and found[each].offset >= 0 else None for each in asked}
 
     def resolve(
@@ -236,6 +235,22 @@ class KafkaClient:
     def pause(self, seconds: float) -> None:
         self._wait(seconds)
 
+    def unavailable(self, action: str, failed: object, seconds: float) -> KafkaUnavailable:
+        """Return the error of a question that failed for so long."""
+        hint = (
+            "check user, password and certificates, and the rights of the user."
+            if self._refused(failed)
+            else "check that the brokers run and can be reached from here, also by the addresses they advertise."
+        )
+        return KafkaUnavailable(self._settings.place, action, seconds, self.cause(failed), hint)
+
+    def cause(self, failed: object) -> str:
+        """Say without secrets why a question failed, and how librdkafka's log puts it."""
+        said = self._errors.refused if self._errors.refused is not None else self._errors.said
+        error = _kafka_error(failed)
+        text = str(error.str() if hasattr(error, "str") else error) or type(error).__name__
+        return self._settings.redact(text + (f"; librdkafka said: {said}" if said else ""))
+
     def close(self) -> None:
         self._admin = None  # librdkafka ends with the last reference
 
@@ -253,43 +268,51 @@ class KafkaClient:
         """Ask until every key has an answer; the answer None means that the key does not exist.
 
         Without `patience_seconds` no key is without an answer: the second mapping is empty. `ask` is called with the
-        seconds for a request, and asks for the keys in `left`, if given.
+        seconds for a request, and asks for the keys in `left`, if given; `patience_seconds` needs them.
         """
-        from confluent_kafka import KafkaException
-
         patience = self._patience(action)
         answers: dict[Any, AnswerT | None] = {}
         if left is not None and not left:
             return answers, {}
         while True:
-            failed: dict[Any, Exception] = {}
             unreached = self._greeting()
-            if unreached is not None:
-                self._renew()
-                self._pause_or_give_up(action, unreached, patience)
-                continue
-            seconds = self._request_seconds(patience.left_seconds)
-            for key, future in ask(seconds).items():
-                try:
-                    answers[key] = future.result(seconds + 1.0)
-                except KafkaException as error:
-                    if error.args[0].code() in absent:
-                        answers[key] = None
-                    else:
-                        failed[key] = error
-                except FuturesTimeout as error:
-                    failed[key] = error
-            self._poll()
-            self._reached = self._reached or bool(answers)
-            if left is not None:
-                left.difference_update(answers)
+            if unreached is None:
+                found, failed = self._wait_for(ask, self._request_seconds(patience.left_seconds), absent)
+                answers |= found
+                if left is not None:
+                    left.difference_update(found)
+            else:
+                failed = dict.fromkeys(left or (action,), unreached)
             if not failed:
                 self._errors.said = self._errors.refused = None  # they would be the cause of a later failure
                 return answers, failed
             self._renew()
-            if patience_seconds is not None and answers and patience.spent_seconds >= patience_seconds:
+            error, spent_seconds = next(iter(failed.values())), patience.spent_seconds
+            leaves_out = patience_seconds is not None and spent_seconds >= patience_seconds
+            if leaves_out and (answers or not self._hopeless(error, spent_seconds)):
                 return answers, failed
-            self._pause_or_give_up(action, next(iter(failed.values())), patience)
+            self._pause_or_give_up(action, error, patience)
+
+    def _wait_for(
+        self, ask: Callable[[float], Mapping[Any, Future[AnswerT]]], seconds: float, absent: set[int]
+    ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
+        from confluent_kafka import KafkaException
+
+        answers: dict[Any, AnswerT | None] = {}
+        failed: dict[Any, Exception] = {}
+        for key, future in ask(seconds).items():
+            try:
+                answers[key] = future.result(seconds + 1.0)
+            except KafkaException as error:
+                if error.args[0].code() in absent:
+                    answers[key] = None
+                else:
+                    failed[key] = error
+            except FuturesTimeout as error:
+                failed[key] = error
+        self._poll()
+        self._reached = self._reached or bool(answers)
+        return answers, failed
 
     def _renew(self) -> None:
         """Ask through a new client from now on.
@@ -322,30 +345,18 @@ class KafkaClient:
         return Patience(system, action, self._patience_seconds, now_seconds=self._now_seconds, pause=self._wait)
 
     def _pause_or_give_up(self, action: str, failed: Exception, patience: Patience) -> None:
-        error: KafkaError | None = failed.args[0] if failed.args and hasattr(failed.args[0], "code") else None
         spent = patience.spent_seconds
-        wrong_address = not self._reached and self._errors.unreachable and spent >= FIRST_ANSWER_SECONDS
-        given_up = self._errors.refused is not None or (error is not None and not may_pass(error)) or wrong_address
-        cause = error if error is not None else failed
-        if given_up or not patience.goes_on(self._cause(cause)):
-            raise self._unavailable(action, cause, spent) from failed
+        if self._hopeless(failed, spent) or not patience.goes_on(self.cause(failed)):
+            raise self.unavailable(action, failed, spent) from failed
 
-    def _unavailable(self, action: str, error: object, seconds: float) -> KafkaUnavailable:
-        hint = (
-            "check user, password and certificates, and the rights of the user."
-            if self._errors.refused is not None or (hasattr(error, "code") and not may_pass(error))
-            else "check that the brokers run and can be reached from here, also by the addresses they advertise."
-        )
-        return KafkaUnavailable(self._settings.place, action, seconds, self._cause(error), hint)
+    def _hopeless(self, failed: Exception, spent_seconds: float) -> bool:
+        """Whether asking again cannot help: the login was refused, the error stays, or the address is wrong."""
+        wrong_address = not self._reached and self._errors.unreachable and spent_seconds >= FIRST_ANSWER_SECONDS
+        return wrong_address or self._refused(failed)
 
-    def _cause(self, error: object) -> str:
-        from confluent_kafka import KafkaException
-
-        said = self._errors.refused if self._errors.refused is not None else self._errors.said
-        if isinstance(error, KafkaException) and error.args:
-            error = error.args[0]
-        text = str(error.str() if hasattr(error, "str") else error) or type(error).__name__
-        return self._settings.redact(text + (f"; librdkafka said: {said}" if said else ""))
+    def _refused(self, failed: object) -> bool:
+        error = _kafka_error(failed)
+        return self._errors.refused is not None or (hasattr(error, "code") and not may_pass(error))
 
     def _connected(self) -> AdminClient:
         admin = self._admin
@@ -360,6 +371,13 @@ class KafkaClient:
     def _poll(self) -> None:
         if (admin := self._admin) is not None:
             admin.poll(0)  # delivers errors and log lines by callbacks
+
+
+def _kafka_error(failed: Any) -> Any:
+    """Return the KafkaError in an exception of confluent_kafka; else what was given."""
+    return (
+        failed.args[0] if isinstance(failed, Exception) and hasattr(next(iter(failed.args), None), "code") else failed
+    )
 
 
 def matches(pattern: str, topic: str) -> bool:

@@ -18,7 +18,7 @@ from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit, other_topic
 
 PATIENCE_SECONDS = 2.0
-"""How long partitions without a leader are asked again while others wait; the next batch asks again."""
+"""How long partitions without an answer are asked again by one call; the next batch asks again."""
 
 DOUBTS = 5
 DOUBT_SECONDS = 1.0
@@ -67,8 +67,8 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
     def latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each partition ends: at its last stable offset if only committed records are read.
 
-        A partition without a leader is missing in the answer. If no partition answers, the question is repeated until
-        the allowed time is over (`give_up_after`). Raises KafkaDataLost, KafkaUnavailable.
+        A partition without an answer is missing. If no partition answers for the allowed time (`give_up_after`), there
+        is an error. Raises KafkaDataLost, KafkaUnavailable.
         """
         for name in self._long_not_asked(splits):
             self._no_rows.pop(name, None)
@@ -87,8 +87,11 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         while True:
             described = self._client.describe(sorted({topic for topic, _ in partitions}))
             ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
-            topics = described()
             failed = {**ends[1], **begins[1]}
+            if len(failed) == len(partitions):
+                self._wait(failed, action)
+                return {}
+            topics = described()
             gone = [key for key in partitions if key not in failed and None in (ends[0][key], begins[0][key])]
             if doubts == 0 or (not gone and all(topic in topics for topic, _ in partitions)):
                 break
@@ -216,6 +219,12 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         self._unanswered.tell(len(failed), *self._example(failed))
         return rows
 
+    def _wait(self, failed: Mapping[TopicPartitionId, Exception], action: str) -> None:
+        self._unanswered.see(len(failed), len(failed), *self._example(failed))
+        waited_seconds = self._unanswered.all_silent_seconds
+        if waited_seconds > self._settings.give_up_after_seconds:
+            raise self._client.unavailable(action, next(iter(failed.values())), waited_seconds)
+
     def _hide(self, splits: Sequence[KafkaSplit]) -> None:
         """Remember offsets without a row, behind which rows do not have the time either."""
         new = [split for split in splits if split.split_id not in self._no_rows]
@@ -232,4 +241,4 @@ class KafkaPlanner(AskingPlanner[KafkaSplit]):
         if not failed:
             return "", ""
         (topic, partition), error = next(iter(failed.items()))
-        return f"{topic}/{partition}", self._settings.redact(str(error))
+        return f"{topic}/{partition}", self._client.cause(error)

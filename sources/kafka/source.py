@@ -97,8 +97,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         key_type: "binary", or "string" for UTF-8; a key that is not UTF-8 is then an error that names the record.
         value_type: the same for the value.
         consumer_options: librdkafka's properties (SASL, TLS, sizes of fetches and so on).
-        give_up_after: how long brokers may be away before an error, a duration. An address that refuses or cannot
-            be found, and has never answered, is an error within ten seconds.
+        give_up_after: how long all brokers may be away before an error, a duration; meanwhile `lowmark status` says so.
+            An address that refuses or cannot be found, and has never answered, is an error within ten seconds.
 
     Raises:
         InvalidKafkaOption: an option is invalid, or is one that the connector sets itself (see `OWNED`).

@@ -432,7 +432,7 @@ def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_firs
 
 def test_an_unknown_stream(service: LowWatermarkService, feed: Feed) -> None:
     service.wrap(feed.df, **GOOD)
-    with pytest.raises(UnknownStream, match=r'no stream "order" in this service, which has: "orders". Hint: did you'):
+    with pytest.raises(UnknownStream, match=r'no stream "order"; there is "orders". Hint: did you'):
         service.status("order")
 
 

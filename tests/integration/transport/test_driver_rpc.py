@@ -28,7 +28,7 @@ def told_of(error: Exception) -> str:
 @pytest.mark.parametrize("name", ["orders", "受注"])
 def test_a_long_error_comes_with_its_beginning_and_its_hint(name: str) -> None:
     told = told_of(UnknownStream("clicks", tuple(f"{name} of shop {n}" for n in range(2_000))))
-    assert f'NOT_FOUND: no stream "clicks" in this service, which has: "{name} of shop 0"' in told
+    assert f'NOT_FOUND: no stream "clicks"; there is "{name} of shop 0"' in told
     assert "Hint: wrap a DataFrame under that name first." in told
 
 

@@ -542,6 +542,28 @@ def test_partitions_that_stay_silent_are_told_in_the_log_once_in_ten_seconds(cap
     assert planner.trouble() is None
 
 
+def test_brokers_that_stay_silent_are_told_while_they_are_asked_and_given_up_after_the_allowed_time() -> None:
+    client, clock = ScriptedClient(orders={0: (0, 5), 1: (0, 5)}), StillClock()
+    client.silent |= {("orders", 0), ("orders", 1)}
+    planner = planner_of(client, now_seconds=clock)
+    splits, given_up = [split(0), split(1)], SETTINGS.give_up_after_seconds
+
+    for _ in range(int(given_up / 2)):  # a plan every two seconds, up to the allowed time
+        assert planner.latest(splits) == {}
+        assert "Kafka at b:9092 gives no answer for 2 of 2 partitions" in str(planner.trouble())
+        clock.now += 2.0
+    client.silent.remove(("orders", 1))
+    assert list(planner.latest(splits)) == ["orders/1"]  # the allowed time begins anew
+    client.silent.add(("orders", 1))
+    assert planner.latest(splits) == {}
+    for _ in range(int(given_up / 2) - 1):
+        clock.now += 2.0
+        assert planner.latest(splits) == {}
+    clock.now += 2.0
+    with pytest.raises(KafkaUnavailable, match=r"cannot look up where 2 partitions end, tried for 60 s: no leader"):
+        planner.latest(splits)
+
+
 def test_times_are_found_or_not_there_yet() -> None:
     planner = planner_of(ScriptedClient(orders={0: (0, 10), 1: (0, 3)}))
 
