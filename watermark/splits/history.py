@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder")
@@ -58,15 +57,14 @@ class History(Generic[Holder]):
         return tuple(columns[::-1][::step][::-1]) if columns else ()
 
     def held(self, now_us: int) -> tuple[Held[Holder], ...]:
-        """The holders in the span that ends now, newest first; one entry for each spell."""
+        """The holders in the span that ends now, newest first; one entry for each spell, also from before the span."""
         spells: list[Held[Holder]] = []
-        rises = zip(self._at_us, self._holders, strict=True)
-        for at_us, holder in islice(rises, self._old(now_us), None):
+        for at_us, holder in zip(self._at_us, self._holders, strict=True):
             if not spells or spells[-1].holder != holder:
                 if spells:
                     spells[-1] = Held(spells[-1].holder, spells[-1].since_us, at_us)
                 spells.append(Held(holder, at_us, now_us))
-        return tuple(reversed(spells))
+        return tuple(spell for spell in reversed(spells) if spell.until_us >= now_us - SPAN_US)
 
     def _old(self, now_us: int) -> int:
         """How many entries are older than the span."""

@@ -16,12 +16,16 @@ def test_an_hour_of_rises_is_kept_one_for_each_second_and_no_more() -> None:
     assert rises[-1] == (now_us - 100_000, 71_999)
 
 
-def test_what_is_too_old_by_now_is_not_told_though_nothing_rose_since() -> None:
+def test_a_rise_is_told_for_an_hour_and_who_holds_since_the_newest_one_at_any_age() -> None:
     history = History[str]()
     history.rose(0, 0, "a")
+    history.rose(1_000_000, 1, "b")
 
-    assert (history.thinned(SPAN_US, 2), history.thinned(SPAN_US + 1, 2)) == (((0, 0),), ())
-    assert (len(history.held(SPAN_US)), len(history.held(SPAN_US + 1))) == (1, 0)
+    assert (history.thinned(SPAN_US, 2), history.thinned(SPAN_US + 1_000_001, 2)) == (((0, 0), (1_000_000, 1)), ())
+    assert [spell.holder for spell in history.held(SPAN_US + 1_000_000)] == ["b", "a"]
+    assert [spell.holder for spell in history.held(SPAN_US + 1_000_001)] == ["b"]
+    history.rose(2_000_000, 2, "b")
+    assert history.held(5 * SPAN_US) == (Held("b", 1_000_000, 5 * SPAN_US),)
 
 
 def test_spells_of_one_holder_are_one() -> None:

@@ -539,6 +539,7 @@ def test_who_held_in_the_last_hour_is_told_newest_first() -> None:
         ("a", minute(0), minute(1)),
     ] == seen
     assert "  held   for 13m by c; before that for 1m by b; before that for 1m by a" in explain(history.status(900))
+    assert "  held   for 2h 58m by c" in explain(history.status(3 * 3_600)).splitlines()
 
 
 def test_a_status_with_a_limit_shows_who_needs_attention_first() -> None:
