@@ -18,7 +18,7 @@ from lowmark.sources.api import (
 )
 
 from .reader import HybridSplit
-from .succession import AnyEnumerator, Succession
+from .succession import AnyEnumerator, AnySource, Succession
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,7 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         context.metric_group.gauge("source_index", lambda: self._index)
 
     def start(self) -> None:
-        source = self._sources[self._index]
-        self._child_context = child_context = self._new_context()
-        if self._restored is None:
-            self._child = source.create_enumerator(child_context)
-        else:
-            self._child = source.restore_enumerator(child_context, self._restored.state)
-        self._child.start()
+        self._begin(self._sources[self._index], self._restored)
 
     def add_reader(self, subtask: int) -> None:
         self._running.add_reader(subtask)
@@ -123,10 +117,14 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         assert self._child is not None, "started first"
         return self._child
 
-    def _new_context(self) -> ChildContext:
+    def _begin(self, source: AnySource, state: HybridState | None) -> None:
         last = self._index == self._sources.last_index
         self._context.set_is_processing_backlog(is_processing_backlog=not last)
-        return ChildContext(self, self._context, last=last)
+        self._child_context = context = ChildContext(self, self._context, last=last)
+        self._child = (
+            source.create_enumerator(context) if state is None else source.restore_enumerator(context, state.state)
+        )
+        self._child.start()
 
     def _switch_if_done(self) -> None:
         while (
@@ -145,11 +143,9 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         previous.close()
         self._index = following
         self._complete.clear()
-        self._child_context = child_context = self._new_context()
-        self._child = source.create_enumerator(child_context)
-        self._child.start()
+        self._begin(source, None)
         for subtask in sorted(self._context.registered_readers):
-            self._child.add_reader(subtask)
+            self._running.add_reader(subtask)
 
 
 class ChildContext:
