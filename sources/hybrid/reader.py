@@ -59,11 +59,12 @@ class HybridSplit(SourceSplit):
         return replace(self.split, start=self.start, stop=self.stop)
 
 
-def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
-    found: dict[int, list[HybridSplit]] = {}
+def _by_source(splits: Iterable[HybridSplit]) -> list[tuple[int, list[SourceSplit]]]:
+    """The index of each source with its own splits, earlier sources first."""
+    found: dict[int, list[SourceSplit]] = {}
     for split in splits:
-        found.setdefault(split.source_index, []).append(split)
-    return dict(sorted(found.items()))
+        found.setdefault(split.source_index, []).append(split.unwrap())
+    return sorted(found.items())
 
 
 def _close_all(opened: Iterable[AnyPlanner | AnyReader]) -> None:
@@ -91,8 +92,8 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
 
     def find_time(self, splits: Sequence[HybridSplit], time_us: int) -> Mapping[str, int | None] | None:
         found: dict[str, int | None] = {}
-        for index, mine in _by_source(splits).items():
-            positions = self._planner(index).find_time([split.unwrap() for split in mine], time_us)
+        for index, mine in _by_source(splits):
+            positions = self._planner(index).find_time(mine, time_us)
             if positions is None:
                 return None
             found.update((f"{index}:{split_id}", position) for split_id, position in positions.items())
@@ -110,15 +111,16 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def cut(self, stops: Sequence[tuple[HybridSplit, int]]) -> Sequence[tuple[HybridSplit, HybridSplit]]:
         parts: dict[str, tuple[HybridSplit, HybridSplit]] = {}
         at = {split.split_id: stop for split, stop in stops}
-        for index, mine in _by_source(split for split, _ in stops).items():
-            cut = self._planner(index).cut([(split.unwrap(), at[split.split_id]) for split in mine])
-            for split, (part, rest) in zip(mine, cut, strict=True):
-                parts[split.split_id] = HybridSplit.wrap(index, part), HybridSplit.wrap(index, rest)
+        for index, mine in _by_source(split for split, _ in stops):
+            names = [f"{index}:{split.split_id}" for split in mine]
+            cut = self._planner(index).cut([(split, at[name]) for split, name in zip(mine, names, strict=True)])
+            for name, (part, rest) in zip(names, cut, strict=True):
+                parts[name] = HybridSplit.wrap(index, part), HybridSplit.wrap(index, rest)
         return [parts[split.split_id] for split, _ in stops]
 
     def notify_checkpoint_complete(self, splits: Sequence[HybridSplit]) -> None:
-        for index, mine in _by_source(splits).items():
-            self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
+        for index, mine in _by_source(splits):
+            self._planner(index).notify_checkpoint_complete(mine)
 
     def metric_values(self) -> Mapping[str, float]:
         return added_up(each.metric_values() for each in self._planners.values())
@@ -134,8 +136,8 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     ) -> dict[str, ResultT]:
         return {
             f"{index}:{split_id}": answer
-            for index, mine in _by_source(splits).items()
-            for split_id, answer in ask(self._planner(index), [split.unwrap() for split in mine]).items()
+            for index, mine in _by_source(splits)
+            for split_id, answer in ask(self._planner(index), mine).items()
         }
 
     def _planner(self, index: int) -> AnyPlanner:
@@ -154,7 +156,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         self._woken = False
 
     def fetch(self) -> Fetched:
-        index = self._next_index()
+        index = min((index for index, ids in self._open.items() if ids), default=None)
         if index is None or self._woken:
             self._woken = False
             return Fetched()
@@ -167,17 +169,16 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         )
 
     def handle_splits_changes(self, change: SplitChange[HybridSplit]) -> None:
-        for index, splits in _by_source(change.splits).items():
-            mine = tuple(split.unwrap() for split in splits)
+        for index, mine in _by_source(change.splits):
             ids = {split.split_id for split in mine}
             if isinstance(change, SplitsAddition):
                 if index not in self._readers:
                     self._readers[index] = self._sources[index].create_split_reader()
                 self._open.setdefault(index, set()).update(ids)
-                self._readers[index].handle_splits_changes(SplitsAddition(mine))
+                self._readers[index].handle_splits_changes(SplitsAddition(tuple(mine)))
             elif index in self._readers:
                 self._open[index] -= ids
-                self._readers[index].handle_splits_changes(SplitsRemoval(mine))
+                self._readers[index].handle_splits_changes(SplitsRemoval(tuple(mine)))
 
     def wake_up(self) -> None:
         self._woken = True
@@ -189,6 +190,3 @@ class HybridSplitReader(SplitReader[HybridSplit]):
 
     def close(self) -> None:
         _close_all(self._readers.values())
-
-    def _next_index(self) -> int | None:
-        return min((index for index, ids in self._open.items() if ids), default=None)
