@@ -131,16 +131,20 @@ class Member:
         return ahead_us if wanted_us is None else max(ahead_us, wanted_us)
 
 
+ROW = {"name": str, "params": AlignmentParams | None, "next_us": int | None, "announced_us": int | None, "version": int}
+"""The attributes of a group that are in its row, with their types."""
+
+
 class AlignmentGroup:
     """The members of one group, and how far they may read. A report is O(1), an announcement O(n)."""
 
     def __init__(self, name: str, mark: Mark = nobody_keeps) -> None:
-        self._name, self._mark = name, mark
-        self._params: AlignmentParams | None = None
+        self.name, self._mark = name, mark
+        self.params: AlignmentParams | None = None
         self._members: dict[TaskId, Member] = {}
-        self._next_us: int | None = None  # when the next announcement is due
-        self._announced_us: int | None = None  # the newest announced cap, if it has a number
-        self._version = 0
+        self.next_us: int | None = None  # when the next announcement is due
+        self.announced_us: int | None = None  # the newest announced cap, if it has a number
+        self.version = 0
 
     # -- members
 
@@ -149,28 +153,28 @@ class AlignmentGroup:
 
         Raises `DisagreeingGroup` if another member joined with other parameters; then nothing was changed.
         """
-        assert params.group == self._name, f"{task} was sent to group {self._name!r} and wants {params.group!r}"
+        assert params.group == self.name, f"{task} was sent to group {self.name!r} and wants {params.group!r}"
         other = next((member for member in self._members if member != task), None)
-        if other is not None and self._params is not None and params != self._params:
-            raise DisagreeingGroup(self._name, str(task), _in_words(params), str(other), _in_words(self._params))
-        if params != self._params:  # the group's only member, which may come back with a shorter interval
-            self._next_us = now_us + params.update_interval_us
-        self._params = params
+        if other is not None and self.params is not None and params != self.params:
+            raise DisagreeingGroup(self.name, str(task), _in_words(params), str(other), _in_words(self.params))
+        if params != self.params:  # the group's only member, which may come back with a shorter interval
+            self.next_us = now_us + params.update_interval_us
+        self.params = params
         known = self._members.get(task)
         if known is None:
-            self._members[task] = Member(throttled, self._announced_us)
+            self._members[task] = Member(throttled, self.announced_us)
         else:
             known.throttled = throttled
         self._changed(task)
-        self._mark("group", self._name)
+        self._mark("group", self.name)
 
     def leave(self, task: TaskId) -> None:
         """Forget a task that left or whose lease ran out; a task that is no member changes nothing."""
         self._members.pop(task, None)
         self._changed(task)
         if not self._members:
-            self._params = self._next_us = self._announced_us = None
-            self._mark("group", self._name)
+            self.params = self.next_us = self.announced_us = None
+            self._mark("group", self.name)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -209,23 +213,23 @@ class AlignmentGroup:
     @property
     def wake_at_us(self) -> int | None:
         """When the next announcement is due; None without members."""
-        return self._next_us if self._members else None
+        return self.next_us if self._members else None
 
     def announce(self, now_us: int) -> list[CapAnnounced]:
         """Tell every member the cap, sorted, if the interval is over and a member has spoken. O(n).
 
         Announcements stay at multiples of the interval; missed intervals are skipped.
         """
-        if self._params is None or self._next_us is None or now_us < self._next_us:
+        if self.params is None or self.next_us is None or now_us < self.next_us:
             return []
-        interval_us = self._params.update_interval_us
-        self._next_us += interval_us * ((now_us - self._next_us) // interval_us + 1)
-        self._mark("group", self._name)
+        interval_us = self.params.update_interval_us
+        self.next_us += interval_us * ((now_us - self.next_us) // interval_us + 1)
+        self._mark("group", self.name)
         if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
         cap = self.cap()
-        self._announced_us, self._version = cap.us, max(self._version + 1, now_us)
-        return [CapAnnounced(self._name, task, self._version, cap) for task in sorted(self._members, key=_BY_PARTS)]
+        self.announced_us, self.version = cap.us, max(self.version + 1, now_us)
+        return [CapAnnounced(self.name, task, self.version, cap) for task in sorted(self._members, key=_BY_PARTS)]
 
     def status(self, limit: int | None = None) -> GroupStatus:
         """The status for people. O(n log n); with a limit, the members that need attention first, O(n)."""
@@ -234,10 +238,10 @@ class AlignmentGroup:
         minimum_us = min(lows, default=None)
         shown = sorted(self._members) if limit is None else heapq.nsmallest(limit, self._members, key=self._need)
         return GroupStatus(
-            group=self._name,
-            params=self._params,
+            group=self.name,
+            params=self.params,
             cap=cap,
-            version=self._version,
+            version=self.version,
             minimum_us=minimum_us,
             holder=holder,
             why=self._why(cap, holder),
@@ -252,21 +256,13 @@ class AlignmentGroup:
         if task is not None:
             member = self._members.get(task)
             return None if member is None else to_json({"task": task, **fields_of(member)})
-        return to_json(
-            {
-                "name": self._name,
-                "params": self._params,
-                "next_us": self._next_us,
-                "announced_us": self._announced_us,
-                "version": self._version,
-            }
-        )
+        return to_json({name: getattr(self, name) for name in ROW})
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], mark: Mark) -> AlignmentGroup:
         group = cls(data["name"], mark)
-        group._params = None if data["params"] is None else AlignmentParams(**data["params"])
-        group._next_us, group._announced_us, group._version = data["next_us"], data["announced_us"], data["version"]
+        group.params = None if data["params"] is None else AlignmentParams(**data["params"])
+        group.next_us, group.announced_us, group.version = data["next_us"], data["announced_us"], data["version"]
         for saved in data["members"]:
             task, report = TaskId(**saved["task"]), saved["report"]
             group._members[task] = Member(
@@ -281,7 +277,7 @@ class AlignmentGroup:
     # -- how
 
     def _changed(self, task: TaskId) -> None:
-        self._mark("member", self._name, *task.parts)
+        self._mark("member", self.name, *task.parts)
 
     def _take(self, member: Member, report: _Report) -> None:
         if member.report is None or report.order > member.report.order:
@@ -292,7 +288,7 @@ class AlignmentGroup:
 
     def _decide(self) -> tuple[Cap, TaskId | None]:
         """The cap by its definition, a function of the members' reports, and its holder."""
-        drift_us = 0 if self._params is None else self._params.max_drift_us
+        drift_us = 0 if self.params is None else self.params.max_drift_us
         # Plain values, because comparing caps and tasks makes the announcement to a thousand members 1.7 times as slow.
         allowed = [(*none_first(m.allowed_us(drift_us)), *task.parts, task) for task, m in self._taking_part()]
         if not allowed:
@@ -307,14 +303,14 @@ class AlignmentGroup:
         return need(member.state, member.low_us), task.parts
 
     def _why(self, cap: Cap, holder: TaskId | None) -> str:
-        if holder is None or self._params is None:
+        if holder is None or self.params is None:
             return "every task is left out, so there is no limit." if self._members else "no task has joined."
         member = self._members[holder]
         if member.state is SplitState.PENDING:
             return f"task {holder} has not reported yet, and the group waits for its first report."
         if cap.us == member.next_wanted_us:
             return f"task {holder} has no row before the cap, so it may read across the gap."
-        drift = format_duration_us(self._params.max_drift_us)
+        drift = format_duration_us(self.params.max_drift_us)
         return f"task {holder} has the smallest low watermark, and the others may be {drift} ahead of it."
 
     def _member_status(self, task: TaskId, cap: Cap, holder: TaskId | None, minimum_us: int | None) -> MemberStatus:

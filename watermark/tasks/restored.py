@@ -14,10 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lowmark.watermark.errors import CorruptSnapshot
 from lowmark.watermark.protocol import TaskId
-from lowmark.watermark.strategy import AlignmentParams
 
-from .alignment import Member
-from .rounds import Answer
+from . import alignment, rounds
 from .snapshot import Key
 
 _OWNER = {"task": "source", "member": "group"}
@@ -97,23 +95,10 @@ _ROWS: dict[str, _Check] = {
         "lost": int,
         "run": tuple[str, str, str, str],
         "retired": tuple[str, str, str, str, int],
-        "source": {
-            "job_id": str,
-            "source_id": str,
-            "low_us": int | None,
-            "rose_at_us": int | None,
-            "last_asked_us": int | None,
-            "returned_late": int,
-        },
-        "task": {"task_id": str, "low_us": int | None, **get_type_hints(Answer)},
-        "group": {
-            "name": str,
-            "params": AlignmentParams | None,
-            "next_us": int | None,
-            "announced_us": int | None,
-            "version": int,
-        },
-        "member": {"task": TaskId, **get_type_hints(Member)},
+        "source": rounds.ROW,
+        "task": {"task_id": str, "low_us": int | None, **get_type_hints(rounds.Answer)},
+        "group": alignment.ROW,
+        "member": {"task": TaskId, **get_type_hints(alignment.Member)},
         "group_of": tuple[str, str, str, str],
         "spoke_us": tuple[str, str, str, int],
     }.items()

@@ -94,6 +94,16 @@ class Answer:
 
 _SAVED = [each.name for each in fields(Answer) if each.name != "heard_us"]  # a restart begins the time of silence anew
 
+ROW = {
+    "job_id": str,
+    "source_id": str,
+    "low_us": int | None,
+    "rose_at_us": int | None,
+    "last_asked_us": int | None,
+    "returned_late": int,
+}
+"""The attributes of a source that are in its row, with their types."""
+
 
 class SourceRounds:
     """The tasks of one source. A message costs O(1), a round O(n)."""
@@ -120,7 +130,7 @@ class SourceRounds:
         """The timestamp of the open round; None between rounds."""
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
-        self._last_asked_us: int | None = None
+        self.last_asked_us: int | None = None
         self._waited_until_us: int | None = None  # up to when waiting was counted, by ``Leases.listened_us``
         self._unconfirmed: set[str] = set()  # restored tasks without an answer since the restart (rule 6)
         self._doubtful: set[str] = set()  # unconfirmed tasks that were left out
@@ -304,8 +314,8 @@ class SourceRounds:
         All questions of a round have one timestamp, larger than those of earlier rounds.
         """
         if self.asked_at_us is None:
-            self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
-            self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
+            self.asked_at_us = now_us if self.last_asked_us is None else max(now_us, self.last_asked_us + 1)
+            self.last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
             self._questions_us.append(self.asked_at_us)
             self._source_changed()
             self.unanswered = {task_id for task_id, answer in self.answers.items() if answer.live}
@@ -358,16 +368,7 @@ class SourceRounds:
     def encoded(self, task_id: str | None = None) -> str | None:
         """The row of the source, or of a task; None: no such task."""
         if task_id is None:
-            return to_json(
-                {
-                    "job_id": self.job_id,
-                    "source_id": self.source_id,
-                    "low_us": self.low_us,
-                    "rose_at_us": self.rose_at_us,
-                    "last_asked_us": self._last_asked_us,
-                    "returned_late": self.returned_late,
-                }
-            )
+            return to_json({name: getattr(self, name) for name in ROW})
         answer = self.answers.get(task_id)
         if answer is None:
             return None
@@ -379,7 +380,7 @@ class SourceRounds:
         """Make the rounds from their rows. No round is open, so the tasks are asked anew."""
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], mark=mark)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
-        rounds._last_asked_us = data["last_asked_us"]
+        rounds.last_asked_us = data["last_asked_us"]
         for saved in data["tasks"]:
             task_id = saved["task_id"]
             answer = rounds.answers[task_id] = Answer(**{name: saved[name] for name in _SAVED})
