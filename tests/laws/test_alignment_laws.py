@@ -133,7 +133,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
     @rule(later_us=st.sampled_from((0, 9, 10, 10, 10, 35)))
     def announce(self, later_us: int) -> None:
         self.now_us += later_us
-        due_us = self.group.wake_at_us
+        due_us = self.group.next_us
         announced = self.group.announce(self.now_us)
         assert self.twin.announce(self.now_us) == announced
         assert not announced or (due_us is not None and self.now_us >= due_us)
@@ -159,7 +159,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         group, twin = dict(vars(self.group)), dict(vars(self.twin))
         assert group == twin
         assert rows_of(self.group) == rows_of(self.twin)
-        assert self.group.wake_at_us == self.twin.wake_at_us
+        assert self.group.next_us == self.twin.next_us
 
     @invariant()
     def somebody_may_go_on(self) -> None:

@@ -142,7 +142,7 @@ class AlignmentGroup:
         self.name, self._mark = name, mark
         self.params: AlignmentParams | None = None
         self._members: dict[TaskId, Member] = {}
-        self.next_us: int | None = None  # when the next announcement is due
+        self.next_us: int | None = None  # when the next announcement is due; None without members
         self.announced_us: int | None = None  # the newest announced cap, if it has a number
         self.version = 0
 
@@ -209,11 +209,6 @@ class AlignmentGroup:
 
     def cap(self) -> Cap:
         return self._decide()[0]
-
-    @property
-    def wake_at_us(self) -> int | None:
-        """When the next announcement is due; None without members."""
-        return self.next_us if self._members else None
 
     def announce(self, now_us: int) -> list[CapAnnounced]:
         """Tell every member the cap, sorted, if the interval is over and a member has spoken. O(n).

@@ -113,7 +113,7 @@ class AlignmentGroups:
     def _plan_announcement(self, name: str) -> None:
         """Plan at the group's own time, but not sooner after its last announcement than the least gap."""
         group = self._groups.get(name)
-        us = None if group is None else group.wake_at_us
+        us = None if group is None else group.next_us
         if us is not None and name in self._announced_us:
             us = max(us, self._announced_us[name] + self._least_gap_us)
         self._announcements.put(name, us)

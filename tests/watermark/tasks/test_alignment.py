@@ -80,7 +80,7 @@ def test_the_only_member_may_come_back_with_other_parameters_and_so_may_anyone_a
     group = group_of(ORDERS)
     group.report(ORDERS, 0, at_us=1)
     group.join(ORDERS, other, now_us=1)
-    assert (group.cap(), group.wake_at_us) == (Cap.up_to(20), 21)  # not at the end of the interval of before
+    assert (group.cap(), group.next_us) == (Cap.up_to(20), 21)  # not at the end of the interval of before
     group.leave(ORDERS)
     group.join(CLICKS, PARAMS, now_us=2)
     assert group.status().params == PARAMS
@@ -177,7 +177,7 @@ def test_announcements_keep_to_their_beat_and_are_not_made_up_for() -> None:
     group = group_of(ORDERS)
     group.report(ORDERS, 0, at_us=1)
     moments_us = (99, 100, 101, 199, 205, 430, 499, 500)
-    due = [(now_us, len(group.announce(now_us)), group.wake_at_us) for now_us in moments_us]
+    due = [(now_us, len(group.announce(now_us)), group.next_us) for now_us in moments_us]
 
     assert due == [
         (99, 0, 100), (100, 1, 200), (101, 0, 200), (199, 0, 200), (205, 1, 300), (430, 1, 500), (499, 0, 500),
@@ -187,7 +187,7 @@ def test_announcements_keep_to_their_beat_and_are_not_made_up_for() -> None:
 
 def test_reports_announce_nothing_by_themselves() -> None:
     group = group_of(ORDERS, CLICKS)
-    assert (group.wake_at_us, group.announce(100)) == (100, [])  # no member has reported (FLINK-35933)
+    assert (group.next_us, group.announce(100)) == (100, [])  # no member has reported (FLINK-35933)
     group.report(ORDERS, 0, at_us=150)
     assert group.announce(150) == []
     assert [(each.task, each.cap) for each in group.announce(200)] == [(CLICKS, Cap.hold()), (ORDERS, Cap.hold())]
@@ -195,12 +195,12 @@ def test_reports_announce_nothing_by_themselves() -> None:
 
 def test_there_is_nobody_to_tell_in_an_empty_group() -> None:
     group = AlignmentGroup("g")
-    assert (group.wake_at_us, group.announce(10**9), group.cap()) == (None, [], Cap.free())
+    assert (group.next_us, group.announce(10**9), group.cap()) == (None, [], Cap.free())
     group.join(ORDERS, PARAMS, now_us=0)
     group.leave(ORDERS)
-    assert (group.wake_at_us, group.announce(100)) == (None, [])
+    assert (group.next_us, group.announce(100)) == (None, [])
     group.join(CLICKS, PARAMS, now_us=1_000)
-    assert group.wake_at_us == 1_100
+    assert group.next_us == 1_100
 
 
 def test_versions_grow_also_when_the_group_comes_back_from_an_old_snapshot() -> None:
