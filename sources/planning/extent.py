@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic
 
-from lowmark.sources.api import Source, SplitPlanner, SplitT
+from lowmark.sources.api import EARLIEST_US, Source, SplitPlanner, SplitT
 from lowmark.sources.slicing import NextRow, NoRowsReason, SliceLimits, SlicePlan, next_row, plan_slices
 
 from .induced import InducedBatches, closed_on_error
@@ -18,7 +18,6 @@ from .offset import BatchOffset
 from .options import PlanOptions
 from .peer import Guidance
 
-_LATEST_US = 2**53
 _TELLS_NOBODY = SplitPlanner.notify_checkpoint_complete
 
 
@@ -141,5 +140,5 @@ class Extent(Generic[SplitT]):
         return plan_slices(self.planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
 
     def _next_row(self, splits: Sequence[SplitT], limits: SliceLimits, near_us: int) -> NextRow:
-        until_us = _LATEST_US if limits.believed_until_us is None else limits.believed_until_us
+        until_us = -EARLIEST_US if limits.believed_until_us is None else limits.believed_until_us
         return next_row(self.planner, splits, near_us=near_us, until_us=until_us)
