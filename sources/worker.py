@@ -1,8 +1,4 @@
-"""A thread that never ends unseen: callers that wait for its work get its last error.
-
-A plain Python thread that raises prints a traceback and ends. Callers then wait for its work for ever, or see an old
-status. A `Worker` keeps the error and raises it for every caller.
-"""
+"""A thread that never ends unseen: callers that wait for its work get its last error, and do not wait for ever."""
 
 from __future__ import annotations
 

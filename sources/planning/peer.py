@@ -11,9 +11,7 @@ from typing import Protocol
 class Guidance:
     """The answer of a peer before a batch is planned."""
 
-    # The event time that no row may reach. `WatermarkStrategy.first_time_beyond` makes it from the cap of an alignment
-    # group, because a cap is a watermark.
-    read_before_us: int | None = None
+    read_before_us: int | None = None  # the event time that no row may reach, made from the cap of an alignment group
     hold: bool = False  # nothing may be read, because the group waits for a member; the next row's time may be told
     paused: frozenset[str] = frozenset()  # splits that may not be read now, because they are ahead of their group
     observed_us: Mapping[str, int] = field(default_factory=dict)  # largest event time seen so far, by split

@@ -1,4 +1,4 @@
-"""Checks a split reader against its contract; every slice is read through this check, in every thread."""
+"""Checks a split reader against its contract, in every thread. A breach is an error: reading on could lose rows."""
 
 from __future__ import annotations
 

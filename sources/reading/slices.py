@@ -3,9 +3,6 @@
     threads = 0     in the task's own thread, group after group of slices
     threads > 0     groups are read ahead side by side (`side_by_side.py`), and come out in their order
 
-A split reader is checked against its contract: rows belong to an added split, positions never go back and never pass
-the split's stop, and a split finishes once. A breach is an error, because reading on could lose rows.
-
 Source: FLIP-27; `org.apache.flink.connector.base.source.reader.SourceReaderBase`.
 """
 

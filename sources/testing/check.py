@@ -18,8 +18,6 @@
 
 The rows must stay in the system during the check: use a topic with a long retention.
 
-`ManualEnumeratorContext`, for tests of an enumerator alone, is in `lowmark.sources.testing.context`.
-
 One file, because each law is one function over the same walk through the source.
 """
 

@@ -18,8 +18,7 @@ Rule 3: a member allows at least the watermark of its next row. So no member wai
 Rule 4: announcements may be lost, repeated or overtaken, because each has the whole cap and a growing version. The
         receiver keeps the newest announcement.
 
-In every state at least one member may go on: the member that allows no more than the cap. A task is identified by all
-three parts of its id, because two jobs may read streams of the same name.
+In every state at least one member may go on: the member that allows no more than the cap.
 
 Example: a drift of 10; member a stands at 100, member b at 130. They allow 110 and 140, so the cap is 110: a reads on,
 b waits. Now the data have a gap: the next row of a makes its watermark 500, that of b 400. They allow 500 and 400, so

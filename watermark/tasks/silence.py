@@ -1,12 +1,4 @@
-"""Decides when a task with a silent stream is left out. One level above the splits.
-
-Tasks of a source follow the rule of splits of a stream (``splits/idleness.py``): a silence of all makes none idle. If
-the producers of a job pause together, all its tasks ask to be left out. If they were left out, the first task with new
-rows would move the shared low watermark, and rows of the other tasks would be late. So a silent task counts until other
-tasks delivered for longer than its patience.
-
-In an alignment group, a silent member never holds the group (rule 2 of ``alignment.py``).
-"""
+"""Decides when a task with a silent stream is left out: rule 7 of ``rounds.py``, by ``FlowClock`` of the splits."""
 
 from __future__ import annotations
 
